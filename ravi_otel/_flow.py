@@ -1,0 +1,92 @@
+"""Write what does I/O once, and run it in either colour.
+
+A *flow* is a generator of steps. A step names the one thing in it that has a colour: a function to call from
+synchronous code and one to await from asynchronous code. Two drivers run a flow; nothing else in the package knows
+sync from async.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Step:
+    """Name one coloured act: `blocking` for synchronous drivers, `awaiting` for asynchronous ones."""
+
+    __slots__ = ("awaiting", "blocking")
+
+    def __init__(self, blocking: Callable[[], Any], awaiting: Callable[[], Awaitable[Any]] | None = None) -> None:
+        self.blocking = blocking
+        self.awaiting = awaiting
+
+
+Flow = Generator[Step, Any, T]
+
+
+class Done(Generic[T]):
+    """Be a flow that has nothing to wait for: `yield from Done(value)` is `value`, without a generator's cost."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def __iter__(self) -> Done[T]:
+        return self
+
+    def __next__(self) -> Step:
+        raise StopIteration(self._value)
+
+
+class Carried(BaseException):
+    """Carry a StopIteration through a flow, which Python would otherwise turn into a RuntimeError."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def cause(error: BaseException) -> BaseException:
+    """Give the error a step really raised."""
+    return error.error if isinstance(error, Carried) else error
+
+
+def run_sync(flow: Flow[T]) -> T:
+    """Drive a flow from synchronous code; its return value, or what it raises, is the caller's."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                value = step.blocking()
+            except StopIteration as error:
+                step = flow.throw(Carried(error))
+            except BaseException as error:  # noqa: BLE001: whatever the step raised belongs to the flow, cancellation too
+                step = flow.throw(error)
+            else:
+                step = flow.send(value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration.value is Any
+    except Carried as carried:
+        raise carried.error from None
+    finally:
+        flow.close()
+
+
+async def run_async(flow: Flow[T]) -> T:
+    """Drive a flow from a coroutine; cancellation is thrown into the flow like any other error."""
+    try:
+        step = next(flow)
+        while True:
+            try:
+                value = step.blocking() if step.awaiting is None else await step.awaiting()
+            except BaseException as error:  # noqa: BLE001: whatever the step raised belongs to the flow, cancellation too
+                step = flow.throw(error)
+            else:
+                step = flow.send(value)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]  # StopIteration.value is Any
+    finally:
+        flow.close()

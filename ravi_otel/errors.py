@@ -1,0 +1,157 @@
+"""Say what went wrong, one class per decision a caller can take.
+
+::
+
+    RaviError
+    ├── ConfigurationError (also ValueError)        fix the call, the flag or the file
+    │   └── LimitSyntaxError                        fix one limit
+    ├── MissingExtraError (also ImportError)        install what the sentence names
+    ├── BudgetError                                 a limit stands in the way
+    │   ├── BudgetExhaustedError                    final: wait for nothing, end or raise the limit
+    │   │   └── DeadlineExceededError (also CancellationError)
+    │   └── BudgetContendedError                    others hold what is left: try again later
+    ├── CancellationError                           somebody asked the run to stop
+    ├── SpawnDeniedError                            no slot for another agent
+    ├── AgentPausedError                            preempted: end with what you have
+    ├── RetriesExhaustedError                       the supervisor's restart ceiling
+    └── MiddlewareTermination                       a middleware stopped the chain on purpose
+
+Every message is one sentence with the user's own parameter in it, the value, and the way out; the same facts are fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class RaviError(Exception):
+    """Be the root of every error this package raises."""
+
+
+class ConfigurationError(RaviError, ValueError):
+    """Report an argument, flag, file or environment value that cannot be used."""
+
+
+class LimitSyntaxError(ConfigurationError):
+    """Report a limit that cannot be read; `spec` is what was written."""
+
+    def __init__(self, message: str, *, spec: str) -> None:
+        super().__init__(message)
+        self.spec = spec
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the keyword when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"spec": self.spec}))
+
+
+class MissingExtraError(RaviError, ImportError):
+    """Report an optional dependency that is not installed; the message names the extra."""
+
+
+class BudgetError(RaviError):
+    """Report a limit that stands in the way of a call.
+
+    Fields mirror the limit event: `limit_kind`, `threshold`, `used`, `held` and `remaining` in the kind's own unit
+    (tokens, USD, seconds, or a count), `scope` (tenant, session, run, handoff, block, agent or process), `agent_name`,
+    `run_name`, `run_id` and `reason`; `partial` is the text of a stream that was cut, else None. Unknown is None.
+    """
+
+    def __init__(  # noqa: PLR0913: the fields are the payload of the limit event, each by its name
+        self,
+        message: str,
+        *,
+        limit_kind: str | None = None,
+        threshold: float | None = None,
+        used: float | None = None,
+        held: float | None = None,
+        remaining: float | None = None,
+        scope: str | None = None,
+        agent_name: str | None = None,
+        run_name: str | None = None,
+        run_id: str | None = None,
+        reason: str | None = None,
+        partial: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.limit_kind = limit_kind
+        self.threshold = threshold
+        self.used = used
+        self.held = held
+        self.remaining = remaining
+        self.scope = scope
+        self.agent_name = agent_name
+        self.run_name = run_name
+        self.run_id = run_id
+        self.reason = reason
+        self.partial = partial
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep every field when the error crosses a process."""
+        fields = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return (_rebuild, (type(self), str(self), fields))
+
+
+class BudgetExhaustedError(BudgetError):
+    """Refuse for good: the limit is spent, and nothing was sent."""
+
+
+class BudgetContendedError(BudgetError):
+    """Refuse for now: calls in flight hold what is left, and it was not given back in time."""
+
+
+class CancellationError(RaviError):
+    """Stop because the run was cancelled; `reason` says who or why."""
+
+    def __init__(self, message: str = "cancelled", *, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the reason when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"reason": self.reason}))
+
+
+class DeadlineExceededError(BudgetExhaustedError, CancellationError):
+    """Stop because the time is up; `limit_kind` is "time" or "working"."""
+
+    def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:  # noqa: ANN401: passed through to BudgetError
+        fields.setdefault("limit_kind", "time")
+        fields.setdefault("reason", "deadline")
+        BudgetExhaustedError.__init__(self, message, **fields)
+
+
+class SpawnDeniedError(RaviError):
+    """Refuse another live agent; `agent_id` asked, `max_agents` is the cap."""
+
+    def __init__(self, message: str, *, agent_id: str | None = None, max_agents: int | None = None) -> None:
+        super().__init__(message)
+        self.agent_id = agent_id
+        self.max_agents = max_agents
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "max_agents": self.max_agents}))
+
+
+class AgentPausedError(RaviError):
+    """End this agent with what it has: its slot went to more urgent work."""
+
+    def __init__(self, message: str, *, agent_id: str | None = None) -> None:
+        super().__init__(message)
+        self.agent_id = agent_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the field when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id}))
+
+
+class RetriesExhaustedError(RaviError):
+    """Give up on an agent that was restarted as often as its policy allows."""
+
+
+class MiddlewareTermination(RaviError):  # noqa: N818: the contract's own spelling
+    """Block the chain from inside a middleware."""
+
+
+def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:
+    return cls(message, **fields)

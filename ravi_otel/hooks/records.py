@@ -1,0 +1,207 @@
+"""Carry what happened, from the rooms that do it to whoever listens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.usage import Call, Reply, Usage
+
+Status = Literal["open", "ok", "error", "refused", "cancelled", "stopped", "paused"]
+Phase = Literal["admission", "settle", "stream", "timer"]
+
+
+@dataclass(slots=True, eq=False)
+class RetryRecord:
+    """Tell one retry: `attempt` counts from 1, `wait_s` is the pause before it, `status` None when no answer came."""
+
+    attempt: int
+    status: int | None
+    wait_s: float | None
+    error_type: str | None
+
+
+@dataclass(slots=True, eq=False)
+class CallRecord:
+    """Follow one logical model call from its start to its end.
+
+    Times are `time.perf_counter_ns()` readings and spans of it in ns. `cost_nano` None is unknown, never free.
+    `first_chunk_ns` is the time from before the request to the first chunk. `decision` is "admitted", "denied" or
+    "observed" (shadow mode let through what a limit would have refused). `marks` is for listeners, by their own key.
+    """
+
+    call: Call
+    facts: ScopeFacts
+    op_id: str
+    started_ns: int
+    status: Status = "open"
+    error: BaseException | None = None
+    error_type: str | None = None
+    reply: Reply | None = None
+    usage: Usage | None = None
+    cost_nano: int | None = None
+    cost_source: str | None = None
+    decision: str | None = None
+    limit_kind: str | None = None
+    limit_scope: ScopeKind | None = None
+    limit_reason: str | None = None
+    granted: int | None = None
+    first_chunk_ns: int | None = None
+    duration_ns: int = 0
+    request_id: str | None = None
+    retries: list[RetryRecord] = field(default_factory=list[RetryRecord])
+    marks: dict[object, object] = field(default_factory=dict[object, object])
+
+
+@dataclass(slots=True, eq=False)
+class ToolRecord:
+    """Follow one tool call; `status` "refused" means that it was never executed."""
+
+    name: str
+    facts: ScopeFacts
+    op_id: str
+    started_ns: int
+    status: Status = "open"
+    error: BaseException | None = None
+    error_type: str | None = None
+    decision: str | None = None
+    limit_kind: str | None = None
+    limit_scope: ScopeKind | None = None
+    limit_reason: str | None = None
+    duration_ns: int = 0
+    call_id: str | None = None
+    marks: dict[object, object] = field(default_factory=dict[object, object])
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReading:
+    """Photograph one limit of one scope; amounts in the kind's public unit (tokens, USD, seconds, count).
+
+    `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded").
+    """
+
+    limit: Limit
+    scope: ScopeKind
+    scope_name: str | None
+    used: float
+    held: float
+    remaining: float
+    ratio: float
+    denied: int
+    events: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """Photograph what a scope has used: counts, tokens, and USD (None when any part of it is unknown and none is known)."""
+
+    requests: int = 0
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cost_usd: float | None = None
+    unpriced_calls: int = 0
+    tool_calls: int = 0
+    refused: int = 0
+    errors: int = 0
+    duration_s: float = 0.0
+
+    @property
+    def total_tokens(self) -> int:
+        """Give input and output together."""
+        return self.input_tokens + self.output_tokens
+
+
+class ScopeView(Protocol):
+    """Show a live or closed scope to listeners."""
+
+    @property
+    def facts(self) -> ScopeFacts:
+        """Say which scope this is."""
+        ...
+
+    @property
+    def status(self) -> Status:
+        """Say how it ended, "open" while it lives."""
+        ...
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Say why it stopped, None while open."""
+        ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """Give what its body raised, None on success."""
+        ...
+
+    @property
+    def parent_id(self) -> str | None:
+        """Give the enclosing scope's id, None at the root."""
+        ...
+
+    def readings(self) -> Sequence[LimitReading]:
+        """Read every limit this scope owns."""
+        ...
+
+    def spend(self) -> Spend:
+        """Read what was used in it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LimitEvent:
+    """Tell that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit.
+
+    `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
+    """
+
+    event: Literal["limit_nearing", "limit_exceeded"]
+    limit_kind: str
+    scope: ScopeKind
+    scope_id: str
+    scope_name: str | None
+    agent_name: str | None
+    agent_id: str | None
+    run_id: str | None
+    session_id: str | None
+    threshold: float
+    used: float
+    held: float
+    remaining: float
+    exceeded_by: float
+    ratio: float
+    phase: Phase
+    decision: str
+    enforcement: str = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnEvent:
+    """Tell what became of a request for a slot; `active` and `paused` are the counts after it."""
+
+    outcome: Literal["granted", "denied", "preempted", "resumed", "released"]
+    agent_id: str
+    priority: str
+    run_id: str | None
+    active: int
+    paused: int
+    max_agents: int | None
+
+
+Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors"]
+"""What is only counted: refusals, waits given up, spend beyond a grant, calls without a price or a scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountEvent:
+    """Tell one thing that is only counted; `limit_kind` is None where no limit is concerned."""
+
+    what: Counted
+    amount: int
+    limit_kind: str | None = None
+    scope: ScopeKind | None = None

@@ -1,0 +1,30 @@
+"""Say where in the tree of runs and agents something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy.supervision import Supervision
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeFacts:
+    """Identify a scope; everything unknown or not applicable is None.
+
+    Made once when the scope opens, read by telemetry, hooks, events and errors. `scope_id` is unique per opened scope,
+    `name` is its own name, `run_name` and `agent_name` are those of the innermost enclosing run and agent.
+    """
+
+    scope_id: str
+    kind: ScopeKind
+    name: str | None = None
+    run_id: str | None = None
+    run_name: str | None = None
+    session_id: str | None = None
+    tenant_id: str | None = None
+    agent_name: str | None = None
+    agent_id: str | None = None
+    supervision: Supervision | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
