@@ -12,6 +12,7 @@ EXTRAS: dict[str, str | None] = {
     "genai_prices": None,
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
+    "uvicorn": "testing",
 }
 
 

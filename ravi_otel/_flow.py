@@ -63,7 +63,7 @@ def run_sync(flow: Flow[T]) -> T:
                 value = step.blocking()
             except StopIteration as error:
                 step = flow.throw(Carried(error))
-            except BaseException as error:  # noqa: BLE001: whatever the step raised belongs to the flow, cancellation too
+            except BaseException as error:  # noqa: BLE001 - whatever the step raised belongs to the flow, cancellation too
                 step = flow.throw(error)
             else:
                 step = flow.send(value)
@@ -82,7 +82,7 @@ async def run_async(flow: Flow[T]) -> T:
         while True:
             try:
                 value = step.blocking() if step.awaiting is None else await step.awaiting()
-            except BaseException as error:  # noqa: BLE001: whatever the step raised belongs to the flow, cancellation too
+            except BaseException as error:  # noqa: BLE001 - whatever the step raised belongs to the flow, cancellation too
                 step = flow.throw(error)
             else:
                 step = flow.send(value)

@@ -56,7 +56,7 @@ class BudgetError(RaviError):
     `run_name`, `run_id` and `reason`; `partial` is the text of a stream that was cut, else None. Unknown is None.
     """
 
-    def __init__(  # noqa: PLR0913: the fields are the payload of the limit event, each by its name
+    def __init__(  # noqa: PLR0913 - the fields are the payload of the limit event, each by its name
         self,
         message: str,
         *,
@@ -87,7 +87,7 @@ class BudgetError(RaviError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep every field when the error crosses a process."""
-        fields = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        fields = {name: self.__dict__.get(name) for name in _BUDGET_FIELDS}
         return (_rebuild, (type(self), str(self), fields))
 
 
@@ -114,7 +114,7 @@ class CancellationError(RaviError):
 class DeadlineExceededError(BudgetExhaustedError, CancellationError):
     """Stop because the time is up; `limit_kind` is "time" or "working"."""
 
-    def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:  # noqa: ANN401: passed through to BudgetError
+    def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:  # noqa: ANN401 - passed through to BudgetError
         fields.setdefault("limit_kind", "time")
         fields.setdefault("reason", "deadline")
         BudgetExhaustedError.__init__(self, message, **fields)
@@ -149,8 +149,23 @@ class RetriesExhaustedError(RaviError):
     """Give up on an agent that was restarted as often as its policy allows."""
 
 
-class MiddlewareTermination(RaviError):  # noqa: N818: the contract's own spelling
+class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
     """Block the chain from inside a middleware."""
+
+
+_BUDGET_FIELDS = (
+    "limit_kind",
+    "threshold",
+    "used",
+    "held",
+    "remaining",
+    "scope",
+    "agent_name",
+    "run_name",
+    "run_id",
+    "reason",
+    "partial",
+)
 
 
 def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:

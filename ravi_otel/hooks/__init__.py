@@ -1,1 +1,17 @@
+"""Hear what runs, calls, tools and limits do, without being able to change them."""
 
+from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, LimitReading, ScopeView, SpawnEvent, Spend, ToolRecord
+
+__all__ = [
+    "CallRecord",
+    "CountEvent",
+    "LimitEvent",
+    "LimitReading",
+    "Listener",
+    "Listeners",
+    "ScopeView",
+    "SpawnEvent",
+    "Spend",
+    "ToolRecord",
+]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
-import time
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
 
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
-
-_log = logging.getLogger("ravi_otel")
 
 
 class Listener:
@@ -47,3 +44,100 @@ class Listener:
 
     def counted(self, event: CountEvent) -> None:
         """Hear of something that is only counted."""
+
+
+class Entered:
+    """Hold the context managers that listeners returned, left in reverse order."""
+
+    __slots__ = ("_managers",)
+
+    def __init__(self) -> None:
+        self._managers: list[AbstractContextManager[object]] = []
+
+    def enter(self, manager: AbstractContextManager[object]) -> None:
+        """Enter one more."""
+        manager.__enter__()
+        self._managers.append(manager)
+
+    def leave(self) -> None:
+        """Leave them all, last first; once."""
+        while self._managers:
+            try:
+                self._managers.pop().__exit__(None, None, None)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow("listener.leave", error)
+
+    def __enter__(self) -> Entered:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.leave()
+
+
+class Listeners:
+    """Pass what happens on to each listener in order; one that raises is counted and skipped."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self, listeners: Iterable[Listener] = ()) -> None:
+        self._all = tuple(listeners)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def _enter(self, place: str, starts: Iterable[Callable[[], AbstractContextManager[object] | None]]) -> Entered:
+        entered = Entered()
+        for start in starts:
+            try:
+                manager = start()
+                if manager is not None:
+                    entered.enter(manager)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow(place, error)
+        return entered
+
+    def scope_opened(self, scope: ScopeView) -> Entered:
+        """Tell that a scope opened; leave what is returned when it closes."""
+        return self._enter("listener.scope_opened", ((lambda heard=heard: heard.scope_opened(scope)) for heard in self._all))
+
+    def call_started(self, record: CallRecord) -> Entered:
+        """Tell that a model call begins; leave what is returned before control goes back to the caller."""
+        return self._enter("listener.call_started", ((lambda heard=heard: heard.call_started(record)) for heard in self._all))
+
+    def tool_started(self, record: ToolRecord) -> Entered:
+        """Tell that a tool call begins; leave what is returned when it ends."""
+        return self._enter("listener.tool_started", ((lambda heard=heard: heard.tool_started(record)) for heard in self._all))
+
+    def _each(self, place: str, tell: Callable[[Listener], None]) -> None:
+        for heard in self._all:
+            try:
+                tell(heard)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow(place, error)
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """Tell that a scope was left."""
+        self._each("listener.scope_closed", lambda heard: heard.scope_closed(scope))
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Tell that a model call is over."""
+        self._each("listener.call_ended", lambda heard: heard.call_ended(record))
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Tell that a tool call is over."""
+        self._each("listener.tool_ended", lambda heard: heard.tool_ended(record))
+
+    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None:
+        """Tell that a limit is near or exceeded."""
+        self._each("listener.limit_event", lambda heard: heard.limit_event(event, at))
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Tell what became of a request for a slot."""
+        self._each("listener.spawn_event", lambda heard: heard.spawn_event(event))
+
+    def counted(self, event: CountEvent) -> None:
+        """Tell of something that is only counted."""
+        self._each("listener.counted", lambda heard: heard.counted(event))

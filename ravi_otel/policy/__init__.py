@@ -1,1 +1,101 @@
+"""Say what is allowed: everything a user freezes, and the contracts programs agree on."""
 
+from __future__ import annotations
+
+from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
+from ravi_otel.policy.contracts import (
+    AgentContextProtocol,
+    AgentMiddleware,
+    AgentRunContextProtocol,
+    CallNext,
+    ChatContextProtocol,
+    ChatMessage,
+    ChatMiddleware,
+    CompactionStrategy,
+    FunctionContextProtocol,
+    FunctionMiddleware,
+    Generation,
+    JsonObject,
+    JsonValue,
+    LLMClient,
+    Middleware,
+    RunContext,
+)
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest
+from ravi_otel.policy.grammar import format_limit, parse_limit, parse_limits
+from ravi_otel.policy.ids import AgentId, TopicId
+from ravi_otel.policy.limits import (
+    Admission,
+    Kind,
+    Limit,
+    LimitOptions,
+    Outcome,
+    ScopeKind,
+    cost_limit,
+    message_limit,
+    request_limit,
+    time_limit,
+    token_limit,
+    tool_call_limit,
+    turn_limit,
+    working_limit,
+)
+from ravi_otel.policy.meta import CancellationToken, RunMeta
+from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy.supervision import Supervision
+from ravi_otel.policy.usage import Call, Reply, Usage
+
+__all__ = [
+    "Admission",
+    "AgentContextProtocol",
+    "AgentId",
+    "AgentMiddleware",
+    "AgentRunContextProtocol",
+    "Call",
+    "CallNext",
+    "CancellationToken",
+    "ChatContextProtocol",
+    "ChatMessage",
+    "ChatMiddleware",
+    "CompactionStrategy",
+    "ExecutionBudget",
+    "FunctionContextProtocol",
+    "FunctionMiddleware",
+    "GateVerdict",
+    "Generation",
+    "HistoryRetention",
+    "JsonObject",
+    "JsonValue",
+    "Kind",
+    "LLMClient",
+    "Limit",
+    "LimitOptions",
+    "Middleware",
+    "Outcome",
+    "Priority",
+    "Reply",
+    "RunContext",
+    "RunMeta",
+    "ScopeFacts",
+    "ScopeKind",
+    "SpawnBudget",
+    "StopReason",
+    "Supervision",
+    "ToolGate",
+    "ToolOutcome",
+    "ToolRequest",
+    "TopicId",
+    "Usage",
+    "cost_limit",
+    "format_limit",
+    "message_limit",
+    "parse_limit",
+    "parse_limits",
+    "request_limit",
+    "time_limit",
+    "token_limit",
+    "tool_call_limit",
+    "turn_limit",
+    "working_limit",
+]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
-from typing import Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 
 NANO: Final = 1_000_000_000
 """Nano-USD in a USD, nanoseconds in a second: amounts are integers inside."""
@@ -145,3 +146,103 @@ def public_amount(kind: str, value: int) -> float:
     if kind == Kind.COST or kind in CLOCKS:
         return value / NANO
     return value
+
+
+DOWNWARDS: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
+"""Scopes a limit can be a template for, by name."""
+
+PREFIXES: Final = tuple(kind.value for kind in ScopeKind if kind is not ScopeKind.PROCESS)
+"""Scopes a limit can name; the process's own limits are those given to `instrument()`."""
+
+
+def token_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `n` tokens, input and output together."""
+    return make_limit(Kind.TOKENS, checks.count("n", n), options)
+
+
+def cost_limit(usd: float | Decimal | str, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `usd` US dollars; kept as nano-USD, so text and Decimal have at most 9 decimals."""
+    return make_limit(Kind.COST, checks.nano_usd("usd", usd), options)
+
+
+def turn_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `n` model generations, whatever the attempts each of them takes."""
+    return make_limit(Kind.TURNS, checks.count("n", n), options)
+
+
+def message_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow a conversation of `n` messages, input items and answers together."""
+    return make_limit(Kind.MESSAGES, checks.count("n", n), options)
+
+
+def tool_call_limit(n: int, tool: str | None = None, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `n` starts of tools, or of the one named `tool`."""
+    return make_limit(Kind.TOOL_CALLS, checks.count("n", n), options, detail=checks.optional_name("tool", tool))
+
+
+def request_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `n` requests to generative endpoints, retries included."""
+    return make_limit(Kind.REQUESTS, checks.count("n", n), options)
+
+
+def time_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `s` seconds of wall time from the moment the scope opens."""
+    return make_limit(Kind.TIME, checks.nanoseconds("s", s), options)
+
+
+def working_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `s` seconds of wall time, declared waits not counted."""
+    return make_limit(Kind.WORKING, checks.nanoseconds("s", s), options)
+
+
+def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str | None = None, agent: str | None = None) -> Limit:
+    """Build a limit from a checked value and the unchecked keywords; raise ConfigurationError for a wrong one."""
+    fields = {name: check_option(name, given) for name, given in options.items()}
+    scope, scope_name = fields.get("scope"), fields.pop("name", None)
+    if scope_name is not None and scope not in DOWNWARDS:
+        raise ConfigurationError(
+            f"name={checks.show(scope_name)} names a handoff, block or agent: give scope='handoff', 'block' or 'agent' with it, "
+            "or leave it out."
+        )
+    return Limit(kind=kind, value=value, detail=detail, agent=agent, scope_name=scope_name, **fields)
+
+
+def check_option(name: str, given: object, shown: str | None = None) -> Any:
+    """Check one keyword of a limit; `shown` is what the user calls it, when not by its name."""
+    check = _OPTION_CHECKS.get(name)
+    if check is None:
+        close = checks.nearest(name, _OPTION_CHECKS)
+        hint = f"did you mean {close}=? " if close else ""
+        raise ConfigurationError(f"{checks.show(name)} is no keyword of a limit: {hint}It takes {', '.join(_OPTION_CHECKS)}.")
+    return None if given is None and name in _NONE_ALLOWED else check(shown or name, given)
+
+
+def _scope(parameter: str, value: object) -> ScopeKind:
+    return ScopeKind(checks.choice(parameter, value, PREFIXES))
+
+
+def _outcome(parameter: str, value: object) -> Outcome:
+    return checks.member(parameter, value, Outcome)
+
+
+def _admission(parameter: str, value: object) -> Admission:
+    return checks.member(parameter, value, Admission)
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str, object], str]:
+    return lambda parameter, value: checks.choice(parameter, value, words)
+
+
+_NONE_ALLOWED: Final = frozenset({"scope", "name", "per", "warn_at", "admission", "on_store_failure"})
+_OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
+    "scope": _scope,
+    "name": checks.name,
+    "per": checks.window,
+    "tz": checks.zone,
+    "warn_at": checks.share,
+    "on_exceed": _outcome,
+    "admission": _admission,
+    "on_unpriced": _one_of(get_args(Choice)),
+    "on_unbounded": _one_of(get_args(Unbounded)),
+    "on_store_failure": _one_of(get_args(StoreFailure)),
+}

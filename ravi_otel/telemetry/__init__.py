@@ -1,1 +1,6 @@
+"""Say what happened: spans, metrics and limit events under the OpenTelemetry GenAI names."""
 
+from ravi_otel.telemetry.invocation import Telemetry, build
+from ravi_otel.telemetry.pipeline import Pipeline
+
+__all__ = ["Pipeline", "Telemetry", "build"]

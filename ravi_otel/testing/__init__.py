@@ -1,1 +1,69 @@
+"""Test programs that call models, without a model: real HTTP, scripted answers, captured telemetry, a clock that waits.
 
+Install it with `pip install 'ravi-otel[testing]'`.
+
+::
+
+    from openai import OpenAI
+    from ravi_otel.testing import Failure, ScriptedLLM, Text
+
+    with ScriptedLLM([Failure(429, "slow down", retry_after_s=0), Text("Hello!", usage=(120, 80))]) as server:
+        client = OpenAI(base_url=server.base_url, api_key="any")
+        reply = client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "Hi"}])
+
+    assert reply.choices[0].message.content == "Hello!"
+    assert reply.usage.total_tokens == 200
+    assert len(server.requests) == 2
+"""
+
+from __future__ import annotations
+
+from ravi_otel.testing import otlp
+from ravi_otel.testing.capture import Capture, Event, Point
+from ravi_otel.testing.clock import ManualClock
+from ravi_otel.testing.otlp import OtlpReceiver
+from ravi_otel.testing.replay import Exchange, Recording, ReplayServer, load_recordings
+from ravi_otel.testing.script import (
+    Answer,
+    Disconnect,
+    Failure,
+    Generated,
+    Malformed,
+    Raw,
+    Refusal,
+    Request,
+    Script,
+    Text,
+    ToolCalls,
+    UsageSpec,
+    Vector,
+)
+from ravi_otel.testing.server import ScriptedLLM, Sent
+
+__all__ = [
+    "Answer",
+    "Capture",
+    "Disconnect",
+    "Event",
+    "Exchange",
+    "Failure",
+    "Generated",
+    "Malformed",
+    "ManualClock",
+    "OtlpReceiver",
+    "Point",
+    "Raw",
+    "Recording",
+    "Refusal",
+    "ReplayServer",
+    "Request",
+    "Script",
+    "ScriptedLLM",
+    "Sent",
+    "Text",
+    "ToolCalls",
+    "UsageSpec",
+    "Vector",
+    "load_recordings",
+    "otlp",
+]

@@ -1,1 +1,61 @@
+"""Put the `openai` package under observation and limits, and take it off again."""
 
+from __future__ import annotations
+
+import logging
+import sys
+from types import ModuleType
+
+import wrapt
+
+from ravi_otel.instrumentation.openai.seam import Installed
+
+_log = logging.getLogger("ravi_otel")
+_MODULE = "openai._base_client"
+
+
+class OpenAIInstrumentation:
+    """Wrap the client when, and only when, the program imports it."""
+
+    def __init__(self) -> None:
+        self._installed: Installed | None = None
+        self._wanted = False
+        self._waiting = False
+
+    def install(self) -> None:
+        """Wrap now, or as soon as the program imports `openai`; once."""
+        self._wanted = True
+        module = sys.modules.get(_MODULE)
+        if module is not None:
+            self._wrap(module)
+        elif not self._waiting:
+            self._waiting = True
+            wrapt.register_post_import_hook(self._imported, _MODULE)
+
+    def remove(self) -> None:
+        """Put back the identical methods."""
+        self._wanted = False
+        installed, self._installed = self._installed, None
+        if installed is not None:
+            installed.remove()
+
+    def _imported(self, module: ModuleType) -> None:
+        self._waiting = False
+        if self._wanted:
+            self._wrap(module)
+
+    def _wrap(self, module: ModuleType) -> None:
+        if self._installed is not None:
+            return
+        installed = Installed()
+        try:
+            installed.install(module)
+        except (AttributeError, KeyError) as error:
+            installed.remove()
+            _log.error(
+                "ravi-otel: this version of openai cannot be instrumented (%r is missing), so its calls are neither counted nor refused. "
+                "Supported are openai>=1.66,<4.",
+                str(error),
+            )
+            return
+        self._installed = installed

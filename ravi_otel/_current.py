@@ -1,0 +1,77 @@
+"""Know where in the tree of scopes the running code is: one key in the OpenTelemetry context.
+
+The leaf scope rides in the context, so it follows tasks by itself. What attaches here also restores here, and
+tolerantly: a `with` body held over a yield, or left in another task, gives back only what it set itself and never logs.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+_LEAF = otel_context.create_key("ravi-otel-leaf")
+
+
+class Leaf(Protocol):
+    """Be the innermost scope, as much of it as every layer may know."""
+
+    @property
+    def facts(self) -> Any:
+        """Say which scope this is (a `ScopeFacts`)."""
+        ...
+
+    @property
+    def abandoned(self) -> bool:
+        """Tell that it belongs to the process this one was forked from."""
+        ...
+
+
+def leaf(context: Context | None = None) -> Leaf | None:
+    """Give the innermost scope of `context` (default: the current one), None outside any."""
+    found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
+    return None if found is None or found.abandoned else found
+
+
+def with_leaf(scope: Leaf | None) -> Context:
+    """Give the current context with `scope` as its leaf."""
+    return otel_context.set_value(_LEAF, scope)
+
+
+class Attachment:
+    """Make `context` current for a `with` body."""
+
+    __slots__ = ("_context", "_previous")
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._previous: Context | None = None
+
+    def __enter__(self) -> None:
+        self._previous = otel_context.get_current()
+        otel_context.attach(self._context)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Give back what was current; once, and only what this attachment changed."""
+        previous, self._previous = self._previous, None
+        if previous is None:
+            return
+        current = otel_context.get_current()
+        if current is self._context:
+            otel_context.attach(previous)
+            return
+        # Left in another order or another task: undo our own keys where they still hold our values.
+        values = dict(current)
+        for key, value in self._context.items():
+            if previous.get(key) is not value and values.get(key) is value:
+                if key in previous:
+                    values[key] = previous[key]
+                else:
+                    del values[key]
+        if len(values) != len(current) or any(current.get(key) is not value for key, value in values.items()):
+            otel_context.attach(Context(values))

@@ -1,0 +1,95 @@
+"""Hold what every scope needs: the ledger, the clock, the prices, and who listens."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.clock import Clock, SystemClock
+from ravi_otel.enforcement.ledger.contract import Account, Crossing, Ledger
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks.records import CallRecord, CountEvent, Counted, LimitEvent, ToolRecord
+from ravi_otel.policy.limits import Admission, public_amount
+from ravi_otel.pricing import PriceBook
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
+_MOST_JOINED = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """Be the one thing that scopes, calls and tools share.
+
+    `observe` is shadow mode: refusals are told, never done. `joined` keeps session and tenant scopes by kind and id,
+    the least recently used out first beyond 10,000. `revision` grows whenever a living scope gets another limit.
+    """
+
+    ledger: Ledger = field(default_factory=MemoryLedger)
+    listeners: Listeners = field(default_factory=Listeners)
+    prices: PriceBook = field(default_factory=PriceBook)
+    clock: Clock = field(default_factory=SystemClock)
+    observe: bool = False
+    admission: Admission = Admission.ESTIMATE
+    joined: OrderedDict[tuple[str, str], Scope] = field(default_factory=OrderedDict[tuple[str, str], "Scope"])
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    revision: int = 0
+
+    def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None) -> None:
+        """Tell listeners what accounts crossed; called without any lock."""
+        for crossing in crossings:
+            self.listeners.limit_event(limit_event(crossing), at)
+
+    def count(self, what: Counted, account: Account | None = None, amount: int = 1) -> None:
+        """Tell listeners one thing that is only counted."""
+        if self.listeners:
+            kind, scope = (None, None) if account is None else (account.kind, account.facts.kind)
+            self.listeners.counted(CountEvent(what, amount, kind, scope))
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None) -> None:
+        """Settle from code that has no colour to choose: finished streams, attempts, finalisers' queue."""
+        settled = run_sync(self.ledger.settle(op_id, actual))
+        self.tell(settled.crossings, at)
+        for account, amount in settled.overage:
+            self.count("overage", account, amount)
+
+    def join(self, key: tuple[str, str], made: Scope) -> Scope:
+        """Give the living scope under `key`, or keep `made` as the one."""
+        with self.lock:
+            scope = self.joined.setdefault(key, made)
+            self.joined.move_to_end(key)
+            if len(self.joined) > _MOST_JOINED:
+                self.joined.popitem(last=False)
+            return scope
+
+
+def limit_event(crossing: Crossing) -> LimitEvent:
+    """Write a crossing as the event users see."""
+    account, kind = crossing.account, crossing.account.limit.kind
+    value, used, held = account.value, crossing.used, crossing.held
+    facts = account.facts
+    return LimitEvent(
+        event=crossing.event,
+        limit_kind=account.kind,
+        scope=facts.kind,
+        scope_id=facts.scope_id,
+        scope_name=facts.name,
+        agent_name=facts.agent_name,
+        agent_id=facts.agent_id,
+        run_id=facts.run_id,
+        session_id=facts.session_id,
+        threshold=public_amount(kind, value),
+        used=public_amount(kind, used),
+        held=public_amount(kind, held),
+        remaining=public_amount(kind, value - used - held),
+        exceeded_by=public_amount(kind, max(0, used - value)),
+        ratio=used / value if value else 1.0,
+        phase=crossing.phase,
+        decision=crossing.decision,
+    )

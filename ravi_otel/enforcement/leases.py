@@ -1,0 +1,161 @@
+"""Hold one slot of a run: what `SpawnTracker` gives out, and what it keeps about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Protocol, Self
+
+from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.policy.budgets import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnStats:
+    """Photograph a run's slots.
+
+    `active` is the headcount, the root's 1 included; `waiting` those in line; `peak` the highest headcount so far. Totals
+    count leases, the root agent's too: granted minus released are the ones that still live, `active` or `paused`.
+    `preempted_total` counts every pause, whether by preemption or by `reprioritize`.
+    """
+
+    limit: int
+    active: int
+    paused: int
+    waiting: int
+    granted_total: int
+    denied_total: int
+    preempted_total: int
+    released_total: int
+    peak: int
+
+
+class State(Enum):
+    """Say whether a lease counts (active), is kept without a slot (paused), or is over (ended)."""
+
+    ACTIVE = 1
+    PAUSED = 2
+    ENDED = 3
+
+
+class Keeper(Protocol):
+    """Keep leases: the side of the tracker that a lease talks to."""
+
+    def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
+        """End the lease."""
+        ...
+
+    def leave(self, lease: Lease, *, quiet: bool = False) -> None:
+        """Note that the agent inside it is over."""
+        ...
+
+    def resumption(self, lease: Lease, timeout_s: float | None = None) -> Flow[None]:
+        """Stand in line with a paused lease."""
+        ...
+
+
+class Lease:
+    """Hold one agent's slot until it is released; as a context manager, until the block is left.
+
+    `entered` tells that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot.
+    Made by `SpawnTracker` alone; its fields are for reading, in any thread.
+    """
+
+    __slots__ = ("_keeper", "agent_id", "entered", "is_root", "order", "priority", "promoted", "since", "state", "waiters")
+
+    def __init__(self, keeper: Keeper, agent_id: str, priority: Priority, order: int, *, is_root: bool = False) -> None:
+        self._keeper = keeper
+        self.agent_id = agent_id
+        self.priority = priority
+        self.order = order
+        self.is_root = is_root
+        self.state = State.ACTIVE
+        self.entered = False
+        self.promoted = False
+        self.since = 0.0
+        self.waiters: list[Waiter] = []
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether more urgent work took the slot; the agent should end with what it has, or await `resumed`."""
+        return self.state is State.PAUSED
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether it was released."""
+        return self.state is State.ENDED
+
+    def release(self) -> None:
+        """Give the slot back, once; further calls do nothing. Never blocks."""
+        self._keeper.give_back(self)
+
+    def leave(self, *, quiet: bool = False) -> None:
+        """Note that the agent which `SpawnTracker.enter` let in is over.
+
+        Ends a lease that `enter` took; one it adopted goes back to whoever acquired it. `quiet` is for finalisers:
+        events wait for the tracker's next operation.
+        """
+        self._keeper.leave(self, quiet=quiet)
+
+    async def resumed(self, timeout_s: float | None = None) -> None:
+        """Wait in line until the lease is active again; raise SpawnDeniedError after `timeout_s` seconds, or if released."""
+        await run_async(self._keeper.resumption(self, timeout_s))
+
+    def resumed_blocking(self, timeout_s: float | None = None) -> None:
+        """Wait like `resumed`, on this thread."""
+        run_sync(self._keeper.resumption(self, timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        # GeneratorExit is how garbage collection closes a generator: nothing of the program's may be called then.
+        self._keeper.give_back(self, quiet=kind is GeneratorExit)
+
+    def __repr__(self) -> str:
+        return f"Lease({self.agent_id!r}, {self.priority.name}, {self.state.name.lower()})"
+
+
+class Waiter(Sleeper):
+    """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again."""
+
+    __slots__ = ("agent_id", "gone", "lease", "paused", "priority", "served", "since")
+
+    def __init__(self, agent_id: str, priority: Priority, paused: Lease | None = None) -> None:
+        super().__init__()
+        self.agent_id = agent_id
+        self.priority = priority
+        self.paused = paused
+        self.lease: Lease | None = None
+        self.since = 0.0
+        self.served = False
+        self.gone = False
+
+
+class Held:
+    """Keep one id's leases by where they are: unentered, entered by adoption, entered on their own; newest last."""
+
+    __slots__ = ("adopted", "free", "own", "paused")
+
+    def __init__(self) -> None:
+        self.paused = 0
+        self.free: dict[int, Lease] = {}
+        self.adopted: dict[int, Lease] = {}
+        self.own: dict[int, Lease] = {}
+
+    def take(self, lease: Lease) -> bool:
+        """Take a lease from where it is; tell whether it was on its own, so that it ends when its agent does."""
+        own = self.own.pop(lease.order, None)
+        self.adopted.pop(lease.order, None)
+        self.free.pop(lease.order, None)
+        return own is not None
+
+    def everything(self) -> list[Lease]:
+        """List all of them, newest first."""
+        leases = [*self.free.values(), *self.adopted.values(), *self.own.values()]
+        return sorted(leases, key=lambda lease: -lease.order)
+
+    def __bool__(self) -> bool:
+        return bool(self.free or self.adopted or self.own)

@@ -1,0 +1,303 @@
+"""Keep every account in this process, under one lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Literal, cast
+
+from ravi_otel._flow import Done, Flow
+from ravi_otel.enforcement.ledger.contract import (
+    Account,
+    Crossing,
+    Denied,
+    Grant,
+    Line,
+    Nature,
+    Reason,
+    Reservation,
+    Settled,
+)
+from ravi_otel.enforcement.ledger.line import Waiter, wake_all
+from ravi_otel.hooks.records import Phase
+from ravi_otel.policy.limits import Kind, ScopeKind
+
+_SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
+_NOTHING = Settled()
+
+
+class _Operation:
+    """Remember what one operation holds."""
+
+    __slots__ = ("grant", "holds", "owner")
+
+    def __init__(self, owner: object, holds: list[tuple[Line, int]]) -> None:
+        self.owner = owner
+        self.holds = holds
+        self.grant: Grant | None = None
+
+
+class MemoryLedger:
+    """Count for one process; every step is a few integer operations under one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._operations: dict[str, _Operation] = {}
+
+    def __len__(self) -> int:
+        """Count the operations that still hold something."""
+        return len(self._operations)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
+        self._lock = threading.Lock()
+        self._operations = {}
+
+    # -- the contract ---------------------------------------------------------------------------------------------
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.reserve`."""
+        with self._lock:
+            answer = self._judge(request, newcomer=True)
+        if request.patience_s <= 0 or not _contended(answer):
+            return cast("Flow[Grant | Denied]", Done(answer))
+        return self._wait(request)
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None) -> Flow[Settled]:
+        """See `Ledger.settle`."""
+        woken: list[Waiter] = []
+        with self._lock:
+            operation = self._operations.pop(op_id, None)
+            settled = _NOTHING if operation is None else self._settle(operation, actual or {}, woken)
+        wake_all(woken)
+        return cast("Flow[Settled]", Done(settled))
+
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+        woken: list[Waiter] = []
+        with self._lock:
+            operation = self._operations.pop(op_id, None)
+            if operation is not None:
+                self._release(operation, woken)
+        wake_all(woken)
+        return cast("Flow[None]", Done(None))
+
+    def retune(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.retune`."""
+        woken: list[Waiter] = []
+        with self._lock:
+            if value > account.value:
+                account.near = account.exceeded = False
+            warn_at = 0.8 if account.limit.warn_at is None else account.limit.warn_at
+            account.value = value
+            account.warn_value = -int(-value * warn_at // 1)
+            self._undrain(account)
+            self._rejudge(account, woken)
+        wake_all(woken)
+        return cast("Flow[None]", Done(None))
+
+    def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
+        """See `Ledger.clocked`."""
+        crossings: list[Crossing] = []
+        with self._lock:
+            account.used = max(account.used, elapsed)
+            over = account.used >= account.value
+            if over:
+                account.denied += 1
+            _cross(account, "timer", "observed" if account.observe else "denied" if over else "admitted", crossings, denied=over)
+        return cast("Flow[Sequence[Crossing]]", Done(crossings))
+
+    # -- judging, under the lock ----------------------------------------------------------------------------------
+
+    def _judge(self, request: Reservation, *, newcomer: bool) -> Grant | Denied:
+        known = self._operations.get(request.op_id)
+        if known is not None and known.grant is not None:
+            return known.grant  # a repeated message: the same answer, nothing twice
+        observed: Account | None = None
+        for line in () if request.spent else request.lines:
+            reason = _refusal(line, newcomer=newcomer)
+            if reason is None:
+                continue
+            if line.account.observe:
+                observed = observed or line.account
+                continue
+            return _deny(line, reason)
+        return self._admit(request, observed)
+
+    def _admit(self, request: Reservation, observed: Account | None) -> Grant:
+        crossings: list[Crossing] = []
+        granted: int | None = None
+        decision = "admitted" if observed is None else "observed"
+        holds: list[tuple[Line, int]] = []
+        for line in request.lines:
+            account = line.account
+            hold = 0
+            if account.nature is Nature.COUNTED:
+                refused = account.used + line.want > account.value
+                account.used += line.want
+                _cross(account, "admission", decision, crossings, denied=refused)
+            elif account.nature is Nature.HELD:
+                room = account.value - account.used - account.held
+                hold = line.want if account.observe else max(0, min(line.want, room))
+                account.held += hold
+                if account.observe and room < line.minimum:
+                    _cross(account, "admission", decision, crossings, denied=account.used + line.minimum > account.value)
+                if account.kind == Kind.TOKENS and not account.observe and (granted is None or hold < granted):
+                    granted = hold
+            elif account.nature is Nature.LEVEL:
+                account.used = line.want
+                _cross(account, "admission", decision, crossings, denied=line.want > account.value)
+            if account.observe and account is observed:
+                account.denied += 1
+            holds.append((line, hold))
+        operation = _Operation(request.owner, holds)
+        operation.grant = grant = Grant(request.op_id, granted, crossings, observed)
+        self._operations[request.op_id] = operation
+        return grant
+
+    def _settle(self, operation: _Operation, actual: Mapping[str, int], woken: list[Waiter]) -> Settled:
+        crossings: list[Crossing] = []
+        overage: list[tuple[Account, int]] = []
+        for line, hold in operation.holds:
+            account = line.account
+            if account.nature is Nature.COUNTED:
+                continue
+            amount = max(0, actual.get(account.limit.kind, hold))
+            if account.nature is Nature.LEVEL:
+                account.used = actual.get(account.limit.kind, account.used)
+            else:
+                account.held -= hold
+                account.used += amount
+                if amount > hold and account.nature is Nature.HELD:
+                    overage.append((account, amount - hold))
+            _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
+            if account.line:
+                self._rejudge(account, woken)
+        return Settled(crossings, overage)
+
+    def _release(self, operation: _Operation, woken: list[Waiter]) -> None:
+        for line, hold in operation.holds:
+            account = line.account
+            account.held -= hold
+            if account.nature is Nature.COUNTED:
+                account.used -= line.want
+                self._undrain(account)
+            if account.line:
+                self._rejudge(account, woken)
+
+    @staticmethod
+    def _undrain(account: Account) -> None:
+        if account.draining and account.used < account.warn_value:
+            account.draining = False
+
+    # -- the line -------------------------------------------------------------------------------------------------
+
+    def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
+        waiter = Waiter(request)
+        step = waiter.prepare()
+        with self._lock:
+            answer = self._judge(request, newcomer=True)  # again, with the waiter ready: nothing freed since is missed
+            if not _contended(answer):
+                return answer
+            account = cast("Denied", answer).account
+            if any(op.owner is not None and op.owner == request.owner and _holds(op, account) for op in self._operations.values()):
+                return answer  # its own chain holds what stands in the way: waiting would never end
+            account.line.append(waiter)
+        try:
+            yield step
+        except BaseException:
+            if isinstance(self._leave(waiter, account), Grant):
+                yield from self.release(request.op_id)
+            raise
+        return self._leave(waiter, account)
+
+    def _leave(self, waiter: Waiter, account: Account) -> Grant | Denied:
+        woken: list[Waiter] = []
+        with self._lock:
+            answer = waiter.answer
+            if answer is None:
+                for line in waiter.request.lines:
+                    if waiter in line.account.line:
+                        line.account.line.remove(waiter)
+                        self._rejudge(line.account, woken)  # whoever stood behind may fit where this one did not
+                answer = _deny(Line(account, 0, 0), "contended")
+        wake_all(woken)
+        return answer
+
+    def _rejudge(self, account: Account, woken: list[Waiter]) -> None:
+        """Answer those in line, first come first served, until one has to go on waiting."""
+        while account.line:
+            waiter = cast("Waiter", account.line[0])
+            answer = self._judge(waiter.request, newcomer=False)
+            if isinstance(answer, Denied) and answer.reason == "contended":
+                if answer.account is account:
+                    return
+                account.line.pop(0)
+                answer.account.line.append(waiter)  # now another account stands in the way
+                continue
+            account.line.pop(0)
+            waiter.answer = answer
+            woken.append(waiter)
+
+
+def _refusal(line: Line, *, newcomer: bool) -> Reason | None:
+    account = line.account
+    if account.draining:
+        return "draining"
+    if account.nature is Nature.COUNTED:
+        return "exhausted" if account.used + line.want > account.value else None
+    if account.nature is Nature.HELD:
+        if account.used + line.minimum > account.value:
+            return "exhausted"
+        if account.value - account.used - account.held < line.minimum or (newcomer and account.line):
+            return "contended"
+        return None
+    if account.nature is Nature.AFTER:
+        return "exhausted" if account.used >= account.value else None
+    return "exhausted" if line.want > account.value else None
+
+
+def _deny(line: Line, reason: Reason) -> Denied:
+    account = line.account
+    if reason == "contended":
+        return Denied(account, reason, account.used, account.held, line.minimum)
+    account.denied += 1
+    crossings: list[Crossing] = []
+    if reason == "exhausted":
+        shared = account.facts.kind in _SHARED_SCOPES
+        if account.used < account.value and (shared or account.used < account.warn_value):
+            return Denied(account, "too_large", account.used, account.held, line.minimum)
+        account.draining = account.drainable
+        _cross(account, "admission", "denied", crossings, denied=True)
+    return Denied(account, reason, account.used, account.held, line.minimum, crossings)
+
+
+def _cross(account: Account, phase: Phase, decision: str, crossings: list[Crossing], *, denied: bool = False) -> None:
+    used, held = account.used, account.held
+    if not account.near and account.value > 0 and used >= account.warn_value:
+        account.near = True
+        _note(account, "limit_nearing", phase, decision, crossings, used, held)
+    if not account.exceeded and (denied or used > account.value):
+        account.exceeded = True
+        _note(account, "limit_exceeded", phase, decision, crossings, used, held)
+
+
+def _note(  # noqa: PLR0913 - the fields of a crossing, each by its name
+    account: Account,
+    event: Literal["limit_nearing", "limit_exceeded"],
+    phase: Phase,
+    decision: str,
+    crossings: list[Crossing],
+    used: int,
+    held: int,
+) -> None:
+    account.events = (*account.events, event)
+    crossings.append(Crossing(account, event, phase, decision, used, held))
+
+
+def _contended(answer: Grant | Denied) -> bool:
+    return isinstance(answer, Denied) and answer.reason == "contended"
+
+
+def _holds(operation: _Operation, account: Account) -> bool:
+    return any(line.account is account and hold > 0 for line, hold in operation.holds)

@@ -1,0 +1,144 @@
+"""Stand in line for a slot: who is next, and how a caller sleeps until then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ravi_otel import _extras
+
+T = TypeVar("T")
+
+_SLACK = 64
+"""Stale entries a ranking keeps before it is rebuilt, besides one per live item."""
+
+
+class Ranking(Generic[T]):
+    """Keep items in order of their keys, smallest first, equal keys in order of arrival.
+
+    A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was dropped is forgotten once it
+    outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not thread-safe.
+    """
+
+    __slots__ = ("_heap", "_live", "_stamps")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[float, float], int, T]] = []
+        self._live: dict[T, int] = {}
+        self._stamps = itertools.count()
+
+    def put(self, item: T, key: tuple[float, float]) -> None:
+        """Rank an item by `key`, behind all that have the same."""
+        stamp = next(self._stamps)
+        self._live[item] = stamp
+        heapq.heappush(self._heap, (key, stamp, item))
+        self._forget()
+
+    def drop(self, item: T) -> None:
+        """Take an item out; one that is not there stays so."""
+        if self._live.pop(item, None) is not None:
+            self._forget()
+
+    def first(self) -> T | None:
+        """Show the item with the smallest key, None when there is none."""
+        heap = self._heap
+        while heap:
+            _, stamp, item = heap[0]
+            if self._live.get(item) == stamp:
+                return item
+            heapq.heappop(heap)
+        return None
+
+    def __contains__(self, item: T) -> bool:
+        return item in self._live
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def _forget(self) -> None:
+        if len(self._heap) > 2 * len(self._live) + _SLACK:
+            self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
+            heapq.heapify(self._heap)
+
+
+class Sleeper:
+    """Let one caller sleep, in either colour, until `wake`.
+
+    `wake` may come from any thread and before the sleep has begun. It never blocks, so a finaliser may call it.
+    """
+
+    __slots__ = ("_gate", "_ring", "unfit", "woken")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._ring: Callable[[], object] | None = None
+        self.woken = False
+        self.unfit = False
+
+    def block(self, timeout_s: float | None) -> None:
+        """Sleep on this thread until woken or `timeout_s` is over; not at all where that would stop an event loop."""
+        self.unfit = on_event_loop()
+        if not self.unfit:
+            self._gate.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Sleep in this task until woken or `timeout_s` is over: on a future under asyncio, in a thread elsewhere."""
+        await (self.wait_on_future(timeout_s) if in_asyncio_task() else self.wait_in_thread(timeout_s))
+
+    async def wait_on_future(self, timeout_s: float | None) -> None:
+        """Sleep on a future of the running asyncio loop."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._ring = lambda: loop.call_soon_threadsafe(_settle, future)
+        if self.woken:  # read after `_ring` is written, as `wake` reads `_ring` after `woken`: one of the two sees the other
+            return
+        alarm = None if timeout_s is None else loop.call_later(timeout_s, _settle, future)
+        try:
+            await future
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    async def wait_in_thread(self, timeout_s: float | None) -> None:
+        """Sleep in a worker thread that anyio watches; when cancelled it is left behind, and ends at `wake`."""
+        anyio, to_thread = _extras.load("anyio"), _extras.load("anyio.to_thread")
+        own = anyio.CapacityLimiter(1)  # sleepers must not use up the threads that the program's own work needs
+        await to_thread.run_sync(self.block, timeout_s, abandon_on_cancel=True, limiter=own)
+
+    def wake(self) -> bool:
+        """End the sleep; False when the event loop of the sleeper is closed, so that it will never know."""
+        self.woken = True
+        with contextlib.suppress(RuntimeError):  # woken before
+            self._gate.release()
+        ring = self._ring
+        try:
+            if ring is not None:
+                ring()
+        except RuntimeError:
+            return False
+        return True
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def on_event_loop() -> bool:
+    """Tell whether this thread runs an asyncio event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def in_asyncio_task() -> bool:
+    """Tell whether the caller is an asyncio task; a task of another library riding on an asyncio loop is none."""
+    return on_event_loop() and asyncio.current_task() is not None

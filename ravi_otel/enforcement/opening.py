@@ -1,0 +1,256 @@
+"""Open and close scopes: who they belong to, which limits apply, which slot they take."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.contract import Account, Line
+from ravi_otel.enforcement.refusal import named
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.grammar import format_limit
+from ravi_otel.policy.limits import Admission, Kind, Limit, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.meta import CancellationToken
+from ravi_otel.policy.supervision import Supervision
+
+UNLIMITED_AGENTS = SpawnBudget(max_agents=1_000_000_000)
+"""What a run without a spawn budget has: counted, never refused."""
+
+_SHARED = (ScopeKind.SESSION, ScopeKind.TENANT)
+_UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """Ask for a scope: everything `run()`, `agent()` and blocks let a user say."""
+
+    kind: ScopeKind
+    name: str | None = None
+    limits: tuple[Limit, ...] = ()
+    origins: Mapping[int, str] = field(default_factory=dict[int, str])
+    budget: ExecutionBudget | ExecutionTracker | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    tenant_id: str | None = None
+    agent_id: str | None = None
+    spawn_budget: SpawnBudget | None = None
+    priority: Priority = Priority.NORMAL
+    retention: HistoryRetention = HistoryRetention.RUN
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def process_root(engine: Engine, limits: Iterable[Limit] = ()) -> Scope:
+    """Open the root that calls without a run belong to."""
+    facts = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind.PROCESS)
+    scope = Scope(engine, facts, None)
+    _declare(scope, tuple(limits), {})
+    return scope
+
+
+def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
+    """Open one scope under `parent`.
+
+    Raises ConfigurationError for limits that have no scope to belong to, SpawnDeniedError when no slot is left, and
+    BudgetExhaustedError past a depth limit; then nothing was opened.
+    """
+    if ask.kind is ScopeKind.RUN:
+        parent = _join(engine, parent, ScopeKind.TENANT, ask.tenant_id)
+        parent = _join(engine, parent, ScopeKind.SESSION, ask.session_id)
+    scope = _make(engine, parent, ask)
+    tracker = scope.tracker
+    budget = None if tracker is None else tracker.budget
+    used = (0, 0, 0) if tracker is None else tracker.bind(scope)
+    try:
+        _declare(scope, ask.limits, ask.origins)
+        if budget is not None:
+            _declare_budget(scope, budget, used, "ExecutionTracker" if isinstance(ask.budget, ExecutionTracker) else "ExecutionBudget")
+        _inherit(scope)
+        if ask.kind is ScopeKind.AGENT:
+            _enter_agent(scope, ask)
+    except BaseException:
+        if tracker is not None:
+            tracker.unbind(scope)
+        raise
+    return scope
+
+
+def close_scope(scope: Scope, error: BaseException | None) -> bool:
+    """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
+    swallowed = scope.end(error)
+    if scope.lease is not None:
+        scope.lease.release()
+    if scope.tracker is not None:
+        scope.tracker.unbind(scope)
+    return swallowed
+
+
+# -- who it is ----------------------------------------------------------------------------------------------------
+
+
+def _make(engine: Engine, parent: Scope, ask: Opening) -> Scope:
+    facts = _facts(parent.facts, ask)
+    tracker = ask.budget if isinstance(ask.budget, ExecutionTracker) else None
+    if tracker is None and ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
+        tracker = ExecutionTracker.from_budget(ask.budget or _inherited_budget(parent, ask))
+    spawn = cancellation = None
+    if ask.kind is ScopeKind.RUN:
+        spawn = SpawnTracker(_spawn_budget(ask), run_id=facts.run_id, on_event=engine.listeners.spawn_event)
+        outer = parent.cancellation
+        cancellation = CancellationToken() if outer is None else outer.child()
+    return Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker)
+
+
+def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
+    run_id, run_name = outer.run_id, outer.run_name
+    supervision = outer.supervision
+    agent_name, agent_id = outer.agent_name, outer.agent_id
+    if ask.kind is ScopeKind.RUN:
+        run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
+        supervision = agent_name = agent_id = None
+    elif ask.kind is ScopeKind.AGENT:
+        agent_name, agent_id = ask.name, ask.agent_id or ask.name
+        supervision = _supervise(outer, ask)
+    return ScopeFacts(
+        scope_id=uuid.uuid4().hex,
+        kind=ask.kind,
+        name=ask.name,
+        run_id=run_id,
+        run_name=run_name,
+        session_id=ask.session_id or outer.session_id,
+        tenant_id=ask.tenant_id or outer.tenant_id,
+        agent_name=agent_name,
+        agent_id=agent_id,
+        supervision=supervision,
+        tags={**outer.tags, **ask.tags},
+    )
+
+
+def _supervise(outer: ScopeFacts, ask: Opening) -> Supervision:
+    own = ask.budget.budget if isinstance(ask.budget, ExecutionTracker) else ask.budget
+    if outer.supervision is not None and outer.agent_id is not None:
+        return outer.supervision.spawn_child(outer.agent_id, ask.retention, ask.priority, own)
+    return Supervision.root(
+        ask.agent_id or ask.name or "agent",
+        session_id=outer.session_id,
+        execution_budget=own,
+        retention=ask.retention,
+        priority=ask.priority,
+        run_id=outer.run_id,
+    )
+
+
+def _inherited_budget(parent: Scope, ask: Opening) -> ExecutionBudget:
+    outer = parent.facts.supervision
+    if ask.kind is ScopeKind.AGENT and outer is not None:
+        return outer.execution_budget
+    return ExecutionBudget()
+
+
+def _spawn_budget(ask: Opening) -> SpawnBudget:
+    caps = [limit.value for limit in ask.limits if limit.kind == Kind.AGENTS and limit.scope in (None, ScopeKind.RUN)]
+    budget = ask.spawn_budget or UNLIMITED_AGENTS
+    if not caps:
+        return budget
+    least = min([budget.max_agents, *caps])
+    if least < 1:
+        raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
+    return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt)
+
+
+def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str | None) -> Scope:
+    if name is None:
+        return parent
+    tenant_id = name if kind is ScopeKind.TENANT else parent.facts.tenant_id
+    session_id = name if kind is ScopeKind.SESSION else None
+    facts = ScopeFacts(uuid.uuid4().hex, kind, name=name, tenant_id=tenant_id, session_id=session_id)
+    made = Scope(engine, facts, parent)
+    scope = engine.join((f"{kind}:{tenant_id}", name), made)
+    if scope is made:
+        _inherit(scope)
+    return scope
+
+
+# -- which limits apply -------------------------------------------------------------------------------------------
+
+
+def _declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str]) -> None:
+    for index, limit in enumerate(limits):
+        _refuse_unbuilt(limit)
+        origin = origins.get(index) or format_limit(limit)
+        if limit.scope is None or limit.scope is scope.facts.kind:
+            _allow(scope, limit, origin)
+        elif limit.scope in _UPWARDS and _UPWARDS.index(limit.scope) < _rank(scope.facts.kind):
+            _allow(_enclosing(scope, limit), limit, origin)
+        else:
+            scope.templates.append((limit, origin))
+
+
+def _rank(kind: ScopeKind) -> int:
+    return _UPWARDS.index(kind) if kind in _UPWARDS else len(_UPWARDS)
+
+
+def _enclosing(scope: Scope, limit: Limit) -> Scope:
+    for outer in scope.upwards():
+        if outer.facts.kind is limit.scope and limit.scope_name in (None, outer.facts.name):
+            return outer
+    raise ConfigurationError(
+        f"limit {format_limit(limit)!r} belongs to a {limit.scope}, and none encloses it. "
+        f"Name one with run({limit.scope}_id=...), or leave out the prefix."
+    )
+
+
+def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> None:
+    scope.allow(Account(limit, scope.facts, origin=origin, used=used, observe=scope.engine.observe))
+
+
+def _refuse_unbuilt(limit: Limit) -> None:
+    if limit.per is not None:
+        raise ConfigurationError(f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks.")
+    if limit.admission is Admission.STRICT:
+        raise ConfigurationError(
+            f'limit {format_limit(limit)!r}: admission="strict" is not in this version. Use "estimate" (the default) or "after".'
+        )
+
+
+def _inherit(scope: Scope) -> None:
+    """Apply the templates of the enclosing scopes that were written for scopes like this one."""
+    facts, parent = scope.facts, scope.parent
+    if parent is None:
+        return
+    for outer in parent.upwards():
+        for limit, origin in outer.templates:
+            if limit.scope is facts.kind and limit.scope_name in (None, facts.name):
+                _allow(scope, limit, origin)
+
+
+def _declare_budget(scope: Scope, budget: ExecutionBudget, used: tuple[int, int, int], title: str) -> None:
+    tokens, cost, turns = used
+    if budget.max_tokens is not None:
+        _allow(scope, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
+    if budget.max_cost_usd is not None:
+        _allow(scope, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
+    if budget.max_turns is not None:
+        _allow(scope, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
+    if budget.deadline_s is not None:
+        _allow(scope, time_limit(budget.deadline_s), f"{title}.deadline_s")
+
+
+# -- which slot it takes ------------------------------------------------------------------------------------------
+
+
+def _enter_agent(scope: Scope, ask: Opening) -> None:
+    facts = scope.facts
+    depth = 0 if facts.supervision is None else facts.supervision.depth
+    deep = [Line(account, depth, depth) for account in scope.chain if account.kind == Kind.DEPTH]
+    scope.reserve_now(deep)
+    if scope.spawn is not None:
+        if facts.agent_id is None:
+            raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
+        scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)

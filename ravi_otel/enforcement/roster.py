@@ -1,0 +1,306 @@
+"""Decide who has a slot, who is paused and who is next: the state of one run's slots, and every change to it.
+
+Nothing here locks, waits or calls out: `SpawnTracker` does each of these acts under its lock and sends what they leave in
+the outbox once it is free again. Headcount is the root's 1 plus the active ranking, so what is not in there, a paused
+lease above all, can neither be counted nor be chosen as a victim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final, Literal
+
+from ravi_otel.enforcement.leases import Held, Keeper, Lease, SpawnStats, State, Waiter
+from ravi_otel.enforcement.line import Ranking
+from ravi_otel.hooks.records import SpawnEvent
+from ravi_otel.policy.budgets import Priority, SpawnBudget
+
+AGING_S: Final = 30
+"""Seconds in line that are worth one point of priority."""
+
+_Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
+
+
+class Roster:
+    """Hold the slots of one run; `record` says whether events are wanted. Not thread-safe."""
+
+    def __init__(self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, record: bool) -> None:
+        self._keeper = keeper
+        self._budget = budget
+        self._run_id = run_id
+        self._clock = clock
+        self._record = record
+        self._active: Ranking[Lease] = Ranking()  # all that count besides the root, next victim first
+        self._line: Ranking[Lease | Waiter] = Ranking()
+        self._held: dict[str, Held] = {}
+        self._order = itertools.count(1)
+        self._rooted = False
+        self._paused = self._granted = self._denied = self._preempted = self._released = 0
+        self._peak = 1
+        self._events: list[SpawnEvent] = []
+        self._wakes: list[Waiter] = []
+
+    def outbox(self, *, quiet: bool) -> tuple[list[Waiter], list[SpawnEvent]]:
+        """Take out who is to be woken and, unless `quiet`, what is to be told."""
+        wakes, self._wakes = self._wakes, []
+        if quiet:
+            return wakes, []
+        events, self._events = self._events, []
+        return wakes, events
+
+    def _headcount(self) -> int:
+        return 1 + len(self._active)
+
+    def _room(self) -> bool:
+        return self._headcount() < self._budget.max_agents
+
+    def acquire(self, agent_id: str, priority: Priority) -> Lease | None:
+        """Grant a slot or deny it now."""
+        lease = self._try(agent_id, priority)
+        if lease is None:
+            self._deny(agent_id, priority)
+        return lease
+
+    def _try(self, agent_id: str, priority: Priority) -> Lease | None:
+        return self._grant(agent_id, priority) if self._room() or self._preempt(priority) else None
+
+    def _deny(self, agent_id: str, priority: Priority) -> None:
+        self._denied += 1
+        self._note("denied", agent_id, priority)
+
+    def _preempt(self, priority: Priority) -> bool:
+        victim = self._active.first()
+        if priority <= Priority.NORMAL or not self._budget.allow_preempt or victim is None or victim.priority >= priority:
+            return False
+        self._pause(victim)
+        return True
+
+    def _grant(self, agent_id: str, priority: Priority, *, is_root: bool = False) -> Lease:
+        lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root)
+        held = self._held.get(agent_id)
+        if held is None:
+            held = self._held[agent_id] = Held()
+        held.free[lease.order] = lease
+        self._granted += 1
+        if not is_root:
+            self._activate(lease)
+        self._note("granted", agent_id, priority)
+        return lease
+
+    def _activate(self, lease: Lease) -> None:
+        lease.state = State.ACTIVE
+        self._active.put(lease, (lease.priority, -lease.order))
+        self._peak = max(self._peak, self._headcount())
+
+    def _pause(self, lease: Lease) -> None:
+        self._active.drop(lease)
+        lease.state = State.PAUSED
+        self._held[lease.agent_id].paused += 1
+        self._paused += 1
+        self._preempted += 1
+        self._note("preempted", lease.agent_id, lease.priority)
+
+    def _resume(self, lease: Lease) -> None:
+        self._line.drop(lease)
+        self._held[lease.agent_id].paused -= 1
+        self._paused -= 1
+        self._activate(lease)
+        self._rouse(lease, served=True)
+        self._note("resumed", lease.agent_id, lease.priority)
+
+    def _rouse(self, lease: Lease, *, served: bool) -> None:
+        lease.promoted = False
+        for waiter in lease.waiters:
+            waiter.served = served
+            self._wake(waiter)
+        lease.waiters = []
+
+    def _wake(self, waiter: Waiter) -> None:
+        waiter.woken = True
+        self._wakes.append(waiter)
+
+    def _hand_out(self) -> None:
+        while self._room() and (first := self._line.first()) is not None:
+            if isinstance(first, Lease):
+                self._resume(first)
+            else:
+                self._line.drop(first)
+                first.lease = self._grant(first.agent_id, first.priority)
+                first.served = True
+                self._wake(first)
+
+    def end(self, lease: Lease) -> None:
+        """End a lease, once; its slot, if it had one, goes to the line."""
+        if lease.state is State.ENDED:
+            return
+        held = self._held[lease.agent_id]
+        held.paused -= lease.paused
+        self._paused -= lease.paused
+        lease.state = State.ENDED
+        self._active.drop(lease)
+        self._line.drop(lease)
+        self._rouse(lease, served=False)
+        held.take(lease)
+        if not held:
+            del self._held[lease.agent_id]
+        self._released += 1
+        self._note("released", lease.agent_id, lease.priority)
+        self._hand_out()
+
+    def end_newest(self, agent_id: str) -> None:
+        """End an id's newest lease; one that an agent adopted ends with the agent."""
+        held = self._held.get(agent_id)
+        if held is None:
+            return
+        if held.free:
+            self.end(held.free.popitem()[1])
+        elif held.adopted:
+            order, lease = held.adopted.popitem()
+            held.own[order] = lease
+
+    def enter(self, agent_id: str, priority: Priority, adopt: Lease | None) -> Lease | None:
+        """Let an agent in, None when denied."""
+        lease = self._adoptable(agent_id, adopt)
+        adopted = lease is not None
+        if lease is None:
+            lease = self.acquire(agent_id, priority) if self._rooted else self._grant(agent_id, priority, is_root=True)
+            self._rooted = True
+        if lease is not None:
+            held = self._held[agent_id]
+            held.take(lease)
+            (held.adopted if adopted else held.own)[lease.order] = lease
+            lease.entered = True
+        return lease
+
+    def _adoptable(self, agent_id: str, adopt: Lease | None) -> Lease | None:
+        held = self._held.get(agent_id)
+        if held is None or not held.free:
+            return None
+        if adopt is not None and held.free.get(adopt.order) is adopt:
+            return adopt
+        return held.free.popitem()[1]
+
+    def leave(self, lease: Lease) -> None:
+        """Note that the agent on a lease is over."""
+        if lease.ended or not lease.entered:
+            return
+        lease.entered = False
+        held = self._held[lease.agent_id]
+        own = held.take(lease)
+        held.free[lease.order] = lease
+        if own:
+            self.end(lease)
+
+    def any_paused(self, agent_id: str) -> bool:
+        """Tell whether any lease of an id is paused."""
+        held = self._held.get(agent_id)
+        return held is not None and held.paused > 0
+
+    def reprioritize(self, agent_id: str, priority: Priority) -> None:
+        """Change the priority of all leases of an id."""
+        held = self._held.get(agent_id)
+        for lease in held.everything() if held is not None else ():
+            lease.priority = priority
+            if lease.paused:
+                self._rank_paused(lease)
+            elif not lease.is_root:
+                self._rank_active(lease)
+
+    def _rank_active(self, lease: Lease) -> None:
+        if lease.priority < Priority.NORMAL and not self._room():
+            self._pause(lease)
+            self._hand_out()
+        else:
+            self._activate(lease)
+
+    def _rank_paused(self, lease: Lease) -> None:
+        stays_promoted = lease.promoted and lease.priority >= Priority.NORMAL
+        lease.promoted = lease.priority >= Priority.NORMAL
+        if lease.promoted and self._room():
+            self._resume(lease)
+        elif not stays_promoted:
+            self._queue(lease)
+
+    def _queue(self, lease: Lease) -> None:
+        if lease.promoted:
+            self._line.put(lease, (0, 0))
+        elif lease.waiters:
+            self._line.put(lease, self._rank(lease.priority, lease.since))
+        else:
+            self._line.drop(lease)
+
+    @staticmethod
+    def _rank(priority: Priority, since: float) -> tuple[float, float]:
+        # priority + (now - since) / AGING_S orders any two waiters the same way at any time: `now` can be left out.
+        return (1, since - priority * AGING_S)
+
+    def join(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Grant, deny, or put in line (True) somebody who wants a new lease."""
+        waiter.since = self._clock()
+        waiter.lease = self._try(waiter.agent_id, waiter.priority)
+        if waiter.lease is not None:
+            return False
+        if timeout_s == 0 or self._budget.max_agents == 1:
+            self._deny(waiter.agent_id, waiter.priority)
+            return False
+        self._line.put(waiter, self._rank(waiter.priority, waiter.since))
+        return True
+
+    def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
+        """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
+        waiter.since = self._clock()
+        if lease.paused and self._room():
+            self._resume(lease)
+        waiter.served = lease.state is State.ACTIVE
+        if waiter.served:
+            return False
+        if lease.ended or timeout_s == 0:
+            self._deny(waiter.agent_id, waiter.priority)
+            return False
+        if not lease.waiters:
+            lease.since = waiter.since
+        lease.waiters.append(waiter)
+        if lease not in self._line:
+            self._queue(lease)
+        return True
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Deny who was woken by the alarm and not by a grant."""
+        if not waiter.served:
+            self.withdraw(waiter)
+            self._deny(waiter.agent_id, waiter.priority)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Take somebody out of the line, and back what was granted unseen; once."""
+        if waiter.gone:
+            return
+        waiter.gone = True
+        self._wake(waiter)  # a thread that sleeps for it must end
+        self._line.drop(waiter)
+        if waiter.lease is not None:
+            self.end(waiter.lease)
+        lease = waiter.paused
+        if lease is not None and waiter in lease.waiters:
+            lease.waiters.remove(waiter)
+            if not lease.waiters and not lease.promoted:
+                self._line.drop(lease)
+
+    def stats(self) -> SpawnStats:
+        """Photograph the counts."""
+        return SpawnStats(
+            limit=self._budget.max_agents,
+            active=self._headcount(),
+            paused=self._paused,
+            waiting=len(self._line),
+            granted_total=self._granted,
+            denied_total=self._denied,
+            preempted_total=self._preempted,
+            released_total=self._released,
+            peak=self._peak,
+        )
+
+    def _note(self, outcome: _Outcome, agent_id: str, priority: Priority) -> None:
+        if self._record:
+            name, limit = priority.name.lower(), self._budget.max_agents
+            self._events.append(SpawnEvent(outcome, agent_id, name, self._run_id, self._headcount(), self._paused, limit))

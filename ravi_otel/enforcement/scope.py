@@ -1,0 +1,294 @@
+"""Be one place in the tree of runs and agents: what it is allowed, what it used, whether it may go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.ending import how_it_ended, owned, swallows
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.contract import Account, Denied, Line, Nature, Reservation, new_op_id
+from ravi_otel.enforcement.tally import Tallies, Tally, add_counts
+from ravi_otel.errors import AgentPausedError, BudgetExhaustedError, ConfigurationError
+from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind, public_amount
+from ravi_otel.policy.meta import CancellationToken
+from ravi_otel.policy.supervision import Supervision
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.spawn import Lease, SpawnTracker
+    from ravi_otel.enforcement.tab import ExecutionTracker
+
+_generation = 0
+_JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
+
+
+def _same(known: Account, other: Account) -> bool:
+    mine, theirs = known.limit, other.limit
+    return (mine.kind, mine.detail, mine.agent, mine.on_exceed) == (theirs.kind, theirs.detail, theirs.agent, theirs.on_exceed)
+
+
+def _forked() -> None:
+    global _generation  # noqa: PLW0603 - one number per process, written in the forked child before anything runs
+    _generation += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class Scope:
+    """Count and refuse for one run, agent, block, session, tenant or process.
+
+    Made by `opening.open_scope`. Accounts and templates may be added while it is open; everything else is fixed. After
+    it closed its counters can still move: a stream that outlives its scope settles where it was admitted.
+    """
+
+    def __init__(  # noqa: PLR0913 - made in one place, each field by its name
+        self,
+        engine: Engine,
+        facts: ScopeFacts,
+        parent: Scope | None,
+        *,
+        cancellation: CancellationToken | None = None,
+        spawn: SpawnTracker | None = None,
+        tracker: ExecutionTracker | None = None,
+        lease: Lease | None = None,
+    ) -> None:
+        self.engine = engine
+        self.facts = facts
+        self.parent = parent
+        self.cancellation = cancellation or (parent.cancellation if parent else None)
+        self.spawn = spawn or (parent.spawn if parent else None)
+        self.tracker = tracker
+        self.lease = lease
+        self.tally = Tally()
+        self.accounts: list[Account] = []
+        self.templates: list[tuple[Limit, str]] = []
+        self.started_ns = engine.clock.monotonic_ns()
+        self.ended_ns: int | None = None
+        self.status: Status = "open"
+        self.stop_reason: str | None = None
+        self.error: BaseException | None = None
+        self.closed = False
+        self._generation = _generation
+        self._revision = -1
+        self._chain: tuple[Account, ...] = ()
+        self._clocks: tuple[tuple[Account, int], ...] = ()
+        self.tallies: Tallies = tuple(scope.tally for scope in self.charged())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {refusal.place(self.facts)} {self.status}>"
+
+    # -- where it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def abandoned(self) -> bool:
+        """Tell that this process was forked while the scope was open: it is the parent process's."""
+        return self._generation != _generation
+
+    @property
+    def parent_id(self) -> str | None:
+        """Give the enclosing scope's id, None at the root."""
+        return None if self.parent is None else self.parent.facts.scope_id
+
+    @property
+    def supervision(self) -> Supervision | None:
+        """Give this scope's place in the supervision tree, None outside a run."""
+        return self.facts.supervision
+
+    def upwards(self) -> Iterator[Scope]:
+        """Walk from here to the root."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def charged(self) -> list[Scope]:
+        """List, root to leaf, the scopes a charge made here goes to: the innermost agent's, and every one that is no agent's."""
+        path: list[Scope] = []
+        own_agent = True
+        for scope in self.upwards():
+            if scope.facts.kind is ScopeKind.AGENT:
+                if own_agent:
+                    path.append(scope)
+                own_agent = False
+            else:
+                path.append(scope)
+        path.reverse()
+        return path
+
+    # -- what it may ----------------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> tuple[Account, ...]:
+        """List, root to leaf, the accounts a call made here is held against, clocks left out."""
+        if self._revision != self.engine.revision:
+            self._map()
+        return self._chain
+
+
+    @property
+    def clocks(self) -> tuple[tuple[Account, int], ...]:
+        """List, root to leaf, every enclosing clock with the monotonic ns it began at; an agent's binds its children too."""
+        if self._revision != self.engine.revision:
+            self._map()
+        return self._clocks
+
+    def _map(self) -> None:
+        agent, revision = self.facts.agent_name, self.engine.revision
+        self._chain = tuple(
+            account
+            for scope in self.charged()
+            for account in tuple(scope.accounts)
+            if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent)
+        )
+        self._clocks = tuple(
+            (account, scope.started_ns)
+            for scope in reversed(tuple(self.upwards()))
+            for account in tuple(scope.accounts)
+            if account.nature is Nature.CLOCK and account.limit.agent in (None, agent)
+        )
+        self._revision = revision
+
+    def allow(self, account: Account) -> None:
+        """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again."""
+        if self.facts.kind in _JOINED:
+            for known in self.accounts:
+                if _same(known, account):
+                    if account.value < known.value:
+                        run_sync(self.engine.ledger.retune(known, account.value))
+                    return
+        self.accounts.append(account)
+        self.engine.revision += 1
+
+    def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
+        """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.
+
+        Runs before every model and tool call by itself. Emits limit events of clocks.
+        """
+        if self.cancellation is not None:
+            self.cancellation.check()
+        for scope in self.upwards():
+            if scope.closed:
+                raise BudgetExhaustedError(
+                    f"{refusal.place(scope.facts)} was closed. Open another one.",
+                    scope=str(scope.facts.kind),
+                    run_id=scope.facts.run_id,
+                    reason="closed",
+                )
+            if scope.lease is not None and scope.lease.paused:
+                name = refusal.named(scope.lease.agent_id)
+                raise AgentPausedError(f"agent {name} is paused: its slot went to more urgent work", agent_id=scope.lease.agent_id)
+        self._check_clocks(at)
+
+    def _check_clocks(self, at: CallRecord | ToolRecord | None) -> None:
+        now = self.engine.clock.monotonic_ns()
+        for account, since in self.clocks:
+            elapsed = now - since
+            if elapsed < account.warn_value and elapsed < account.value:
+                continue
+            self.engine.tell(run_sync(self.engine.ledger.clocked(account, elapsed)), at)
+            if elapsed >= account.value and not account.observe:
+                raise owned(refusal.late(account), account)
+
+    def charge(self, kind: str, amount: int = 1) -> None:
+        """Charge `amount` of a kind of your own, such as SQL rows, against every enclosing limit `charge.KIND`.
+
+        Raises BudgetExhaustedError when it does not fit; then nothing is charged.
+        """
+        if amount < 0:
+            raise ConfigurationError(f"charge({kind!r}, {amount}) must not be negative: spend is never taken back.")
+        lines = [Line(account, amount, amount) for account in self.chain if account.kind == kind]
+        self.reserve_now(lines)
+
+    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, *, keep: bool = True) -> None:
+        """Charge counted kinds at once, without waiting; `keep=False` only asks, and gives back what was granted."""
+        if not lines:
+            return
+        op_id = new_op_id()
+        answer = run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {})))
+        self.engine.tell(answer.crossings, at)
+        if isinstance(answer, Denied):
+            self.engine.count("denied", answer.account)
+            add_counts(self.tallies, refused=1)
+            raise owned(refusal.refused(answer), answer.account)
+        if keep:
+            self.engine.settle(op_id, None, at)
+        else:
+            run_sync(self.engine.ledger.release(op_id))
+
+    def absorb(self, amounts: Mapping[str, int]) -> None:
+        """Record spend that was made elsewhere, by kind in inner units; it is never refused."""
+        lines = [
+            Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
+            for account in self.chain
+            if amounts.get(account.kind)
+        ]
+        op_id = new_op_id()
+        self.engine.tell(run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings)
+        self.engine.settle(op_id, amounts)
+
+    # -- changing and reading it ----------------------------------------------------------------------------------
+
+    def set_limit(self, kind: str, value: int) -> None:
+        """Set another value, in the kind's inner unit, on this scope's own limits of `kind`; raising arms its events again."""
+        found = [account for account in self.accounts if account.kind == kind]
+        if not found:
+            have = ", ".join(sorted({account.kind for account in self.accounts})) or "none"
+            raise ConfigurationError(f"set_limit({kind!r}, …): {refusal.place(self.facts)} has no such limit; it has {have}.")
+        for account in found:
+            run_sync(self.engine.ledger.retune(account, value))
+
+    def close(self) -> None:
+        """Stop everything in here: the next call, tool or charge is refused."""
+        self.closed = True
+
+    @property
+    def duration_s(self) -> float:
+        """Give how long it has been open, or was."""
+        end = self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
+        return (end - self.started_ns) / NANO
+
+    def spend(self) -> Spend:
+        """Photograph what was used in it."""
+        return self.tally.photograph(self.duration_s)
+
+    stats = spend
+
+    def readings(self) -> list[LimitReading]:
+        """Read every limit this scope owns."""
+        return [self._reading(account) for account in list(self.accounts)]
+
+    def _reading(self, account: Account) -> LimitReading:
+        kind, used = account.limit.kind, account.used
+        if account.nature is Nature.CLOCK:
+            end = self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
+            used = max(used, end - self.started_ns)
+        elif kind == Kind.AGENTS and self.spawn is not None:
+            used = self.spawn.stats().active
+        return LimitReading(
+            limit=account.limit,
+            scope=self.facts.kind,
+            scope_name=self.facts.name,
+            used=public_amount(kind, used),
+            held=public_amount(kind, account.held),
+            remaining=public_amount(kind, account.value - used - account.held),
+            ratio=used / account.value if account.value else float(used > 0 or account.denied > 0),
+            denied=account.denied,
+            events=account.events,
+        )
+
+    def end(self, error: BaseException | None) -> bool:
+        """Write how the body ended; tell whether its error is one this scope's own `on_exceed="stop"` swallows."""
+        self.ended_ns = self.engine.clock.monotonic_ns()
+        for account, _ in self.clocks:
+            if account.facts.scope_id == self.facts.scope_id:
+                account.used = max(account.used, self.ended_ns - self.started_ns)
+        self.error = error
+        mine = swallows(self.facts.scope_id, error)
+        self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
+        return mine

@@ -1,0 +1,214 @@
+"""Count the live agents of a run and refuse, pause or queue those that do not fit (enforcement §9).
+
+Headcount = the root (always 1, entered or not) + the active leases, and it is at most `SpawnBudget.max_agents` at every
+instant. A free slot goes to the line at once, so while somebody stands in line for one the run is full: a newcomer never
+jumps it, except that HIGH and CRITICAL take a lesser agent's slot where preemption is allowed.
+
+The line: paused leases promoted by `reprioritize` in order of promotion, then the callers of `wait_for_slot` and of
+`Lease.resumed` by priority with aging: 30 s of waiting are worth one point of priority (a NORMAL waiter, 2, passes a
+HIGH one, 4, who came 60 s later), equal ones in order of arrival. Who stands in line preempts nobody.
+
+The victim of a preemption is the lowest-priority active agent, among equals the one granted last; never the root.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from ravi_otel._flow import Flow, Step, run_async, run_sync
+from ravi_otel.enforcement.leases import Lease, SpawnStats, Waiter
+from ravi_otel.enforcement.roster import Roster
+from ravi_otel.errors import SpawnDeniedError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import SpawnEvent
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import Priority, SpawnBudget
+
+_NS: Final = 1_000_000_000
+R = TypeVar("R")
+
+
+class SpawnTracker:
+    """Give out the slots of one run, from any thread or task.
+
+    `on_event` hears of every lease granted, denied, preempted (paused), resumed and released, outside the lock; what it
+    raises is swallowed and logged. `clock` (seconds, never going back) only ages the line. What gives a slot back never blocks:
+    it is posted, and done by whoever holds the lock, so it may be called from a finaliser or a signal handler.
+    """
+
+    def __init__(
+        self,
+        budget: SpawnBudget | None = None,
+        *,
+        run_id: str | None = None,
+        on_event: Callable[[SpawnEvent], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget: Final = SpawnBudget() if budget is None else budget
+        self.run_id: Final = run_id
+        self._hear = on_event if on_event is not None else _ignore
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._roster = Roster(self, self.budget, run_id, clock, record=on_event is not None)
+
+    # What users call
+
+    def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
+        """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
+        lease = self._locked(self._roster.acquire, checks.name("agent_id", agent_id), checks.member("priority", priority, Priority))
+        if lease is None:
+            raise self._refusal(agent_id)
+        return lease
+
+    async def wait_for_slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
+        """Take a slot now as `acquire` does, else wait in line; raise SpawnDeniedError after `timeout_s` seconds.
+
+        With `max_agents=1` there is nothing to wait for: that is refused at once. A cancelled caller gives back what it
+        was just granted.
+        """
+        return await run_async(self.slot(agent_id, priority, timeout_s))
+
+    def wait_for_slot_blocking(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
+        """Wait like `wait_for_slot`, on this thread; where that would stop an event loop it is refused at once."""
+        return run_sync(self.slot(agent_id, priority, timeout_s))
+
+    def release(self, agent_id: str) -> None:
+        """End the newest lease of an id, or do nothing when it has none. Never blocks.
+
+        A lease that no agent runs on goes first; one that an agent adopted ends when that agent does, since an agent that
+        runs is counted.
+        """
+        self._post(self._roster.end_newest, agent_id)
+
+    def is_paused(self, agent_id: str) -> bool:
+        """Tell whether any lease of an id is paused."""
+        return self._locked(self._roster.any_paused, agent_id)
+
+    def reprioritize(self, agent_id: str, priority: Priority) -> None:
+        """Change the priority of all leases of an id, newest first; of the root, and of unknown ids, nothing else happens.
+
+        Below NORMAL while the run is full an active lease is paused and its slot goes to the line. To NORMAL or above a
+        paused one resumes when there is a slot, and else stands first in line.
+        """
+        self._locked(self._roster.reprioritize, agent_id, checks.member("priority", priority, Priority))
+
+    def stats(self) -> SpawnStats:
+        """Photograph the counts."""
+        return self._locked(self._roster.stats)
+
+    # What the runtime calls
+
+    def enter(self, agent_id: str, priority: Priority = Priority.NORMAL, *, adopt: Lease | None = None) -> Lease:
+        """Let an agent in: on `adopt` or the newest unentered lease of its id, else as the root, else on a new lease.
+
+        The root is the first agent that comes without a lease; once it has left, agents take leases as usual. End with
+        `Lease.leave`. Raises SpawnDeniedError.
+        """
+        lease = self._locked(self._roster.enter, checks.name("agent_id", agent_id), checks.member("priority", priority, Priority), adopt)
+        if lease is None:
+            raise self._refusal(agent_id)
+        return lease
+
+    def slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Flow[Lease]:
+        """Wait for a slot in either colour: `wait_for_slot` as a flow."""
+        waiter = Waiter(checks.name("agent_id", agent_id), checks.member("priority", priority, Priority))
+        yield from self._wait(waiter, _seconds(timeout_s))
+        if waiter.lease is None:
+            raise self._refusal(agent_id, waiter)
+        return waiter.lease
+
+    def resumption(self, lease: Lease, timeout_s: float | None = None) -> Flow[None]:
+        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow."""
+        waiter = Waiter(lease.agent_id, lease.priority, lease)
+        yield from self._wait(waiter, _seconds(timeout_s))
+        if not waiter.served:
+            raise self._refusal(lease.agent_id, waiter)
+
+    def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
+        """End a lease: `Lease.release`."""
+        self._post(self._roster.end, lease, quiet=quiet)
+
+    def leave(self, lease: Lease, *, quiet: bool = False) -> None:
+        """Note that an agent is over: `Lease.leave`."""
+        self._post(self._roster.leave, lease, quiet=quiet)
+
+    # The lock
+
+    def _locked(self, act: Callable[..., R], *args: Any) -> R:
+        with self._lock:
+            self._empty_inbox()
+            result = act(*args)
+            wakes, events = self._roster.outbox(quiet=False)
+        self._tell(wakes, events)
+        self._settle()
+        return result
+
+    def _post(self, act: Callable[[Any], None], subject: Any, *, quiet: bool = False) -> None:
+        self._inbox.append((act, subject))
+        self._settle(quiet=quiet)
+
+    def _settle(self, *, quiet: bool = False) -> None:
+        # Whoever fails to get the lock leaves its post to the holder, who looks here again after letting go.
+        while self._inbox and self._lock.acquire(blocking=False):
+            try:
+                self._empty_inbox()
+                wakes, events = self._roster.outbox(quiet=quiet)
+            finally:
+                self._lock.release()
+            self._tell(wakes, events)
+
+    def _empty_inbox(self) -> None:
+        while self._inbox:
+            act, subject = self._inbox.popleft()
+            act(subject)
+
+    def _tell(self, wakes: list[Waiter], events: list[SpawnEvent]) -> None:
+        for waiter in wakes:
+            if not waiter.wake():
+                self._inbox.append((self._roster.withdraw, waiter))
+        for event in events:
+            try:
+                self._hear(event)
+            except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
+                swallow("SpawnTracker.on_event", error)
+
+    def _wait(self, waiter: Waiter, timeout_s: float | None) -> Flow[None]:
+        if waiter.paused is None:
+            asleep = self._locked(self._roster.join, waiter, timeout_s)
+        else:
+            asleep = self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
+        if not asleep:
+            return
+        try:
+            yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
+        except BaseException as error:
+            self._post(self._roster.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
+            raise
+        self._locked(self._roster.give_up, waiter)
+
+    def _refusal(self, agent_id: str, waiter: Waiter | None = None) -> SpawnDeniedError:
+        limit = self.budget.max_agents
+        way_out = "Raise SpawnBudget.max_agents, release an agent first, or await wait_for_slot()."
+        waited = ""
+        if waiter is not None:
+            waited = f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
+            way_out = "Raise SpawnBudget.max_agents, release an agent, or wait longer."
+            if waiter.unfit:
+                way_out = "A blocking wait would stop the event loop of this thread: await wait_for_slot() instead."
+            if waiter.paused is not None and waiter.paused.ended:
+                way_out = "Its lease was released: acquire a new one."
+        message = f"No slot for agent {agent_id!r}{waited}: SpawnBudget.max_agents={limit} are live. {way_out}"
+        return SpawnDeniedError(message, agent_id=agent_id, max_agents=limit)
+
+
+def _seconds(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else checks.nanoseconds("timeout_s", timeout_s) / _NS
+
+
+def _ignore(event: SpawnEvent) -> None:
+    """Hear nothing."""

@@ -1,0 +1,160 @@
+"""Keep an agent's tab: tokens, USD and turns, fed by the runtime or by hand."""
+
+from __future__ import annotations
+
+import threading
+from decimal import Decimal
+from typing import TYPE_CHECKING, cast
+
+from ravi_otel import _current
+from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.tally import Tally, add_counts, add_usage
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.policy.budgets import ExecutionBudget
+from ravi_otel.policy.limits import NANO, Kind
+from ravi_otel.policy.usage import Usage
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
+
+class ExecutionTracker:
+    """Count tokens, cost and turns against an ExecutionBudget.
+
+    On its own it is charged by `consume()`. Given to `agent(budget=)` or `run(budget=)` it *is* that scope's tab: the
+    runtime charges the calls, and `consume()` only checks, unless `external=True` reports spend made elsewhere. It
+    serves one live scope at a time and keeps what was used from one to the next.
+    """
+
+    __slots__ = ("_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "budget")
+
+    def __init__(
+        self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None
+    ) -> None:
+        self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
+        self._lock = threading.Lock()
+        self._scope: Scope | None = None
+        self._tally: Tally | None = None
+        self._tokens = 0
+        self._cost = 0
+        self._turns = 0
+
+    @classmethod
+    def from_budget(cls, budget: ExecutionBudget) -> ExecutionTracker:
+        """Make a fresh tab for `budget`."""
+        tracker = cls()
+        tracker.budget = budget
+        return tracker
+
+    @classmethod
+    def current(cls) -> ExecutionTracker | None:
+        """Give the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
+        scope = cast("Scope | None", _current.leaf())
+        while scope is not None:
+            if scope.tracker is not None:
+                return scope.tracker
+            scope = scope.parent
+        return None
+
+    def __repr__(self) -> str:
+        return f"<ExecutionTracker tokens={self.tokens} cost_usd={self.cost_usd} turns={self.turns} of {self.budget}>"
+
+    def _used(self) -> tuple[int, int, int]:
+        tally = self._tally
+        if tally is None:
+            return self._tokens, self._cost, self._turns
+        return (
+            self._tokens + tally.input_tokens + tally.output_tokens,
+            self._cost + tally.cost_nano,
+            self._turns + tally.turns,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Give the tokens used so far."""
+        return self._used()[0]
+
+    @property
+    def cost_usd(self) -> float:
+        """Give the USD used so far, as far as prices are known."""
+        return self._used()[1] / NANO
+
+    @property
+    def turns(self) -> int:
+        """Give the turns used so far."""
+        return self._used()[2]
+
+    def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False) -> None:
+        """Add what was used, then raise BudgetExhaustedError at the first limit that is passed: tokens, cost, turns.
+
+        `cost` is in USD. What is added stays added when it raises. On a bound tracker nothing is added unless
+        `external` is true, because the runtime charges its calls already.
+        """
+        added = _amounts(tokens, cost, turns)
+        with self._lock:
+            bound = self._scope
+            if bound is None:
+                self._tokens += added[0]
+                self._cost += added[1]
+                self._turns += added[2]
+        if bound is not None and external:
+            add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
+            add_counts(bound.tallies, turns=added[2])
+            bound.absorb({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
+        self._check()
+
+    def _check(self) -> None:
+        tokens, cost, turns = self._used()
+        budget = self.budget
+        where = "" if self._scope is None else f" in {refusal.place(self._scope.facts)}"
+        if budget.max_tokens is not None and tokens > budget.max_tokens:
+            raise _breach("Token", Kind.TOKENS, tokens, budget.max_tokens, where, "max_tokens")
+        if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
+            raise _breach("Cost", Kind.COST, cost, _nano(budget.max_cost_usd), where, "max_cost_usd")
+        if budget.max_turns is not None and turns > budget.max_turns:
+            raise _breach("Turn", Kind.TURNS, turns, budget.max_turns, where, "max_turns")
+
+    # -- binding, for the runtime ---------------------------------------------------------------------------------
+
+    def bind(self, scope: Scope) -> tuple[int, int, int]:
+        """Become this scope's tab; give the tokens, nano-USD and turns used before."""
+        with self._lock:
+            if self._scope is not None:
+                raise ConfigurationError(
+                    f"budget=ExecutionTracker is already the tab of {refusal.place(self._scope.facts)}, which is still open. "
+                    f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
+                )
+            self._tokens, self._cost, self._turns = self._used()
+            self._scope, self._tally = scope, scope.tally
+            return self._tokens, self._cost, self._turns
+
+    def unbind(self, scope: Scope) -> None:
+        """Stop being this scope's tab; what its open streams still use is counted until the next one."""
+        with self._lock:
+            if self._scope is scope:
+                self._scope = None
+
+
+def _amounts(tokens: int, cost: float, turns: int) -> tuple[int, int, int]:
+    for name, value in (("tokens", tokens), ("turns", turns)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f"consume({name}={value!r}) must be a whole number of 0 or more.")
+    if isinstance(cost, bool) or not 0 <= cost < float("inf"):
+        raise ConfigurationError(f"consume(cost={cost!r}) must be USD, finite, and 0 or more.")
+    return tokens, _nano(cost), turns
+
+
+def _nano(usd: float | Decimal) -> int:
+    return int((Decimal(str(usd)) * NANO).to_integral_value())
+
+
+def _breach(title: str, kind: Kind, used: int, limit: int, where: str, field: str) -> BudgetExhaustedError:  # noqa: PLR0917, PLR0913 - one breach
+    shown = refusal.shown
+    return BudgetExhaustedError(
+        f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",
+        limit_kind=kind,
+        threshold=limit / NANO if kind is Kind.COST else limit,
+        used=used / NANO if kind is Kind.COST else used,
+        remaining=0,
+        reason="exhausted",
+    )

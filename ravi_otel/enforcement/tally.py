@@ -1,0 +1,100 @@
+"""Add up what a scope used, whatever it was allowed."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from ravi_otel.hooks.records import Spend
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Usage
+
+_lock = threading.Lock()
+"""One lock for all tallies: an operation adds to several at once, and none may show half of it."""
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class Tally:
+    """Count for one scope; read it with `photograph()`."""
+
+    __slots__ = (
+        "cached_input_tokens",
+        "cost_nano",
+        "errors",
+        "input_tokens",
+        "output_tokens",
+        "priced_calls",
+        "refused",
+        "requests",
+        "tool_calls",
+        "turns",
+        "unpriced_calls",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.turns = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cached_input_tokens = 0
+        self.cost_nano = 0
+        self.priced_calls = 0
+        self.unpriced_calls = 0
+        self.tool_calls = 0
+        self.refused = 0
+        self.errors = 0
+
+    def photograph(self, duration_s: float) -> Spend:
+        """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
+        with _lock:
+            unknown = self.unpriced_calls > 0 and self.priced_calls == 0
+            return Spend(
+                requests=self.requests,
+                turns=self.turns,
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                cached_input_tokens=self.cached_input_tokens,
+                cost_usd=None if unknown else self.cost_nano / NANO,
+                unpriced_calls=self.unpriced_calls,
+                tool_calls=self.tool_calls,
+                refused=self.refused,
+                errors=self.errors,
+                duration_s=duration_s,
+            )
+
+
+Tallies = tuple[Tally, ...]
+
+
+def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
+    """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
+    with _lock:
+        for tally in tallies:
+            tally.input_tokens += usage.input_tokens
+            tally.output_tokens += usage.output_tokens
+            tally.cached_input_tokens += usage.cached_input_tokens
+            if cost_nano is None:
+                tally.unpriced_calls += 1
+            else:
+                tally.cost_nano += cost_nano
+                tally.priced_calls += 1
+
+
+def add_counts(  # noqa: PLR0913 - one keyword a counter
+    tallies: Tallies, *, requests: int = 0, turns: int = 0, tool_calls: int = 0, refused: int = 0, errors: int = 0
+) -> None:
+    """Add to the plain counters; negative gives back what was never sent."""
+    with _lock:
+        for tally in tallies:
+            tally.requests += requests
+            tally.turns += turns
+            tally.tool_calls += tool_calls
+            tally.refused += refused
+            tally.errors += errors

@@ -1,0 +1,44 @@
+"""Keep a bug of ours, or of whoever listens, away from the user's call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+
+_log = logging.getLogger("ravi_otel")
+_EVERY_S = 60.0
+_MOST_PLACES = 256
+
+_lock = threading.Lock()
+_last: dict[str, float] = {}
+_counts: dict[str, int] = {}
+
+
+def swallow(place: str, error: Exception) -> None:
+    """Count `error`, log it at most once a minute per `place`, and let the program go on.
+
+    With `RAVI_RAISE_BUGS` in the environment (our own tests set it) the error is raised instead.
+    """
+    if os.environ.get("RAVI_RAISE_BUGS"):
+        raise error
+    now = time.monotonic()
+    with _lock:
+        if place not in _counts and len(_counts) >= _MOST_PLACES:
+            return
+        _counts[place] = _counts.get(place, 0) + 1
+        if now - _last.get(place, -_EVERY_S) < _EVERY_S:
+            return
+        _last[place] = now
+        count = _counts[place]
+    try:
+        _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
+    except Exception:  # noqa: BLE001, S110 - a broken log handler is the application's, and there is nobody left to tell
+        pass
+
+
+def swallowed() -> dict[str, int]:
+    """Give how often each place failed so far."""
+    with _lock:
+        return dict(_counts)

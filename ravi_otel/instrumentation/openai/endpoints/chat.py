@@ -1,0 +1,155 @@
+"""Read chat completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ravi_otel.instrumentation.openai.endpoints.contract import Request
+from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.policy.usage import Call, Reply, Usage
+
+_PER_MESSAGE = 4
+_PER_REQUEST = 3
+_SAME_NAMES = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier")
+_OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
+_INPUT_FIELDS = ("messages", "tools", "functions", "response_format")
+
+
+class Chat:
+    """Read `/chat/completions`."""
+
+    def call(self, request: Request) -> Call:
+        """See `Endpoint.call`."""
+        body, host = request.body, request.host
+        messages = body.get("messages")
+        known = isinstance(messages, (list, tuple))
+        size = len(cast("Sequence[Any]", messages)) if known else 0
+        cap = count(body.get("max_completion_tokens"))
+        return Call(
+            operation="chat",
+            endpoint="chat.completions",
+            provider=host.provider,
+            provider_assumed=host.assumed,
+            model=text(body, "model"),
+            stream=request.stream,
+            input_estimate=sum(tokens_in(body.get(name)) for name in _INPUT_FIELDS) + size * _PER_MESSAGE + _PER_REQUEST,
+            output_cap=count(body.get("max_tokens")) if cap is None else cap,
+            choices=max(1, count(body.get("n")) or 1),
+            messages=size if known else None,
+            server_address=host.address,
+            server_port=host.port,
+            parameters=_parameters(body),
+        )
+
+    def reply(self, result: Any) -> Reply:
+        """See `Endpoint.reply`."""
+        choices = items(result, "choices")
+        return Reply(
+            id=text(result, "id"),
+            model=text(result, "model"),
+            usage=usage(get(result, "usage")),
+            finish_reasons=tuple(reason for choice in choices if (reason := text(choice, "finish_reason")) is not None),
+            service_tier=text(result, "service_tier"),
+            system_fingerprint=text(result, "system_fingerprint"),
+            answers=len(choices),
+        )
+
+    def collector(self, call: Call) -> ChatCollector:
+        """See `Endpoint.collector`."""
+        return ChatCollector(call.input_estimate)
+
+
+def usage(found: Any) -> Usage | None:
+    """Read the usage object of a chat completion."""
+    return usage_of(
+        found,
+        inputs="prompt_tokens",
+        outputs="completion_tokens",
+        input_details="prompt_tokens_details",
+        output_details="completion_tokens_details",
+    )
+
+
+class ChatCollector:
+    """Follow a chat stream: what names it, why it ended, and how much text came."""
+
+    __slots__ = ("_bytes", "_chunks", "_estimate", "_finish", "_first", "_usage")
+
+    def __init__(self, input_estimate: int) -> None:
+        self._estimate = input_estimate
+        self._first: Any = None
+        self._usage: Any = None
+        self._finish: dict[int, str] = {}
+        self._bytes = 0
+        self._chunks = 0
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return bool(self._finish)
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        if self._first is None:
+            self._first = event
+        found = get(event, "usage")
+        if found is not None:
+            self._usage = found
+        for choice in items(event, "choices"):
+            reason = get(choice, "finish_reason")
+            if isinstance(reason, str):
+                self._finish[count(get(choice, "index")) or 0] = reason
+            delta = get(choice, "delta")
+            content = get(delta, "content")
+            if isinstance(content, str):
+                self._chunks += bool(content)
+                self._bytes += len(content)
+            elif delta is not None:
+                self._bytes += _other_text(delta)
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        first = self._first
+        return Reply(
+            id=text(first, "id"),
+            model=text(first, "model"),
+            usage=usage(self._usage) or self._counted(),
+            finish_reasons=tuple(self._finish[index] for index in sorted(self._finish)),
+            service_tier=text(first, "service_tier"),
+            system_fingerprint=text(first, "system_fingerprint"),
+            answers=max(1, len(self._finish)) if first is not None else 0,
+        )
+
+    def _counted(self) -> Usage | None:
+        if self._first is None:
+            return None
+        # One chunk is at least one token; where several are packed together their text tells.
+        output = max(self._chunks, (self._bytes + 3) // 4)
+        return Usage(input_tokens=self._estimate, output_tokens=output, source="estimated")
+
+
+def _other_text(delta: Any) -> int:
+    size = len(text(delta, "refusal") or "") + len(text(delta, "reasoning_content") or "")
+    for call in items(delta, "tool_calls"):
+        function = get(call, "function")
+        size += len(text(function, "name") or "") + len(text(function, "arguments") or "")
+    return size
+
+
+def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: body[name] for name in _SAME_NAMES if body.get(name) is not None}
+    cap = body.get("max_completion_tokens", body.get("max_tokens"))
+    if cap is not None:
+        found["max_tokens"] = cap
+    stop = body.get("stop")
+    if stop is not None:
+        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if isinstance(body.get("reasoning_effort"), str):
+        found["reasoning_level"] = body["reasoning_effort"]
+    kind = text(body.get("response_format"), "type")
+    if kind in _OUTPUT_TYPES:
+        found["output_type"] = _OUTPUT_TYPES[kind]
+    return found
+
+

@@ -1,0 +1,118 @@
+"""Read requests and answers that may hold anything: pydantic models, dicts, text, or lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from ravi_otel.policy.usage import Usage
+
+MOST = 2**53
+"""A count beyond what JSON numbers hold exactly is no count."""
+
+_MOST_NODES = 100_000
+_MEDIA_TOKENS = 1_000
+"""What an inline image or recording is taken for: its bytes are no text."""
+_MEDIA_KEYS = frozenset({"data", "file_data", "b64_json"})
+
+
+def get(value: Any, name: str) -> Any:
+    """Read a field of a model or a mapping; None when it is not there or cannot be read."""
+    if isinstance(value, Mapping):
+        return cast("Mapping[str, Any]", value).get(name)
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - a property of somebody's object may raise anything
+        return None
+
+
+def text(value: Any, name: str) -> str | None:
+    """Read a field that should be text; None for anything else."""
+    found = get(value, name)
+    return found if isinstance(found, str) else None
+
+
+def items(value: Any, name: str) -> Sequence[Any]:
+    """Read a field that should be a list; empty for anything else."""
+    found = get(value, name)
+    return cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
+
+
+def count(value: Any) -> int | None:
+    """Take a non-negative whole number up to 2^53; None for NaN, text, booleans and every other claim."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value <= MOST else None
+
+
+def part(value: Any, container: str, name: str) -> int:
+    """Read a detail count, such as cached tokens; 0 when it is not told."""
+    return count(get(get(value, container), name)) or 0
+
+
+def usage_of(  # noqa: PLR0913 - the two spellings of the API differ in each of these names
+    usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str
+) -> Usage | None:
+    """Read a usage object; None when it is missing or its totals are no counts."""
+    given = count(get(usage, inputs))
+    made = 0 if outputs is None else count(get(usage, outputs))
+    if given is None or made is None:
+        return None
+    return Usage(
+        input_tokens=given,
+        output_tokens=made,
+        cached_input_tokens=min(part(usage, input_details, "cached_tokens"), given),
+        reasoning_tokens=min(part(usage, output_details, "reasoning_tokens"), made),
+        audio_input_tokens=min(part(usage, input_details, "audio_tokens"), given),
+        audio_output_tokens=min(part(usage, output_details, "audio_tokens"), made),
+    )
+
+
+def tokens_in_text(value: str) -> int:
+    """Estimate tokens of a text: a quarter of its ASCII bytes, a third of any other UTF-8."""
+    if value.isascii():
+        return (len(value) + 3) // 4
+    return (len(value.encode("utf-8", "surrogatepass")) + 2) // 3
+
+
+def tokens_in(value: Any) -> int:
+    """Estimate tokens of a JSON value: its texts and its keys; media inline count as a fixed amount each.
+
+    Iterators are left alone: they are the caller's to read.
+    """
+    total, seen = 0, 0
+    stack: list[Any] = [value]
+    while stack and seen < _MOST_NODES:
+        node = stack.pop()
+        seen += 1
+        if isinstance(node, str):
+            total += _MEDIA_TOKENS if node.startswith("data:") else tokens_in_text(node)
+        elif isinstance(node, Mapping):
+            for key, inner in cast("Mapping[Any, Any]", node).items():
+                if key in _MEDIA_KEYS and isinstance(inner, str):
+                    total += _MEDIA_TOKENS
+                else:
+                    total += 1
+                    stack.append(inner)
+        elif isinstance(node, (list, tuple)):
+            stack.extend(cast("Sequence[Any]", node))
+        elif node is not None:
+            total += 1
+    return total
+
+
+def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
+    """Give the JSON object a request will carry, as the client merges it; empty when it is no object."""
+    if json_data is None and isinstance(content, (bytes, bytearray)):
+        try:
+            json_data = json.loads(content)
+        except ValueError:
+            return {}
+    merged: dict[str, Any] = {}
+    for given in (json_data, extra):
+        if isinstance(given, Mapping):
+            merged.update(cast("Mapping[str, Any]", given))
+    return merged

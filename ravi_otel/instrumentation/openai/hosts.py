@@ -1,0 +1,54 @@
+"""Know whose API a client talks to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_CLASSES = {"AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
+_HOSTS = {
+    "api.openai.com": "openai",
+    "api.groq.com": "groq",
+    "api.deepseek.com": "deepseek",
+    "api.mistral.ai": "mistral_ai",
+    "api.x.ai": "x_ai",
+    "api.perplexity.ai": "perplexity",
+    "api.moonshot.ai": "moonshot_ai",
+    "api.moonshot.cn": "moonshot_ai",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "openrouter.ai": "openrouter",
+    "api.together.xyz": "together",
+    "api.together.ai": "together",
+    "api.anthropic.com": "anthropic",
+    "api.cohere.ai": "cohere",
+}
+_SUFFIXES = {
+    ".openai.azure.com": "azure.ai.openai",
+    ".services.ai.azure.com": "azure.ai.openai",
+    ".api.openai.com": "openai",
+    ".amazonaws.com": "aws.bedrock",
+}
+_PORTS = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Say which provider answers, whether that is a guess, and where."""
+
+    provider: str
+    assumed: bool
+    address: str | None
+    port: int | None
+
+
+def host_of(client: Any) -> Host:
+    """Tell the provider by the client's class, else by its host; a plain client on an unknown host is taken for OpenAI's."""
+    url = client.base_url
+    address = url.host or None
+    port = url.port or _PORTS.get(url.scheme)
+    for cls in type(client).__mro__:
+        if cls.__name__ in _CLASSES:
+            return Host(_CLASSES[cls.__name__], False, address, port)
+    name = (address or "").lower()
+    known = _HOSTS.get(name) or next((found for suffix, found in _SUFFIXES.items() if name.endswith(suffix)), None)
+    return Host(known or "openai", known is None, address, port)

@@ -1,0 +1,42 @@
+"""Know what the client returned: a model, a stream, or a raw response whose body may still be on its way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
+from ravi_otel.instrumentation.openai.fields import get
+from ravi_otel.instrumentation.openai.stream import Following
+from ravi_otel.policy.usage import Reply
+from ravi_otel.runtime.call import LiveCall
+
+
+def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
+    """Follow a result that is still open; False when it is complete."""
+    if hasattr(result, "_iterator") and hasattr(result, "response"):
+        Following(live, endpoint).stream(result)
+        return True
+    if not _is_raw(result):
+        return False
+    if get(result, "_is_sse_stream") or get(result, "_stream"):
+        Following(live, endpoint).parsing(result)
+        return True
+    if get(result.http_response, "is_closed") is False:
+        Following(live, endpoint).response(result.http_response)
+        return True
+    return False
+
+
+def read(result: Any, endpoint: Endpoint) -> Reply:
+    """Read a complete result; a raw response by the JSON of its body, without touching its own parser."""
+    if _is_raw(result):
+        try:
+            result = json.loads(result.http_response.content)
+        except Exception:  # noqa: BLE001 - no JSON, or no body: unknown
+            return Reply()
+    return endpoint.reply(result)
+
+
+def _is_raw(result: Any) -> bool:
+    return hasattr(result, "http_response") and hasattr(result, "parse")

@@ -1,0 +1,215 @@
+"""Wrap the one funnel every HTTP call of the client goes through, and nothing else of HTTP.
+
+Four methods of the client's base classes, the same from 1.66 to 3.x: `request` in both colours is the logical call,
+`_build_request` each attempt, `_calculate_retry_timeout` the pause between two.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+import wrapt
+
+from ravi_otel._flow import Step, run_async, run_sync
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint, Request
+from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
+from ravi_otel.instrumentation.openai.failures import ending_of, retry_of
+from ravi_otel.instrumentation.openai.fields import body_of, get
+from ravi_otel.instrumentation.openai.hosts import Host, host_of
+from ravi_otel.instrumentation.openai.results import read, watch
+from ravi_otel.instrumentation.openai.stream import observe_parser
+from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.runtime.call import Ending, LiveCall, walk
+
+_FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True)
+
+
+class HttpWire:
+    """Send one call over the client it was made on."""
+
+    __slots__ = ("_args", "_endpoint", "_kwargs", "_live", "_seen", "_wrapped", "call")
+
+    def __init__(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, endpoint: Endpoint) -> None:
+        self._wrapped = wrapped
+        self._args = args
+        self._kwargs = kwargs
+        self._endpoint = endpoint
+        self._live: LiveCall | None = None
+        self._seen: Any = None
+        self.call = call
+
+    # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
+
+    def step(self, live: LiveCall) -> Step:
+        """See `Wire.step`."""
+        self._live = live
+        return Step(self._send, self._send_async)
+
+    def watch(self, live: LiveCall, result: Any) -> bool:
+        """See `Wire.watch`."""
+        return watch(live, result, self._endpoint)
+
+    def reply(self, result: Any) -> Reply:
+        """See `Wire.reply`."""
+        return read(result, self._endpoint)
+
+    def ending(self, live: LiveCall, error: BaseException) -> Ending:
+        """See `Wire.ending`."""
+        seen = None if self._seen is None else read(self._seen, self._endpoint)
+        return ending_of(error, built=live.built, seen=seen)
+
+    def _send(self) -> Any:
+        token = _in_flight.set(self)
+        try:
+            return self._wrapped(*self._args, **self._kwargs)
+        finally:
+            _in_flight.reset(token)
+
+    async def _send_async(self) -> Any:
+        token = _in_flight.set(self)
+        try:
+            return await self._wrapped(*self._args, **self._kwargs)
+        finally:
+            _in_flight.reset(token)
+
+    # -- what the other two hooks tell ----------------------------------------------------------------------------
+
+    def attempt(self, retries_taken: int) -> None:
+        """Ask whether one more attempt may be sent."""
+        if self._live is not None:
+            self._live.attempt(retries_taken)
+
+    def built(self) -> None:
+        """Note that an attempt's request was built: from here on bytes may leave."""
+        if self._live is not None:
+            self._live.built = True
+
+    def retrying(self, wait_s: Any, error: BaseException | None) -> None:
+        """Note that an attempt failed."""
+        if self._live is not None:
+            failed = retry_of(error)
+            waits = wait_s if isinstance(wait_s, (int, float)) else None
+            self._live.retrying(status=failed.status, wait_s=waits, error_type=failed.error_type, sent=failed.sent)
+
+    def saw(self, raw: Any) -> None:
+        """Keep the answer a post-parser is about to judge."""
+        self._seen = raw
+
+
+_in_flight: ContextVar[HttpWire | None] = ContextVar("ravi-otel-in-flight", default=None)
+
+
+class Seam:
+    """Hold the wrappers' switch; inert when off, even where somebody wrapped over us."""
+
+    __slots__ = ("active",)
+
+    def __init__(self) -> None:
+        self.active = False
+
+    def request(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Wrap `SyncAPIClient.request`."""
+        if not self.active:
+            return wrapped(*args, **kwargs)
+        wire = _prepare(wrapped, instance, args, kwargs)
+        return run_sync(walk(wire.call, wire, blocking=True))
+
+    def request_async(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Wrap `AsyncAPIClient.request`; gives the coroutine, as the method itself does."""
+        if not self.active:
+            return wrapped(*args, **kwargs)
+        wire = _prepare(wrapped, instance, args, kwargs)
+        return run_async(walk(wire.call, wire, blocking=False))
+
+    def build(self, wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Wrap `BaseClient._build_request`."""
+        wire = _in_flight.get()
+        if wire is None:
+            return wrapped(*args, **kwargs)
+        try:
+            wire.attempt(kwargs.get("retries_taken", 0))
+        except RaviError:
+            raise
+        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
+            swallow("attempt", error)
+        request = wrapped(*args, **kwargs)
+        wire.built()
+        return request
+
+    def pause(self, wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Wrap `BaseClient._calculate_retry_timeout`, which runs while the failed attempt's error is being handled."""
+        wait_s = wrapped(*args, **kwargs)
+        wire = _in_flight.get()
+        if wire is not None:
+            try:
+                wire.retrying(wait_s, sys.exc_info()[1])
+            except Exception as error:  # noqa: BLE001 - our own bug never stops a retry
+                swallow("retry", error)
+        return wait_s
+
+
+def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HttpWire:
+    """Read a request before it is sent; what cannot be read is still counted as a request."""
+    try:
+        options = args[1] if len(args) > 1 else kwargs["options"]
+        path, method = str(options.url), str(options.method).upper()
+        body = body_of(options.json_data, options.extra_json, get(options, "content"))
+        stream = bool(kwargs.get("stream"))
+        endpoint = endpoint_for(method, path)
+        call = endpoint.call(Request(method, path, body, _host(client), stream))
+        wire = HttpWire(wrapped, args, kwargs, call, endpoint)
+        if callable(options.post_parser):
+            seen = copy.copy(options)
+            seen.post_parser = observe_parser(options.post_parser, wire.saw)
+            wire._args, wire._kwargs = _with_options(args, kwargs, seen)  # noqa: SLF001 - finishing what this function makes
+    except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+        swallow("prepare", error)
+        return HttpWire(wrapped, args, kwargs, _FALLBACK, endpoint_for("POST", "request"))
+    return wire
+
+
+def _host(client: Any) -> Host:
+    return host_of(client)
+
+
+def _with_options(args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if len(args) > 1:
+        return (args[0], options, *args[2:]), kwargs
+    return args, {**kwargs, "options": options}
+
+
+class Installed:
+    """Keep what was wrapped, to put the identical objects back."""
+
+    def __init__(self) -> None:
+        self._seam = Seam()
+        self._places: list[tuple[type, str, Any, Any]] = []
+
+    def install(self, base_client: Any) -> None:
+        """Wrap the four methods of the client's base module."""
+        seam = self._seam
+        for owner, name, wrapper in (
+            (base_client.SyncAPIClient, "request", seam.request),
+            (base_client.AsyncAPIClient, "request", seam.request_async),
+            (base_client.BaseClient, "_build_request", seam.build),
+            (base_client.BaseClient, "_calculate_retry_timeout", seam.pause),
+        ):
+            original = owner.__dict__[name]
+            replacement = wrapt.FunctionWrapper(original, wrapper)
+            setattr(owner, name, replacement)
+            self._places.append((owner, name, original, replacement))
+        seam.active = True
+
+    def remove(self) -> None:
+        """Put back every method that is still ours; the others go through us without a trace."""
+        self._seam.active = False
+        for owner, name, original, replacement in self._places:
+            if owner.__dict__.get(name) is replacement:
+                setattr(owner, name, original)
+        self._places.clear()

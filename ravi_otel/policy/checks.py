@@ -1,0 +1,195 @@
+"""Check what a user wrote, and say in one sentence what is wrong with it and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import unicodedata
+import zoneinfo
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Final, SupportsIndex, TypeVar, cast
+
+from ravi_otel.errors import ConfigurationError
+
+MAX_COUNT: Final = 2**53
+"""Largest count: what every store and every JSON reader holds exactly."""
+MAX_NANO: Final = 2**63 - 1
+"""Largest amount of nano-USD or nanoseconds: about 9.2 billion USD, 292 years."""
+MAX_NAME: Final = 256
+MAX_WINDOW_DIGITS: Final = 7
+LEAST_SHARE: Final = 0.001
+WINDOWS: Final = ("minute", "hour", "day", "week", "month")
+SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_NANO: Final = 1_000_000_000
+_SHOWN: Final = 60
+_UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+EnumT = TypeVar("EnumT", bound=Enum)
+
+
+def show(value: object) -> str:
+    """Write a value for an error's sentence: short, on one line, whatever its own `repr` does."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a value that cannot be written must not hide what is wrong with it
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def nearest(word: object, known: Iterable[str]) -> str | None:
+    """Give the known spelling closest to `word`, None when none is close."""
+    if not isinstance(word, str) or len(word) > _SHOWN:
+        return None
+    close = difflib.get_close_matches(word.lower(), list(known), n=1)
+    return close[0] if close else None
+
+
+def flaw_of_name(value: str) -> str | None:
+    """Say what is wrong with a name, None when nothing is."""
+    if not value or value.isspace():
+        return "is empty"
+    if len(value) > MAX_NAME:
+        return f"is longer than {MAX_NAME} characters"
+    if not value.isprintable() and any(unicodedata.category(char) in _UNPRINTABLE for char in value):
+        return "has a control character, a line break or half a character in it"
+    return None
+
+
+def name(parameter: str, value: object) -> str:
+    """Accept a name: text of 1 to 256 characters without control characters."""
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{parameter}={show(value)} is not text; give a name such as {parameter}='researcher'.")
+    flaw = flaw_of_name(value)
+    if flaw:
+        raise ConfigurationError(f"{parameter}={show(value)} {flaw}; give 1 to {MAX_NAME} printable characters.")
+    return value
+
+
+def optional_name(parameter: str, value: object) -> str | None:
+    """Accept a name or None."""
+    return None if value is None else name(parameter, value)
+
+
+def count(parameter: str, value: object, *, least: int = 0, way_out: str = "0 allows nothing") -> int:
+    """Accept a whole number from `least` to 2**53; a bool is not a number here."""
+    number: int | None = None
+    if not isinstance(value, bool):
+        try:
+            number = operator.index(cast("SupportsIndex", value))
+        except Exception:  # noqa: BLE001 - a stranger's __index__ may raise anything; either way it is no whole number
+            number = None
+    if number is None or not least <= number <= MAX_COUNT:
+        raise ConfigurationError(f"{parameter}={show(value)} must be a whole number from {least} to 2**53 ({way_out}).")
+    return number
+
+
+def nano_usd(parameter: str, value: object) -> int:
+    """Turn USD into whole nano-USD, exactly.
+
+    Text and Decimal must have at most 9 decimals; the noise a float carries past them (0.1 + 0.2) is rounded off. A
+    positive amount is never turned into 0.
+    """
+    amount = _decimal(value) if isinstance(value, (int, float, str, Decimal)) and not isinstance(value, bool) else None
+    if amount is None or not 0 <= amount <= MAX_NANO // _NANO:
+        raise ConfigurationError(f"{parameter}={show(value)} must be an amount of USD such as 2.50, from 0 (nothing) to 9 billion.")
+    nano, exact = _nano(amount)
+    if not (exact or isinstance(value, float)) or (nano == 0 and amount != 0):
+        raise ConfigurationError(f"{parameter}={show(value)} is too fine: the smallest step is 0.000000001 USD, so round it to 9 decimals.")
+    return nano
+
+
+def nanoseconds(parameter: str, value: object) -> int:
+    """Turn seconds into whole nanoseconds; a positive time is at least one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NANO // _NANO:
+        raise ConfigurationError(f"{parameter}={show(value)} must be a number of seconds such as 90 or 0.5, from 0 (no time at all).")
+    return _nano(Decimal(str(value)))[0] or int(value > 0)
+
+
+def _decimal(value: float | str | Decimal) -> Decimal | None:
+    try:
+        text = "" if isinstance(value, Decimal) else str(value)
+        amount = value if isinstance(value, Decimal) else Decimal(text)
+    except (ValueError, InvalidOperation):
+        return None
+    if len(text) > _SHOWN or not amount.is_finite():
+        return None
+    if not amount:
+        return Decimal(0)
+    return amount if abs(amount.adjusted()) < _SHOWN else None
+
+
+def _nano(amount: Decimal) -> tuple[int, bool]:
+    """Multiply by 10**9 in whole numbers, which no decimal context of the program can round; say whether it was exact."""
+    if amount.adjusted() < -_SHOWN:
+        return 0, False
+    numerator, denominator = amount.as_integer_ratio()
+    return (2 * numerator * _NANO + denominator) // (2 * denominator), numerator * _NANO % denominator == 0
+
+
+def share(parameter: str, value: object) -> float:
+    """Accept a share of a limit, from 0.001 to 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST_SHARE <= value <= 1:
+        raise ConfigurationError(f"{parameter}={show(value)} must be a share of the limit from {LEAST_SHARE} to 1, such as 0.8.")
+    return float(value)
+
+
+def window(parameter: str, value: object) -> str:
+    """Accept a calendar window (minute, hour, day, week, month) or a rolling one such as "15m"."""
+    if not isinstance(value, str) or not (value in WINDOWS or _is_duration(value)):
+        raise ConfigurationError(
+            f"{parameter}={show(value)} must be one of {', '.join(WINDOWS)}, or a duration such as '15m' (s, m, h, d)."
+        )
+    return value
+
+
+def _is_duration(text: str) -> bool:
+    digits, unit = text[:-1], text[-1:]
+    return unit in SECONDS_OF and len(digits) <= MAX_WINDOW_DIGITS and digits.isascii() and digits.isdigit() and digits[0] != "0"
+
+
+def zone(parameter: str, value: object) -> str:
+    """Accept the name of a time zone this machine knows."""
+    if value == "UTC":
+        return "UTC"
+    try:
+        if isinstance(value, str) and value:
+            zoneinfo.ZoneInfo(value)
+            return value
+    except (ValueError, KeyError, OSError):
+        pass
+    raise ConfigurationError(f"{parameter}={show(value)} is no time zone of this machine; give a name such as 'UTC' or 'Europe/Berlin'.")
+
+
+def flag(parameter: str, value: object) -> bool:
+    """Accept True or False and nothing that merely looks like it."""
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{parameter}={show(value)} must be True or False.")
+    return value
+
+
+def member(parameter: str, value: object, kind: type[EnumT]) -> EnumT:
+    """Accept a member of an enum, or its value."""
+    if isinstance(value, kind):
+        return value
+    if type(value) in (str, int):
+        for known in kind:
+            if known.value == value:
+                return known
+    raise ConfigurationError(unknown_choice(parameter, value, [known.value for known in kind]))
+
+
+def choice(parameter: str, value: object, known: tuple[str, ...]) -> str:
+    """Accept one of a few words."""
+    if isinstance(value, str) and value in known:
+        return value
+    raise ConfigurationError(unknown_choice(parameter, value, known))
+
+
+def unknown_choice(parameter: str, value: object, known: Iterable[object]) -> str:
+    """Write the sentence for a word that is none of the known ones."""
+    words = [word for word in known if isinstance(word, str)]
+    close = nearest(value, words)
+    hint = f"; did you mean {close!r}?" if close else "."
+    return f"{parameter}={show(value)} is unknown: give one of {', '.join(repr(word) for word in known)}{hint}"

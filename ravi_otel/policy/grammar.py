@@ -1,0 +1,344 @@
+r"""Read limits from one line of text, and write them back.
+
+::
+
+    [scope[.name].]kind[.tool][@agent]=value[unit][:option=value]…
+
+    tokens=500k   cost=2.50usd   time=90s   tool.search=5   handoff.researcher.message=12   tokens@researcher=50k
+    session.requests=500:per=day:tz=Europe/Berlin   cost=$2:warn=0.5:on=stop   charge.sql_rows=1000
+
+A name with other characters than letters, digits, `-` and `_` in it is written in double quotes; `\"` and `\\` inside
+them stand for themselves. Reading takes time proportional to the length of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ravi_otel.errors import ConfigurationError, LimitSyntaxError
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+
+MAX_SPEC: Final = 4_096
+"""Longest limit that is read: more than every name at its longest, quoted."""
+
+_MAX_DIGITS: Final = 40
+_CHARGE: Final = "charge"
+_TOOL: Final = "tool"
+_TOOL_WORDS: Final = frozenset({_TOOL, "tool_call", "tool_calls"})
+_WORDS: Final[dict[str, Kind]] = {str(kind): kind for kind in Kind} | {kind.removesuffix("s"): kind for kind in Kind if kind.endswith("s")}
+_RESERVED: Final = frozenset({*_WORDS, *PREFIXES, _TOOL, _CHARGE})
+_NOT_PER_AGENT: Final = CLOCKS | {Kind.MESSAGES, Kind.AGENTS, Kind.DEPTH}
+
+_COUNT_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
+_TIME_UNITS: Final = {"": NANO, "ms": NANO // 1_000, "s": NANO, "m": 60 * NANO, "h": 3_600 * NANO}
+_OPTIONS: Final = {
+    "warn": "warn_at",
+    "on": "on_exceed",
+    "per": "per",
+    "tz": "tz",
+    "admission": "admission",
+    "unpriced": "on_unpriced",
+    "unbounded": "on_unbounded",
+    "store": "on_store_failure",
+}
+_EXAMPLES: Final[dict[str, str]] = {
+    Kind.COST: "cost=2.50usd",
+    Kind.TIME: "time=90s",
+    Kind.WORKING: "working=90s",
+    Kind.MESSAGES: "message=24",
+    Kind.REQUESTS: "requests=500",
+    Kind.TURNS: "turns=20",
+    Kind.TOOL_CALLS: "tool_calls=8",
+    Kind.AGENTS: "agents=10",
+    Kind.DEPTH: "depth=3",
+}
+
+
+Flaw: TypeAlias = Callable[[str], LimitSyntaxError]
+"""Make the error for what is wrong."""
+
+
+class _Word(NamedTuple):
+    """Hold one piece of a dotted path; a quoted one is never a keyword."""
+
+    text: str
+    quoted: bool
+
+
+class _Target(NamedTuple):
+    """Hold what stands left of the equals sign."""
+
+    kind: str
+    detail: str | None = None
+    agent: str | None = None
+    scope: str | None = None
+    scope_name: str | None = None
+
+
+def parse_limit(spec: str) -> Limit:
+    """Read one limit; raise LimitSyntaxError naming what was written, what is wrong and a right example."""
+    if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # files and callers give other things
+        raise LimitSyntaxError(f"limit {checks.show(spec)} is not text; write it like tokens=500k.", spec=checks.show(spec))
+    return _Reader(spec).limit()
+
+
+def parse_limits(specs: Iterable[str]) -> tuple[Limit, ...]:
+    """Read several limits; two for the same thing are a LimitSyntaxError that names both."""
+    if isinstance(specs, str):
+        raise LimitSyntaxError(f"limits {checks.show(specs)} is one text; give a list such as ['tokens=500k', 'time=90s'].", spec=specs)
+    seen: dict[object, str] = {}
+    limits: list[Limit] = []
+    for spec in specs:
+        limit = parse_limit(spec)
+        key = (limit.scope, limit.scope_name, limit.kind, limit.detail, limit.agent, limit.per)
+        if key in seen:
+            raise LimitSyntaxError(
+                f"limit {checks.show(spec)} is there twice: {checks.show(seen[key])} sets the same one; keep one of them.", spec=spec
+            )
+        seen[key] = spec
+        limits.append(limit)
+    return tuple(limits)
+
+
+def format_limit(limit: Limit) -> str:
+    """Write a limit so that `parse_limit` reads the same one back."""
+    scope = "" if limit.scope is None else f"{limit.scope}."
+    if limit.scope_name is not None:
+        scope += f"{_quote(limit.scope_name)}."
+    agent = "" if limit.agent is None else f"@{_quote(limit.agent)}"
+    return f"{scope}{_format_kind(limit)}{agent}={_format_value(limit.kind, limit.value)}{_format_options(limit)}"
+
+
+def _format_kind(limit: Limit) -> str:
+    if limit.detail is not None:
+        return f"{_TOOL}.{_quote(limit.detail)}"
+    return str(limit.kind) if limit.kind in _WORDS else f"{_CHARGE}.{_quote(limit.kind)}"
+
+
+def _quote(text: str) -> str:
+    if text not in _RESERVED and all(char.isalnum() or char in "-_" for char in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _format_value(kind: str, value: int) -> str:
+    if kind == Kind.COST:
+        return f"{_decimal(value)}usd"
+    if kind in CLOCKS:
+        return f"{_decimal(value)}s"
+    for unit in ("M", "k"):
+        if value and value % _COUNT_UNITS[unit] == 0:
+            return f"{value // _COUNT_UNITS[unit]}{unit}"
+    return str(value)
+
+
+def _decimal(nano: int) -> str:
+    whole, rest = divmod(nano, NANO)
+    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".")
+
+
+def _format_options(limit: Limit) -> str:
+    plain = Limit(kind=limit.kind, value=limit.value)
+    changed = ((word, getattr(limit, field), getattr(plain, field)) for word, field in _OPTIONS.items())
+    return "".join(f":{word}={value}" for word, value, default in changed if value != default)
+
+
+class _Reader:
+    """Read one limit, and know what to say when it is wrong."""
+
+    def __init__(self, spec: str) -> None:
+        self._spec = spec
+        self._example = "tokens=500k"
+
+    def limit(self) -> Limit:
+        """Read it all."""
+        if len(self._spec) > MAX_SPEC:
+            raise self._flaw(f"it is longer than {MAX_SPEC} characters")
+        path, at = _scan(self._spec, self._flaw)
+        target = self._target(path)
+        if target.kind in _WORDS:
+            self._example = _EXAMPLES.get(target.kind, f"{target.kind}=500k")
+        value, *options = self._spec[at:].split(":")
+        amount = self._value(target.kind, value.strip())
+        fields = self._options(options)
+        fields |= {name: given for name, given in (("scope", target.scope), ("name", target.scope_name)) if given is not None}
+        return make_limit(target.kind, amount, fields, detail=target.detail, agent=target.agent)
+
+    def _flaw(self, what: str) -> LimitSyntaxError:
+        return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}. For example: {self._example}", spec=self._spec)
+
+    def _target(self, path: list[_Word | None]) -> _Target:
+        """Read the dotted path; None in it stands for the `@` before the agent."""
+        split = path.index(None) if None in path else len(path)
+        words = [word for word in path[:split] if word is not None]
+        agent_words = [word for word in path[split + 1 :] if word is not None]
+        agent = self._name("the agent after @", agent_words) if split < len(path) else None
+        scope = words[0].text if len(words) > 1 and not words[0].quoted and words[0].text in PREFIXES else None
+        rest = words if scope is None else words[1:]
+        start = _kind_starts(rest)
+        if start is None or (start and scope is None):
+            raise self._flaw(_unknown(rest, start, scope))
+        scope_name = self._name(f"the {scope}", rest[:start]) if start else None
+        if scope_name is not None and scope not in DOWNWARDS:
+            raise self._flaw(f"{scope} takes no name, so leave {checks.show(scope_name)} out")
+        target = self._kind(rest[start:])._replace(agent=agent, scope=scope, scope_name=scope_name)
+        if agent is not None and (target.kind in _NOT_PER_AGENT or scope == ScopeKind.AGENT):
+            self._example = "agent.researcher.message=12"
+            raise self._flaw(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; write agent.NAME. in front")
+        return target
+
+    def _kind(self, words: list[_Word]) -> _Target:
+        head = words[0].text
+        if head in _TOOL_WORDS and len(words) > 1:
+            return _Target(Kind.TOOL_CALLS, detail=self._name("the tool", words[1:]))
+        if head == _CHARGE:
+            own = self._name("the kind", words[1:])
+            if own in _WORDS:
+                raise self._flaw(f"{own!r} is built in, so write it without {_CHARGE}")
+            return _Target(own)
+        return _Target(_WORDS[head])
+
+    def _name(self, whose: str, words: list[_Word]) -> str:
+        text = ".".join(word.text for word in words)
+        flaw = checks.flaw_of_name(text)
+        if flaw is None and all(word.text for word in words):
+            return text
+        raise self._flaw(f"the name of {whose} {flaw or 'has an empty part'}")
+
+    def _value(self, kind: str, text: str) -> int:
+        if not text:
+            what = "the value after = is missing"
+            raise self._flaw(what)
+        if text.startswith("-"):
+            raise self._flaw(f"{checks.show(text)} is negative; 0 allows nothing, and no limit at all is unlimited")
+        if kind == Kind.COST:
+            bare = text.removeprefix("$")
+            bare = bare[:-3] if bare[-3:].lower() == "usd" else bare
+            return self._scaled(bare.strip(), NANO, text, checks.MAX_NANO)
+        units = _TIME_UNITS if kind in CLOCKS else _COUNT_UNITS
+        bare = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+        unit = text[len(bare) :]
+        if unit not in units:
+            raise self._flaw(f"unit {checks.show(unit)} is unknown here; use {', '.join(known for known in units if known)} or none")
+        value = self._scaled(bare.strip(), units[unit], text, checks.MAX_NANO if kind in CLOCKS else checks.MAX_COUNT)
+        if kind == Kind.AGENTS and value == 0:
+            what = "agents must be at least 1, because the root agent counts as 1"
+            raise self._flaw(what)
+        return value
+
+    def _scaled(self, number: str, unit: int, written: str, most: int) -> int:
+        """Multiply in whole numbers: nothing is rounded, and no decimal context of the program matters."""
+        if not _is_number(number):
+            raise self._flaw(f"value {checks.show(written)} is not a number")
+        whole, _, part = number.partition(".")
+        parts: int = 10 ** len(part)
+        value, rest = divmod(int(whole + part) * unit, parts)
+        if rest:
+            raise self._flaw(f"value {checks.show(written)} is a fraction of what can be counted; round it")
+        if value > most:
+            raise self._flaw(f"value {checks.show(written)} is too large; leave the limit out to allow as much as that")
+        return value
+
+    def _options(self, parts: list[str]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for part in parts:
+            word, equals, value = (piece.strip() for piece in part.partition("="))
+            if word not in _OPTIONS or not equals or not value:
+                close = checks.nearest(word, _OPTIONS)
+                hint = f", did you mean {close}=…" if close and close != word else ""
+                raise self._flaw(
+                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OPTIONS)}"
+                )
+            if _OPTIONS[word] in fields:
+                raise self._flaw(f"option {word} is there twice")
+            fields[_OPTIONS[word]] = self._option(word, float(value) if word == "warn" and _is_number(value) else value)
+        return fields
+
+    def _option(self, word: str, value: object) -> Any:
+        try:
+            return check_option(_OPTIONS[word], value, shown=word)
+        except ConfigurationError as error:
+            raise self._flaw(str(error).removesuffix(".")) from None
+
+
+def _is_number(text: str) -> bool:
+    digits = text.replace(".", "", 1)
+    return len(text) <= _MAX_DIGITS and digits.isascii() and digits.isdigit()
+
+
+def _scan(spec: str, flaw: Flaw) -> tuple[list[_Word | None], int]:
+    """Cut the path left of the first unquoted `=` into words; give them and where the value begins."""
+    path: list[_Word | None] = []
+    at = 0
+    while True:
+        word, at = _word(spec, at, flaw)
+        path.append(word)
+        mark = spec[at : at + 1]
+        at += 1
+        if mark == "=":
+            return path, at
+        if mark == "@":
+            if None in path:
+                what = "@ is there twice"
+                raise flaw(what)
+            path.append(None)
+        elif mark != ".":
+            raise flaw("'=' and a value are missing" if not mark else f"{mark!r} stands before the value")
+
+
+def _word(spec: str, at: int, flaw: Flaw) -> tuple[_Word, int]:
+    while spec[at : at + 1].isspace():
+        at += 1
+    if spec[at : at + 1] == '"':
+        text, at = _quoted(spec, at + 1, flaw)
+        while spec[at : at + 1].isspace():
+            at += 1
+        return _Word(text, quoted=True), at
+    start = at
+    while at < len(spec) and spec[at] not in ".@=:":
+        at += 1
+    return _Word(spec[start:at].rstrip(), quoted=False), at
+
+
+def _quoted(spec: str, at: int, flaw: Flaw) -> tuple[str, int]:
+    text: list[str] = []
+    while at < len(spec) and spec[at] != '"':
+        at += spec[at] == "\\"
+        text.append(spec[at : at + 1])
+        at += 1
+    if at >= len(spec):
+        what = "a closing quote is missing"
+        raise flaw(what)
+    return "".join(text), at + 1
+
+
+def _kind_starts(words: list[_Word]) -> int | None:
+    """Find the first place from which the words are a kind: `tokens`, `tool.NAME` or `charge.NAME`."""
+    for at, word in enumerate(words):
+        last = at == len(words) - 1
+        if word.quoted:
+            continue
+        if (word.text in _WORDS) if last else (word.text == _CHARGE or word.text in _TOOL_WORDS):
+            return at
+    return None
+
+
+def _unknown(words: list[_Word], start: int | None, scope: str | None) -> str:
+    if start is not None:
+        name = words[0].text
+        close = checks.nearest(name, PREFIXES)
+        hint = f", did you mean {close!r}" if close else f", for an agent write agent.{checks.show(name)[1:-1]}."
+        return f"{checks.show(name)} is no scope{hint}; the scopes are {', '.join(PREFIXES)}"
+    word = words[-1].text
+    if not word:
+        return "the kind is missing"
+    if word in {_TOOL, _CHARGE}:
+        return f"{word} needs a name, such as {word}.search"
+    close = checks.nearest(word, (*_WORDS, *PREFIXES) if scope is None and len(words) > 1 else _WORDS)
+    hint = f", did you mean {close!r}" if close else ""
+    return (
+        f"kind {checks.show(word)} is unknown{hint}; the kinds are {', '.join(Kind)}, and {_CHARGE}.NAME is one your program charges itself"
+    )

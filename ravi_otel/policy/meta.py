@@ -1,0 +1,231 @@
+"""Tell a run to stop, and let whoever works for it notice."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
+from ravi_otel.policy import checks
+from ravi_otel.policy.supervision import Supervision, new_run_id
+
+_log = logging.getLogger("ravi_otel")
+_HEX: Final = frozenset("0123456789abcdef")
+_TRACE_ID_CHARS: Final = 32
+_LATEST: Final = 253_402_300_800
+"""The year 10000 in epoch seconds: a deadline past it was given in another unit."""
+
+
+class CancellationToken:
+    """Ask work to stop, from any thread or signal handler, and find out whether it was asked.
+
+    Nothing in it takes a lock: every change is one step of a dict or a set, which Python makes atomic, so a signal
+    that interrupts `subscribe` can safely cancel.
+    """
+
+    __slots__ = ("__weakref__", "_callbacks", "_children", "_parent", "_state")
+
+    def __init__(self, *, _parent: CancellationToken | None = None) -> None:
+        self._state: dict[str, str | None] = {}
+        self._callbacks: dict[object, Callable[[], object]] = {}
+        self._children: set[weakref.ref[CancellationToken]] = set()
+        self._parent = _parent  # kept alive, so that what cancels it still reaches us
+
+    @property
+    def cancelled(self) -> bool:
+        """Say whether anybody asked to stop."""
+        return bool(self._state)
+
+    @property
+    def reason(self) -> str | None:
+        """Give the first reason, None while not cancelled or when none was given."""
+        return self._state.get("reason")
+
+    def cancel(self, reason: str | None = None) -> None:
+        """Ask to stop, this token and its children; later calls change nothing, the first reason stays."""
+        self._state.setdefault("reason", reason)
+        waiting: list[CancellationToken] = [self]
+        while waiting:  # not by recursion: a chain of children may be longer than the stack
+            waiting.extend(waiting.pop()._spread(self.reason))  # noqa: SLF001 - another token of this class
+
+    def _spread(self, reason: str | None) -> list[CancellationToken]:
+        """Be cancelled, tell who asked to be told, and give the children that are still to be cancelled."""
+        self._state.setdefault("reason", reason)
+        self._tell()
+        living = [child for ref in list(self._children) if (child := ref()) is not None]
+        return [child for child in living if not child.cancelled]
+
+    def check(self) -> None:
+        """Raise CancellationError with the reason when cancelled."""
+        if self._state:
+            reason = self.reason
+            raise CancellationError(f"cancelled: {reason}" if reason else "cancelled", reason=reason)
+
+    async def wait(self) -> None:
+        """Wait until cancelled, on the running asyncio loop, without polling; any thread may cancel."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            msg = "CancellationToken.wait() needs a running asyncio loop; elsewhere use CancellationToken.subscribe()."
+            raise ConfigurationError(msg) from None
+        woken = loop.create_future()
+        unsubscribe = self.subscribe(lambda: _wake(loop, woken))
+        try:
+            await woken
+        finally:
+            unsubscribe()
+
+    def child(self) -> CancellationToken:
+        """Make a token that is cancelled with this one, but not the other way round; held weakly."""
+        child = CancellationToken(_parent=self)
+        self._children.add(weakref.ref(child, self._children.discard))
+        if self.cancelled:
+            child.cancel(self.reason)
+        return child
+
+    def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback` once when cancelled, at once if it already is; give a function that takes it off again.
+
+        It runs in the thread that cancels; what it raises is logged and keeps no other callback from running.
+        """
+        key = object()
+        self._callbacks[key] = callback
+        if self.cancelled:
+            self._tell()
+        return lambda: self._unsubscribe(key)
+
+    def _unsubscribe(self, key: object) -> None:
+        self._callbacks.pop(key, None)
+
+    def _tell(self) -> None:
+        for key in list(self._callbacks):
+            callback = self._callbacks.pop(key, None)  # only one of several tellers gets it
+            if callback is not None:
+                try:
+                    callback()
+                except Exception:  # noqa: BLE001 - a stranger's callback must not keep others from hearing
+                    _log.exception("A callback of a CancellationToken failed.")
+
+    def __repr__(self) -> str:
+        return f"<CancellationToken {f'cancelled: {self.reason}' if self.cancelled else 'active'}>"
+
+    def __copy__(self) -> CancellationToken:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> CancellationToken:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to cross a process: the copy would never hear of a cancellation."""
+        msg = "a CancellationToken cannot be pickled: send the run_id and the deadline, and make a token where they arrive"
+        raise TypeError(msg)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    try:
+        loop.call_soon_threadsafe(_resolve, woken)
+    except RuntimeError:  # the waiter's loop is closed: nobody waits any more
+        return
+
+
+def _resolve(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunMeta:
+    """Identify a run to whoever works for it, and say when it must end.
+
+    `deadline` is UTC epoch seconds, for transport; what is left is measured from here on by a clock that nobody sets.
+    `trace_id` is 32 hexadecimal digits, made up when not given.
+    """
+
+    run_id: str = field(default_factory=new_run_id)
+    cancellation: CancellationToken = field(default_factory=CancellationToken)
+    supervision: Supervision | None = None
+    deadline: float | None = None
+    trace_id: str | None = None
+    tenant_id: str | None = None
+    _started: float = field(default=0.0, init=False, repr=False, compare=False)
+    _allowed_s: float | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check every field, and read both clocks."""
+        checks.name("run_id", self.run_id)
+        checks.optional_name("tenant_id", self.tenant_id)
+        _expect("cancellation", self.cancellation, CancellationToken)
+        if self.supervision is not None:
+            _expect("supervision", self.supervision, Supervision)
+        object.__setattr__(self, "trace_id", uuid.uuid4().hex if self.trace_id is None else _trace_id(self.trace_id))
+        object.__setattr__(self, "_started", time.monotonic())
+        if self.deadline is not None:
+            object.__setattr__(self, "_allowed_s", max(0.0, _epoch(self.deadline) - time.time()))
+
+    @classmethod
+    def standalone(
+        cls,
+        agent_id: str = "standalone",
+        *,
+        session_id: str | None = None,
+        tenant_id: str | None = None,
+        deadline_s: float | None = None,
+        trace_id: str | None = None,
+        supervision: Supervision | None = None,
+    ) -> RunMeta:
+        """Make the meta of a run that nobody supervises, ending `deadline_s` seconds from now if given."""
+        if deadline_s is not None:
+            checks.nanoseconds("deadline_s", deadline_s)
+        root = Supervision.root(agent_id, session_id) if supervision is None else supervision
+        return cls(
+            run_id=root.run_id,
+            supervision=root,
+            deadline=None if deadline_s is None else time.time() + deadline_s,
+            trace_id=trace_id,
+            tenant_id=tenant_id,
+        )
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Give the seconds left, negative past the deadline, None without one."""
+        return None if self._allowed_s is None else self._allowed_s - (time.monotonic() - self._started)
+
+    def check(self) -> None:
+        """Raise CancellationError when cancelled, DeadlineExceededError when past the deadline."""
+        self.cancellation.check()
+        left = self.remaining_s
+        if left is None or left > 0:
+            return
+        allowed = self._allowed_s or 0.0
+        raise DeadlineExceededError(
+            f"deadline exceeded: run {self.run_id!r} had {allowed:.3f} s and is {-left:.3f} s over; give a later deadline or None.",
+            threshold=allowed,
+            used=allowed - left,
+            held=0,
+            remaining=left,
+            scope="run",
+            run_id=self.run_id,
+        )
+
+
+def _expect(parameter: str, value: object, kind: type) -> None:
+    if not isinstance(value, kind):
+        raise ConfigurationError(f"{parameter}={checks.show(value)} must be a {kind.__name__}.")
+
+
+def _trace_id(value: Any) -> str:
+    if isinstance(value, str) and len(value) == _TRACE_ID_CHARS and _HEX.issuperset(value) and value.strip("0"):
+        return value
+    raise ConfigurationError(f"trace_id={checks.show(value)} must be 32 lower-case hexadecimal digits, not all 0; None makes one up.")
+
+
+def _epoch(value: object) -> float:
+    if not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < _LATEST:
+        return float(value)
+    raise ConfigurationError(f"deadline={checks.show(value)} must be UTC epoch seconds, such as time.time() + 90, or None.")

@@ -1,0 +1,103 @@
+"""Bound what names from a model, a provider or a caller can do to a metric and to an exporter."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+MOST_SERIES: Final = 2_000
+MOST_CHARS: Final = 256
+OTHER: Final = "_other"
+_MOST_ITEMS: Final = 16
+_MOST_INT: Final = 2**63 - 1
+
+
+class Guard:
+    """Admit the first 2,000 combinations of names a metric sees; every later one is `_other` in each of its names.
+
+    One guard per metric: combinations are counted, not single names, so two hostile names do not multiply.
+    """
+
+    __slots__ = ("_limit", "_lock", "_seen")
+
+    def __init__(self, limit: int = MOST_SERIES) -> None:
+        self._limit = limit
+        self._seen: set[tuple[str | None, ...]] = set()
+        self._lock = threading.Lock()
+
+    def admit(self, *names: str | None) -> tuple[str | None, ...]:
+        """Give `names` back, or `_other` in place of each that is not None."""
+        if names in self._seen or self._enter(names):
+            return names
+        return tuple(None if name is None else OTHER for name in names)
+
+    def _enter(self, names: tuple[str | None, ...]) -> bool:
+        with self._lock:
+            if names not in self._seen:
+                if len(self._seen) >= self._limit:
+                    return False
+                self._seen.add(names)
+            return True
+
+
+def text(value: object) -> str:
+    """Write any value as at most 256 characters that every exporter can encode."""
+    if type(value) is not str:
+        value = _written(value)
+    if len(value) > MOST_CHARS:
+        value = value[:MOST_CHARS]
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def optional_text(value: object) -> str | None:
+    """Write any value, None stays None."""
+    return None if value is None else text(value)
+
+
+def short(value: str | None) -> str | None:
+    """Give a string as it is while it is short, for use as a key that must not hold much memory."""
+    return value if value is None or len(value) <= MOST_CHARS else text(value)
+
+
+def _written(value: object) -> str:
+    try:
+        return str.__str__(value) if isinstance(value, str) else str(value)
+    except Exception:  # noqa: BLE001 - a name whose __str__ raises is still a name, its type's
+        return type(value).__name__
+
+
+def integer(value: object) -> int | None:
+    """Give a whole number that fits 64 bits, None for anything else."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -_MOST_INT <= value <= _MOST_INT:
+        return None
+    return int(value)
+
+
+def finite(value: object) -> float | None:
+    """Give a finite number, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def word(value: object) -> str | None:
+    """Give a string, None for anything else or an empty one."""
+    return text(value) if isinstance(value, str) and value else None
+
+
+def words(value: object) -> tuple[str, ...] | None:
+    """Give a string or a list of strings as a tuple of at most 16, None for anything else."""
+    if isinstance(value, str):
+        return (text(value),)
+    if not isinstance(value, list | tuple) or not value:
+        return None
+    items = tuple(text(item) for item in cast("Sequence[Any]", value)[:_MOST_ITEMS] if isinstance(item, str))
+    return items or None

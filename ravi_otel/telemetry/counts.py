@@ -1,0 +1,90 @@
+"""Tell what is only counted: refusals, overage, slots."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CountEvent, SpawnEvent
+from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.cardinality import Guard, text
+from ravi_otel.telemetry.pipeline import Pipeline
+
+_MOST_LEASES: Final = 10_000
+
+
+class Counts(Listener):
+    """Add to the counter of what was counted."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._guard = Guard()
+
+    def counted(self, event: CountEvent) -> None:
+        """Count one thing, by scope and kind where they are known."""
+        attributes: dict[str, AttributeValue] = {}
+        if event.limit_kind is not None:
+            attributes[semconv.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
+        if event.scope is not None:
+            attributes[semconv.LIMIT_SCOPE] = event.scope.value
+        self._pipeline.signals().instruments.counted[event.what].add(event.amount, attributes)
+
+
+class _Lease:
+    __slots__ = ("paused", "priority")
+
+    def __init__(self, priority: str) -> None:
+        self.priority = priority
+        self.paused = False
+
+
+class Slots(Listener):
+    """Count requests for slots, and the agents that hold one or were paused.
+
+    Each lease is taken off under the priority it was put on with, so a changed priority leaves no ghost behind.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._leases: dict[tuple[str | None, str], list[_Lease]] = {}
+        self._lock = threading.Lock()
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Count the outcome and move the gauges."""
+        instruments = self._pipeline.signals().instruments
+        if event.outcome != "released":
+            attributes: dict[str, AttributeValue] = {semconv.SPAWN_OUTCOME: event.outcome, semconv.AGENT_PRIORITY: text(event.priority)}
+            instruments.spawn_events.add(1, attributes)
+        with self._lock:
+            priority, active, paused = self._move(event)
+        if active:
+            instruments.agent_active.add(active, {semconv.AGENT_PRIORITY: priority})
+        if paused:
+            instruments.agent_paused.add(paused, {semconv.AGENT_PRIORITY: priority})
+
+    def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
+        """Give the priority and what to add to active and paused."""
+        key = (event.run_id, event.agent_id)
+        if event.outcome == "granted":
+            lease = _Lease(text(event.priority))
+            if key in self._leases or len(self._leases) < _MOST_LEASES:
+                self._leases.setdefault(key, []).append(lease)
+                return lease.priority, 1, 0
+            return lease.priority, 0, 0
+        leases = self._leases.get(key, [])
+        if event.outcome in {"preempted", "resumed"}:
+            pausing = event.outcome == "preempted"
+            moved = next((each for each in reversed(leases) if each.paused is not pausing), None)
+            if moved is None:
+                return "", 0, 0
+            moved.paused = pausing
+            return moved.priority, -1 if pausing else 1, 1 if pausing else -1
+        if event.outcome == "released" and leases:
+            lease = leases.pop()
+            if not leases:
+                del self._leases[key]
+            return lease.priority, 0 if lease.paused else -1, -1 if lease.paused else 0
+        return "", 0, 0

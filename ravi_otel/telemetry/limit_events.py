@@ -1,0 +1,142 @@
+"""Tell that a limit is near or exceeded: log-record event, span event, counter, and one JSON line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.trace import Span
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CallRecord, LimitEvent, ToolRecord
+from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.cardinality import finite, optional_text, text
+from ravi_otel.telemetry.limit_gauges import LimitGauges
+from ravi_otel.telemetry.pipeline import Pipeline
+from ravi_otel.telemetry.scopes import Scopes
+from ravi_otel.telemetry.spans import MARK, Open
+
+_lines = logging.getLogger("ravi_otel.limits")
+
+_EVENTS: Final = {"limit_nearing": semconv.NEARING_EVENT, "limit_exceeded": semconv.EXCEEDED_EVENT}
+_NAMES: Final = {
+    "agent_name": semconv.AGENT_NAME,
+    "agent_id": semconv.AGENT_ID,
+    "run_id": semconv.RUN_ID,
+    "session_id": semconv.SESSION_ID,
+    "scope": semconv.LIMIT_SCOPE,
+    "scope_name": semconv.LIMIT_SCOPE_NAME,
+    "limit_kind": semconv.LIMIT_KIND,
+    "threshold": semconv.LIMIT_THRESHOLD,
+    "used": semconv.LIMIT_USED,
+    "held": semconv.LIMIT_HELD,
+    "remaining": semconv.LIMIT_REMAINING,
+    "exceeded_by": semconv.LIMIT_EXCEEDED_BY,
+    "ratio": semconv.LIMIT_RATIO,
+    "phase": semconv.LIMIT_PHASE,
+    "enforcement": semconv.LIMIT_ENFORCEMENT,
+    "decision": semconv.LIMIT_DECISION,
+}
+"""The payload's names, and the attributes they are."""
+
+
+class LimitEvents(Listener):
+    """Tell limit events on every way out, with the span of the operation that brought them about."""
+
+    def __init__(self, pipeline: Pipeline, scopes: Scopes, gauges: LimitGauges) -> None:
+        self._pipeline = pipeline
+        self._scopes = scopes
+        self._gauges = gauges
+
+    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
+        """Tell one event; the JSON line goes out even when telemetry fails."""
+        found = self._where(event, at)
+        payload = _payload(event)
+        try:
+            self._tell(event, payload, found)
+        finally:
+            _write_line(event, payload, found.span)
+
+    def _tell(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
+        signals = self._pipeline.signals()
+        attributes: dict[str, AttributeValue] = {_NAMES[name]: value for name, value in payload.items() if value is not None}
+        if found.span.is_recording():
+            found.span.add_event(_EVENTS[event.event], attributes)
+        counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
+        signals.instruments.limit_events.add(1, counted, found.context)
+        nearing = event.event == "limit_nearing"
+        signals.logger.emit(
+            LogRecord(
+                context=found.context,
+                severity_number=SeverityNumber.WARN if nearing else SeverityNumber.ERROR,
+                severity_text="WARN" if nearing else "ERROR",
+                body=f"{event.event} {payload['limit_kind']} of {payload['scope']}: {payload['used']} of {payload['threshold']}",
+                attributes=attributes,
+                event_name=_EVENTS[event.event],
+            )
+        )
+
+    def _where(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> Open:
+        """Find the span: the operation's, else the current one, else the scope's that owns the limit (a timer has no context)."""
+        mark = None if at is None else at.marks.get(MARK)
+        if isinstance(mark, Open):
+            return mark
+        context: Context = otel_context.get_current()
+        span = trace.get_current_span(context)
+        if not span.get_span_context().is_valid:
+            found = self._scopes.find(event.scope_id)
+            if found is not None:
+                return found
+        return Open(span, context)
+
+
+def _payload(event: LimitEvent) -> dict[str, Any]:
+    """Give the payload by its names; unknown and not finite are None."""
+    return {
+        "agent_name": optional_text(event.agent_name),
+        "agent_id": optional_text(event.agent_id),
+        "run_id": optional_text(event.run_id),
+        "session_id": optional_text(event.session_id),
+        "scope": event.scope.value,
+        "scope_name": optional_text(event.scope_name),
+        "limit_kind": text(event.limit_kind),
+        "threshold": _amount(event.threshold),
+        "used": _amount(event.used),
+        "held": _amount(event.held),
+        "remaining": _amount(event.remaining),
+        "exceeded_by": _amount(event.exceeded_by),
+        "ratio": _amount(event.ratio),
+        "phase": event.phase,
+        "enforcement": event.enforcement,
+        "decision": event.decision,
+    }
+
+
+def _amount(value: float) -> float | None:
+    """Keep counts whole, turn what neither JSON nor an exporter can carry into None."""
+    known = finite(value)
+    if known is not None and isinstance(value, int) and abs(value) < 2**63:
+        return value
+    return known
+
+
+def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span) -> None:
+    """Write the line; names are hostile, so it is ASCII and holds no line break."""
+    level = logging.WARNING if event.event == "limit_nearing" else logging.ERROR
+    if not _lines.isEnabledFor(level):
+        return
+    place = span.get_span_context()
+    valid = place.is_valid
+    line = {
+        "event": event.event,
+        **payload,
+        "trace_id": trace.format_trace_id(place.trace_id) if valid else None,
+        "span_id": trace.format_span_id(place.span_id) if valid else None,
+    }
+    _lines.log(level, "%s", json.dumps(line, ensure_ascii=True, allow_nan=False))

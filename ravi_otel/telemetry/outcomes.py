@@ -1,0 +1,65 @@
+"""Say how an operation ended: the status of its span and its `error.type`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.trace import Span, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel.hooks.records import CallRecord, ToolRecord
+from ravi_otel.hooks.records import Status as Ending
+from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.cardinality import text
+
+_ERROR: Final = Status(StatusCode.ERROR)
+_WITHOUT_ERROR: Final = {
+    "refused": semconv.ERROR_LIMIT,
+    "stopped": semconv.ERROR_LIMIT,
+    "paused": semconv.ERROR_PAUSED,
+    "cancelled": semconv.ERROR_CANCELLED,
+}
+"""Endings that are no success though nothing may have been raised."""
+
+
+def error_type(status: Ending, stated: str | None, error: BaseException | None) -> str | None:
+    """Give the low-cardinality `error.type`, None for a success: the stated one, else the error's class.
+
+    What was abandoned or failed inside a 200 states one although nothing was raised.
+    """
+    if status == "refused":
+        return semconv.ERROR_LIMIT
+    if stated:
+        return text(stated)
+    if status in {"ok", "open"}:
+        return None
+    found = _WITHOUT_ERROR.get(status)
+    if found is not None:
+        return found
+    return semconv.ERROR_OTHER if error is None else text(type(error).__qualname__)
+
+
+def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValue]:
+    """Give what enforcement decided about an operation."""
+    attributes: dict[str, AttributeValue] = {}
+    decision = record.decision or ("denied" if record.status == "refused" else None)
+    if decision is not None:
+        attributes[semconv.LIMIT_DECISION] = decision
+    if record.limit_kind is not None:
+        attributes[semconv.LIMIT_KIND] = text(record.limit_kind)
+    if record.limit_scope is not None:
+        attributes[semconv.LIMIT_SCOPE] = record.limit_scope.value
+    return attributes
+
+
+def end(span: Span, attributes: dict[str, AttributeValue], error: str | None) -> None:
+    """Set the last attributes and end the span; its status stays unset on success."""
+    try:
+        if span.is_recording():
+            if error is not None:
+                attributes[semconv.ERROR_TYPE] = error
+                span.set_status(_ERROR)
+            if attributes:
+                span.set_attributes(attributes)
+    finally:
+        span.end()

@@ -1,0 +1,167 @@
+"""Tell runs and agents: one internal span each, their budgets, and what they did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import AbstractContextManager
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._current import Attachment
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CallRecord, LimitReading, ScopeView, ToolRecord
+from ravi_otel.policy.limits import NANO, Kind, ScopeKind
+from ravi_otel.telemetry import outcomes, semconv
+from ravi_otel.telemetry.cardinality import Guard, finite, optional_text, text
+from ravi_otel.telemetry.identity import identity
+from ravi_otel.telemetry.instruments import Instruments
+from ravi_otel.telemetry.pipeline import Pipeline
+from ravi_otel.telemetry.spans import Open
+
+_MOST_OPEN: Final = 50_000
+_BUDGETS: Final = {
+    Kind.TOKENS: (semconv.BUDGET_TOKENS_LIMIT, semconv.BUDGET_TOKENS_USED),
+    Kind.COST: (semconv.BUDGET_COST_LIMIT, semconv.BUDGET_COST_USED),
+    Kind.TURNS: (semconv.BUDGET_TURNS_LIMIT, semconv.BUDGET_TURNS_USED),
+    Kind.TIME: (semconv.BUDGET_DEADLINE_LIMIT, semconv.BUDGET_DEADLINE_USED),
+}
+
+
+class _State:
+    """Hold what is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
+
+    __slots__ = ("agent", "calls", "open", "started_ns", "tools")
+
+    def __init__(self, opened: Open | None, agent: _State | None, *, is_agent: bool) -> None:
+        self.open = opened
+        self.agent = self if is_agent else agent
+        self.started_ns = time.perf_counter_ns()
+        self.calls = 0
+        self.tools = 0
+
+
+class Scopes(Listener):
+    """Open a span for each run and agent; other scopes have none but pass on the one they are in."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._states: dict[str, _State] = {}
+        self._lock = threading.Lock()
+        self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
+
+    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
+        """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
+        kind = scope.facts.kind
+        tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
+        opened = None if tracer is None else _start(tracer, scope)
+        parent = self._states.get(scope.parent_id or "")
+        state = _State(opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
+        if len(self._states) < _MOST_OPEN:
+            self._states[scope.facts.scope_id] = state
+        elif opened is not None:
+            opened.span.end()  # nobody would find it again to end it
+            self._pipeline.dropped("too_many_open_scopes")
+            return None
+        return None if opened is None else Attachment(opened.context)
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """End the span with the budget's last state and record the durations."""
+        state = self._states.pop(scope.facts.scope_id, None)
+        if state is None:
+            return
+        error = outcomes.error_type(scope.status, None, scope.error)
+        context = None if state.open is None else state.open.context
+        try:
+            if state.open is not None:
+                attributes: dict[str, AttributeValue] = {}
+                try:
+                    if scope.facts.kind is ScopeKind.AGENT and state.open.span.is_recording():
+                        attributes = _budget_attributes(scope)
+                finally:
+                    outcomes.end(state.open.span, attributes, error)
+        finally:
+            if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
+                self._record(self._pipeline.signals().instruments, scope, state, error, context)
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Count a model call for the agent that made it."""
+        agent = self._agent(record)
+        if agent is not None:
+            with self._lock:
+                agent.calls += 1
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Count a tool call for the agent that made it."""
+        agent = self._agent(record)
+        if agent is not None:
+            with self._lock:
+                agent.tools += 1
+
+    def find(self, scope_id: str) -> Open | None:
+        """Give the span of an open scope, None when it has none."""
+        state = self._states.get(scope_id)
+        return None if state is None else state.open
+
+    def _agent(self, record: CallRecord | ToolRecord) -> _State | None:
+        if record.status == "refused":
+            return None
+        state = self._states.get(record.facts.scope_id)
+        return None if state is None else state.agent
+
+    def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
+        seconds = (time.perf_counter_ns() - state.started_ns) / NANO
+        if scope.facts.kind is ScopeKind.RUN:
+            attributes = self._attributes(semconv.INVOKE_WORKFLOW, semconv.WORKFLOW_NAME, scope.facts.name, error)
+            instruments.workflow_duration.record(seconds, attributes, context)
+            return
+        attributes = self._attributes(semconv.INVOKE_AGENT, semconv.AGENT_NAME, scope.facts.agent_name, error)
+        instruments.agent_duration.record(seconds, attributes, context)
+        instruments.agent_inference_calls.record(state.calls, attributes, context)
+        instruments.agent_tool_calls.record(state.tools, attributes, context)
+
+    def _attributes(self, operation: str, key: str, name: str | None, error: str | None) -> dict[str, AttributeValue]:
+        admitted, failed = self._guards[operation].admit(optional_text(name), error)
+        attributes: dict[str, AttributeValue] = {} if admitted is None else {key: admitted}
+        if failed is not None:
+            attributes[semconv.ERROR_TYPE] = failed
+        return attributes
+
+
+def _start(tracer: Tracer, scope: ScopeView) -> Open:
+    facts = scope.facts
+    attributes = identity(facts)
+    is_run = facts.kind is ScopeKind.RUN
+    operation = semconv.INVOKE_WORKFLOW if is_run else semconv.INVOKE_AGENT
+    attributes[semconv.OPERATION_NAME] = operation
+    named = facts.name if is_run else facts.agent_name or facts.name
+    name = operation
+    if named is not None:
+        attributes[semconv.WORKFLOW_NAME if is_run else semconv.AGENT_NAME] = text(named)
+        name = f"{operation} {text(named)}"
+    parent = otel_context.get_current()
+    span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
+    return Open(span, trace.set_span_in_context(span, parent))
+
+
+def _budget_attributes(scope: ScopeView) -> dict[str, AttributeValue]:
+    """Give limit and used of each budget, of the tighter one where two limits are of one kind."""
+    tightest: dict[str, LimitReading] = {}
+    for reading in scope.readings():
+        limit = reading.limit
+        if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
+            other = tightest.get(limit.kind)
+            if other is None or reading.ratio > other.ratio:
+                tightest[limit.kind] = reading
+    attributes: dict[str, AttributeValue] = {}
+    for kind, reading in tightest.items():
+        for name, value in zip(_BUDGETS[Kind(kind)], (reading.limit.amount, reading.used), strict=True):
+            known = finite(value)
+            if known is not None:
+                attributes[name] = int(known) if kind in {Kind.TOKENS, Kind.TURNS} else known
+    return attributes

@@ -1,0 +1,80 @@
+"""Hold what goes over the wire, and cut it into events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_WORD = re.compile(r"\s*\S+|\s+")
+_EPOCH_S = 1_767_225_600  # 2026-01-01: ids and times are the same in every run
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Be one HTTP response: `parts` are sent one by one, then the connection is reset if `cut`."""
+
+    parts: Sequence[bytes]
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    content_type: str = "application/json"
+    cut: bool = False
+
+    @property
+    def streamed(self) -> bool:
+        """Tell whether the parts are server-sent events."""
+        return self.content_type.startswith("text/event-stream")
+
+
+def plain(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Payload:
+    """Give a JSON body."""
+    return Payload(parts=(json.dumps(body).encode(),), status=status, headers=headers or {})
+
+
+def stream(events: Iterable[bytes]) -> Payload:
+    """Give server-sent events."""
+    return Payload(parts=tuple(events), content_type="text/event-stream; charset=utf-8")
+
+
+def event(data: Mapping[str, Any] | str, name: str | None = None) -> bytes:
+    """Give one server-sent event; a string is sent as it is."""
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {text}\n\n".encode()
+
+
+def pieces(text: str, chunks: int | Sequence[str] | None = None) -> Sequence[str]:
+    """Cut `text` into so many pieces, into those given, or into words; nothing gives no piece."""
+    if chunks is None:
+        return _WORD.findall(text)
+    if not isinstance(chunks, int):
+        return chunks
+    size = max(1, -(-len(text) // max(1, chunks)))
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def created(index: int) -> int:
+    """Give the time at which request `index` is said to be answered."""
+    return _EPOCH_S + index
+
+
+def failure(
+    status: int,
+    message: str,
+    *,
+    code: str | None = None,
+    kind: str | None = None,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Payload:
+    """Give an error in OpenAI's shape."""
+    error = {"message": message, "type": kind or _kind(status), "param": param, "code": code}
+    return plain({"error": error}, status, headers)
+
+
+def _kind(status: int) -> str:
+    if status == 429:  # noqa: PLR2004 - Too Many Requests
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else "invalid_request_error"  # noqa: PLR2004 - HTTP's own border
