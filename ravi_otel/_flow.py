@@ -71,8 +71,6 @@ def run_sync(flow: Flow[T]) -> T:
         return end.value  # type: ignore[no-any-return]  # StopIteration.value is Any
     except Carried as carried:
         raise carried.error from None
-    finally:
-        flow.close()
 
 
 async def run_async(flow: Flow[T]) -> T:
@@ -88,5 +86,3 @@ async def run_async(flow: Flow[T]) -> T:
                 step = flow.send(value)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # StopIteration.value is Any
-    finally:
-        flow.close()

@@ -21,7 +21,7 @@ from ravi_otel.telemetry import outcomes, semconv
 from ravi_otel.telemetry.call_attributes import api_type, end_attributes, start_attributes
 from ravi_otel.telemetry.call_metrics import CallMetrics
 from ravi_otel.telemetry.cardinality import short, text
-from ravi_otel.telemetry.identity import identity
+from ravi_otel.telemetry.identity import kept_identity
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.spans import MARK, Open
 
@@ -51,7 +51,7 @@ class Calls(Listener):
             return None
         call = record.call
         shape = self._shape(call)
-        attributes = {**shape.attributes, **identity(record.facts), **start_attributes(call)}
+        attributes = {**shape.attributes, **kept_identity(record.facts), **start_attributes(call)}
         parent = otel_context.get_current()
         span = tracer.start_span(shape.name, parent, SpanKind.CLIENT, attributes)
         context = trace.set_span_in_context(span, parent)

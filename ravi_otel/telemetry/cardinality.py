@@ -46,6 +46,8 @@ def text(value: object) -> str:
     """Write any value as at most 256 characters that every exporter can encode."""
     if type(value) is not str:
         value = _written(value)
+    elif len(value) <= MOST_CHARS and value.isascii():
+        return value
     if len(value) > MOST_CHARS:
         value = value[:MOST_CHARS]
     return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from ravi_otel import _current
 from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.identity import identity
+from ravi_otel.telemetry.identity import kept_identity
 
 _log = logging.getLogger("ravi_otel")
 _MARK = "_ravi_otel_context_processor"
@@ -36,7 +36,7 @@ class ContextProcessor(SpanProcessor):
                 return
             leaf = _current.leaf(parent_context)
             if leaf is not None:
-                span.set_attributes(identity(leaf.facts))
+                span.set_attributes(kept_identity(leaf.facts))
         except Exception as error:  # noqa: BLE001 - a span of the application must start whatever we get wrong
             _log.debug("the run's attributes could not be added to a span: %r", error)
 

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import text
+
+_MOST_KEPT: Final = 1_024
+_kept: dict[str, tuple[ScopeFacts, Mapping[str, AttributeValue]]] = {}
+
+
+def kept_identity(facts: ScopeFacts) -> Mapping[str, AttributeValue]:
+    """Give `identity(facts)` to read only, made once per scope: many calls run in one."""
+    found = _kept.get(facts.scope_id)
+    if found is not None and found[0] is facts:
+        return found[1]
+    made = identity(facts)
+    if len(_kept) >= _MOST_KEPT:
+        _kept.clear()
+    _kept[facts.scope_id] = (facts, made)
+    return made
 
 
 def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:

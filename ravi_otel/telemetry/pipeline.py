@@ -128,9 +128,9 @@ class Pipeline:
         return closing.close(closers, timeout_s)
 
     def _decide(self) -> Signals:
-        chosen = self._chosen
         if not self._given and not _a_global_is_set():
             self._build_private()
+        chosen = self._chosen
         signals = Signals(
             tracer=None,
             instruments=Instruments(metrics.get_meter(semconv.SCOPE, __version__, chosen.meter, semconv.SCHEMA_URL), self.observe),

@@ -1,6 +1,7 @@
 import contextlib
 import random
 import statistics
+import sys
 import threading
 import time
 
@@ -13,6 +14,14 @@ from ravi_otel.policy.budgets import Priority, SpawnBudget
 THREADS = 8
 ROUNDS = 300
 MAX_AGENTS = 4
+
+
+@pytest.fixture(autouse=True)
+def threads_that_change_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 def in_threads(work):
@@ -63,13 +72,13 @@ def test_threads_that_do_everything_at_once_never_exceed_the_cap_and_leak_nothin
     in_threads(work)
     stats = slots.stats()
     assert (stats.active, stats.paused, stats.waiting) == (1, 0, 0)
-    assert stats.peak == MAX_AGENTS
+    assert stats.peak <= MAX_AGENTS
     assert stats.granted_total == stats.released_total
     assert slots._roster._held == {}
     told = [event.outcome for event in heard]
     assert told.count("granted") == stats.granted_total
     assert told.count("released") == stats.released_total
-    assert max(event.active for event in heard) == MAX_AGENTS
+    assert max(event.active for event in heard) == stats.peak
 
 
 def test_of_many_threads_that_ask_at_once_as_many_get_a_slot_as_there_are():

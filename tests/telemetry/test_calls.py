@@ -56,7 +56,9 @@ def test_the_span_carries_request_response_usage_and_identity(telemetry, backend
     record = make.call(parameters=parameters, choices=2, stream=True, previous_response_id="p1")
     with telemetry.call_started(record):
         pass
-    telemetry.call_ended(_ok(record, first_chunk_ns=250_000_000, cost_nano=2_500_000, cost_source="table", granted=900, decision="admitted"))
+    telemetry.call_ended(
+        _ok(record, first_chunk_ns=250_000_000, cost_nano=2_500_000, cost_source="table", granted=900, decision="admitted")
+    )
     assert dict(backend.span().attributes) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",

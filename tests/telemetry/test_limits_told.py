@@ -24,9 +24,7 @@ def _line(caplog):
         ("limit_exceeded", "ravi.limit.exceeded", SeverityNumber.ERROR, logging.ERROR),
     ],
 )
-def test_a_limit_event_goes_out_as_log_record_span_event_counter_and_line(
-    telemetry, backend, make, caplog, event, name, severity, level
-):
+def test_a_limit_event_goes_out_as_log_record_span_event_counter_and_line(telemetry, backend, make, caplog, event, name, severity, level):
     record = make.call()
     with telemetry.call_started(record):
         pass
@@ -53,7 +51,9 @@ def test_a_limit_event_goes_out_as_log_record_span_event_counter_and_line(
 def test_the_line_is_keyed_by_the_payloads_names(telemetry, make, caplog):
     telemetry.limit_event(make.limit_event(), None)
     line = json.loads(_line(caplog).getMessage())
-    payload = "agent_name agent_id run_id session_id scope limit_kind threshold used held remaining exceeded_by ratio phase enforcement decision"
+    payload = (
+        "agent_name agent_id run_id session_id scope limit_kind threshold used held remaining exceeded_by ratio phase enforcement decision"
+    )
     assert set(payload.split()) | {"trace_id", "span_id"} <= line.keys()
     assert line["trace_id"] is None
 

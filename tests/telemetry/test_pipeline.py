@@ -123,7 +123,8 @@ def test_a_global_set_after_the_first_span_is_used_from_then_on():
 
 
 def test_opening_a_process_scope_decides_nothing_yet():
-    _passes("""
+    _passes(
+        """
     class Process:
         facts = ScopeFacts("p", ScopeKind.PROCESS)
         parent_id = None
@@ -131,49 +132,63 @@ def test_opening_a_process_scope_decides_nothing_yet():
     pipeline = Pipeline()
     Telemetry(pipeline).scope_opened(Process())
     assert not pipeline.decided
-    """, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9")
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9",
+    )
 
 
 def test_the_applications_global_wins_over_an_endpoint(receiver):
-    _passes("""
+    _passes(
+        """
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     call(Telemetry(Pipeline()))
     assert len(exporter.get_finished_spans()) == 1
-    """, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint)
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+    )
     assert receiver.posts == {}
 
 
 def test_a_given_provider_means_that_nothing_is_built(receiver):
-    _passes("""
+    _passes(
+        """
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     call(Telemetry(Pipeline(tracer_provider=provider)))
     assert len(exporter.get_finished_spans()) == 1
-    """, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint)
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+    )
     assert receiver.posts == {}
 
 
 def test_with_an_endpoint_private_providers_send_at_exit_and_no_global_is_set(receiver):
-    _passes("""
+    _passes(
+        """
     call(Telemetry(Pipeline()))
     assert type(trace.get_tracer_provider()).__name__ == "ProxyTracerProvider"
     assert type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider"
-    """, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint)
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+    )
     assert b"chat m" in receiver.posts["/v1/traces"][0]
     assert b"gen_ai.client.operation.duration" in receiver.posts["/v1/metrics"][0]
 
 
 def test_flush_sends_what_is_waiting(receiver):
-    _passes("""
+    _passes(
+        """
     pipeline = Pipeline()
     call(Telemetry(pipeline))
     assert pipeline.flush(5) is True
     os._exit(0)
-    """, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint)
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+    )
     assert set(receiver.posts) == {"/v1/traces", "/v1/metrics"}
 
 
@@ -198,7 +213,8 @@ def test_one_signals_endpoint_builds_that_signal_alone(receiver):
 
 
 def test_a_forked_child_sends_its_own_spans(receiver):
-    _passes("""
+    _passes(
+        """
     telemetry = Telemetry(Pipeline())
     call(telemetry)
     telemetry.pipeline.flush(5)
@@ -209,12 +225,16 @@ def test_a_forked_child_sends_its_own_spans(receiver):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     os._exit(0)
-    """, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint, PYTHONWARNINGS="ignore")
+    """,
+        OTEL_EXPORTER_OTLP_ENDPOINT=receiver.endpoint,
+        PYTHONWARNINGS="ignore",
+    )
     assert len(receiver.posts["/v1/traces"]) == 2
 
 
 def test_what_could_not_be_sent_is_counted():
-    _passes("""
+    _passes(
+        """
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     pipeline = Pipeline()
@@ -226,7 +246,10 @@ def test_what_could_not_be_sent_is_counted():
     (point,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
     assert (point.value, dict(point.attributes)) == (1, {"ravi.telemetry.reason": "export_failed"})
     os._exit(0)
-    """, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://127.0.0.1:9/v1/traces", OTEL_EXPORTER_OTLP_TIMEOUT="1")
+    """,
+        OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://127.0.0.1:9/v1/traces",
+        OTEL_EXPORTER_OTLP_TIMEOUT="1",
+    )
 
 
 @pytest.mark.parametrize("kind", ["dead", "hung"])

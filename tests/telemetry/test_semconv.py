@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-
 from ravi_otel.telemetry import semconv
 
 PACKAGE = Path(semconv.__file__).parents[1]
