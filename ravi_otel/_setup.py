@@ -22,6 +22,7 @@ from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.runtime.call import drain_orphans
+from ravi_otel.runtime.carrying import Carrying
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry import Pipeline, Telemetry
@@ -49,6 +50,7 @@ class Instrumentation:
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider)
         self._telemetry = Telemetry(self._pipeline)
         self._openai = OpenAIInstrumentation()
+        self._carrying = Carrying()
         self._on = False
 
     def __enter__(self) -> Self:
@@ -72,6 +74,7 @@ class Instrumentation:
         # The price table takes most of a second to import: not on the path of the first call.
         threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True).start()
         self._openai.install()
+        self._carrying.install()
         self._on = True
 
     def stop(self) -> None:
@@ -80,6 +83,7 @@ class Instrumentation:
             return
         self._on = False
         self._openai.remove()
+        self._carrying.remove()
         drain_orphans()
         STATE.instrumented = False
         STATE.install(Engine(), ())

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
-import wrapt
-
 from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
@@ -26,6 +24,7 @@ from ravi_otel.instrumentation.openai.results import read, watch
 from ravi_otel.instrumentation.openai.stream import observe_parser
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.call import Ending, LiveCall, walk
+from ravi_otel.runtime.wrapping import Wraps
 
 _FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True)
 
@@ -185,31 +184,22 @@ def _with_options(args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -
 
 
 class Installed:
-    """Keep what was wrapped, to put the identical objects back."""
+    """Hold the wrapped methods of one client package."""
 
     def __init__(self) -> None:
         self._seam = Seam()
-        self._places: list[tuple[type, str, Any, Any]] = []
+        self._wraps = Wraps()
 
     def install(self, base_client: Any) -> None:
         """Wrap the four methods of the client's base module."""
         seam = self._seam
-        for owner, name, wrapper in (
-            (base_client.SyncAPIClient, "request", seam.request),
-            (base_client.AsyncAPIClient, "request", seam.request_async),
-            (base_client.BaseClient, "_build_request", seam.build),
-            (base_client.BaseClient, "_calculate_retry_timeout", seam.pause),
-        ):
-            original = owner.__dict__[name]
-            replacement = wrapt.FunctionWrapper(original, wrapper)
-            setattr(owner, name, replacement)
-            self._places.append((owner, name, original, replacement))
+        self._wraps.wrap(base_client.SyncAPIClient, "request", seam.request)
+        self._wraps.wrap(base_client.AsyncAPIClient, "request", seam.request_async)
+        self._wraps.wrap(base_client.BaseClient, "_build_request", seam.build)
+        self._wraps.wrap(base_client.BaseClient, "_calculate_retry_timeout", seam.pause)
         seam.active = True
 
     def remove(self) -> None:
-        """Put back every method that is still ours; the others go through us without a trace."""
+        """Fall silent, and put the identical methods back."""
         self._seam.active = False
-        for owner, name, original, replacement in self._places:
-            if owner.__dict__.get(name) is replacement:
-                setattr(owner, name, original)
-        self._places.clear()
+        self._wraps.restore()

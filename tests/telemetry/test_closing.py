@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from ravi_otel.telemetry.closing import Closer, close, flush
+
+
+class Hung:
+    """A provider whose exporter never returns until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def force_flush(self, timeout_millis: int) -> bool:
+        return self.let_go.wait()
+
+    def shutdown(self) -> None:
+        self.let_go.wait()
+
+
+class Failing:
+    def force_flush(self, timeout_millis: int) -> bool:
+        raise ValueError
+
+    def shutdown(self) -> None:
+        raise ValueError
+
+
+class Fine:
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def force_flush(self, timeout_millis: int) -> bool:
+        return True
+
+    def shutdown(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def hung():
+    provider = Hung()
+    yield provider
+    provider.let_go.set()
+
+
+def test_a_hung_provider_holds_flush_no_longer_than_its_time(hung):
+    started = time.monotonic()
+    assert flush([hung, Fine()], 0.05) is False
+    assert time.monotonic() - started < 1
+
+
+def test_a_failing_flush_is_a_false_and_no_error():
+    assert flush([Failing()], 5) is False
+    assert flush([Fine(), Fine()], 5) is True
+    assert flush([], 5) is True
+
+
+def test_one_hung_provider_does_not_keep_the_others_from_closing(hung):
+    fine = Fine()
+    assert close([Closer(hung), Closer(Failing()), Closer(fine)], 0.05) is False
+    assert close([Closer(fine)], 5) is True
+    assert fine.closed == 2
+
+
+def test_a_closer_whose_thread_a_fork_took_works_after_renewal():
+    fine = Fine()
+    closer = Closer(fine)
+    closer.renew()
+    assert close([closer], 5) is True
+    assert fine.closed == 1
