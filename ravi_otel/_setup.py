@@ -46,7 +46,7 @@ class Instrumentation:
     """Be what is instrumented now; as a context manager it ends with the block."""
 
     def __init__(self, settings: _Settings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider)
         self._telemetry = Telemetry(self._pipeline)
         self._openai = OpenAIInstrumentation()
@@ -62,14 +62,14 @@ class Instrumentation:
 
     def start(self) -> None:
         """Build the engine, install the wrappers."""
-        prices = PriceBook(self._settings.prices)
+        prices = PriceBook(self.settings.prices)
         engine = Engine(
             listeners=Listeners([self._telemetry]),
             prices=prices,
-            observe=self._settings.enforcement == "observe",
-            admission=self._settings.admission,
+            observe=self.settings.enforcement == "observe",
+            admission=self.settings.admission,
         )
-        STATE.install(engine, self._settings.limits)
+        STATE.install(engine, self.settings.limits)
         STATE.instrumented = True
         # The price table takes most of a second to import: not on the path of the first call.
         threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True).start()
@@ -88,6 +88,7 @@ class Instrumentation:
         STATE.instrumented = False
         STATE.install(Engine(), ())
         self._telemetry.retire()
+        self._pipeline.shutdown()
 
     def flush(self, timeout_s: float = 2.0) -> bool:
         """Send what is waiting; False when it was not all sent in time."""
@@ -99,7 +100,7 @@ _lock = threading.Lock()
 _now: Instrumentation | None = None
 
 
-def instrument(  # noqa: PLR0913 - the front door's documented keywords
+def instrument(
     *,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
@@ -131,7 +132,7 @@ def instrument(  # noqa: PLR0913 - the front door's documented keywords
     )
     with _lock:
         if _now is not None:
-            if settings in (_now._settings, _NOTHING):  # noqa: SLF001 - one module
+            if settings in (_now.settings, _NOTHING):
                 return _now
             _now.stop()
         made = Instrumentation(settings)
@@ -142,7 +143,7 @@ def instrument(  # noqa: PLR0913 - the front door's documented keywords
 
 def uninstrument() -> None:
     """Put everything back as it was before `instrument()`; nothing to do when it was not called."""
-    global _now  # noqa: PLW0603 - one instrumentation per process
+    global _now
     with _lock:
         now, _now = _now, None
         if now is not None:

@@ -114,7 +114,7 @@ class CancellationError(RaviError):
 class DeadlineExceededError(BudgetExhaustedError, CancellationError):
     """Stop because the time is up; `limit_kind` is "time" or "working"."""
 
-    def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:  # noqa: ANN401 - passed through to BudgetError
+    def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:
         fields.setdefault("limit_kind", "time")
         fields.setdefault("reason", "deadline")
         BudgetExhaustedError.__init__(self, message, **fields)

@@ -13,7 +13,7 @@ from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger.contract import Account, Crossing, Ledger
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.hooks.records import CallRecord, CountEvent, Counted, LimitEvent, ToolRecord
+from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
 from ravi_otel.policy.limits import Admission, public_amount
 from ravi_otel.pricing import PriceBook
 

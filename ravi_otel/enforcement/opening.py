@@ -96,8 +96,10 @@ def close_scope(scope: Scope, error: BaseException | None) -> bool:
 
 def _make(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     facts = _facts(parent.facts, ask)
-    tracker = ask.budget if isinstance(ask.budget, ExecutionTracker) else None
-    if tracker is None and ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
+    tracker: ExecutionTracker | None = None
+    if isinstance(ask.budget, ExecutionTracker):
+        tracker = ask.budget
+    elif ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
         tracker = ExecutionTracker.from_budget(ask.budget or _inherited_budget(parent, ask))
     spawn = cancellation = None
     if ask.kind is ScopeKind.RUN:
@@ -207,12 +209,15 @@ def _enclosing(scope: Scope, limit: Limit) -> Scope:
 
 
 def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> None:
-    scope.allow(Account(limit, scope.facts, origin=origin, used=used, observe=scope.engine.observe))
+    engine = scope.engine
+    scope.allow(Account(limit, scope.facts, origin=origin, used=used, observe=engine.observe, admission=engine.admission))
 
 
 def _refuse_unbuilt(limit: Limit) -> None:
     if limit.per is not None:
-        raise ConfigurationError(f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks.")
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks."
+        )
     if limit.admission is Admission.STRICT:
         raise ConfigurationError(
             f'limit {format_limit(limit)!r}: admission="strict" is not in this version. Use "estimate" (the default) or "after".'

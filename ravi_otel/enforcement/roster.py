@@ -113,12 +113,8 @@ class Roster:
         lease.promoted = False
         for waiter in lease.waiters:
             waiter.served = served
-            self._wake(waiter)
+            self._wakes.append(waiter)
         lease.waiters = []
-
-    def _wake(self, waiter: Waiter) -> None:
-        waiter.woken = True
-        self._wakes.append(waiter)
 
     def _hand_out(self) -> None:
         while self._room() and (first := self._line.first()) is not None:
@@ -128,7 +124,7 @@ class Roster:
                 self._line.drop(first)
                 first.lease = self._grant(first.agent_id, first.priority)
                 first.served = True
-                self._wake(first)
+                self._wakes.append(first)
 
     def end(self, lease: Lease) -> None:
         """End a lease, once; its slot, if it had one, goes to the line."""
@@ -276,7 +272,7 @@ class Roster:
         if waiter.gone:
             return
         waiter.gone = True
-        self._wake(waiter)  # a thread that sleeps for it must end
+        self._wakes.append(waiter)  # a thread that sleeps for it must end
         self._line.drop(waiter)
         if waiter.lease is not None:
             self.end(waiter.lease)

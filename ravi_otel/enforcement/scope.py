@@ -20,7 +20,8 @@ from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.spawn import Lease, SpawnTracker
+    from ravi_otel.enforcement.leases import Lease
+    from ravi_otel.enforcement.spawn import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
 
 _generation = 0
@@ -47,7 +48,7 @@ class Scope:
     it closed its counters can still move: a stream that outlives its scope settles where it was admitted.
     """
 
-    def __init__(  # noqa: PLR0913 - made in one place, each field by its name
+    def __init__(
         self,
         engine: Engine,
         facts: ScopeFacts,
@@ -61,8 +62,8 @@ class Scope:
         self.engine = engine
         self.facts = facts
         self.parent = parent
-        self.cancellation = cancellation or (parent.cancellation if parent else None)
-        self.spawn = spawn or (parent.spawn if parent else None)
+        self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
+        self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
         self.lease = lease
         self.tally = Tally()
@@ -129,7 +130,6 @@ class Scope:
         if self._revision != self.engine.revision:
             self._map()
         return self._chain
-
 
     @property
     def clocks(self) -> tuple[tuple[Account, int], ...]:

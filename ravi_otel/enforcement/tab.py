@@ -28,9 +28,7 @@ class ExecutionTracker:
 
     __slots__ = ("_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "budget")
 
-    def __init__(
-        self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None
-    ) -> None:
+    def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = threading.Lock()
         self._scope: Scope | None = None
@@ -148,7 +146,7 @@ def _nano(usd: float | Decimal) -> int:
     return int((Decimal(str(usd)) * NANO).to_integral_value())
 
 
-def _breach(title: str, kind: Kind, used: int, limit: int, where: str, field: str) -> BudgetExhaustedError:  # noqa: PLR0917, PLR0913 - one breach
+def _breach(title: str, kind: Kind, used: int, limit: int, where: str, field: str) -> BudgetExhaustedError:
     shown = refusal.shown
     return BudgetExhaustedError(
         f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",

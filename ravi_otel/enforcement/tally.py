@@ -87,9 +87,7 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
                 tally.priced_calls += 1
 
 
-def add_counts(  # noqa: PLR0913 - one keyword a counter
-    tallies: Tallies, *, requests: int = 0, turns: int = 0, tool_calls: int = 0, refused: int = 0, errors: int = 0
-) -> None:
+def add_counts(tallies: Tallies, *, requests: int = 0, turns: int = 0, tool_calls: int = 0, refused: int = 0, errors: int = 0) -> None:
     """Add to the plain counters; negative gives back what was never sent."""
     with _lock:
         for tally in tallies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -32,10 +33,8 @@ def swallow(place: str, error: Exception) -> None:
             return
         _last[place] = now
         count = _counts[place]
-    try:
+    with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
         _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
-    except Exception:  # noqa: BLE001, S110 - a broken log handler is the application's, and there is nobody left to tell
-        pass
 
 
 def swallowed() -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
@@ -67,12 +66,6 @@ class Entered:
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
                 swallow("listener.leave", error)
 
-    def __enter__(self) -> Entered:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.leave()
-
 
 class Listeners:
     """Pass what happens on to each listener in order; one that raises is counted and skipped."""
@@ -88,11 +81,11 @@ class Listeners:
     def __len__(self) -> int:
         return len(self._all)
 
-    def _enter(self, place: str, starts: Iterable[Callable[[], AbstractContextManager[object] | None]]) -> Entered:
+    def _enter(self, place: str, start: Callable[[Listener], AbstractContextManager[object] | None]) -> Entered:
         entered = Entered()
-        for start in starts:
+        for heard in self._all:
             try:
-                manager = start()
+                manager = start(heard)
                 if manager is not None:
                     entered.enter(manager)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
@@ -101,15 +94,15 @@ class Listeners:
 
     def scope_opened(self, scope: ScopeView) -> Entered:
         """Tell that a scope opened; leave what is returned when it closes."""
-        return self._enter("listener.scope_opened", ((lambda heard=heard: heard.scope_opened(scope)) for heard in self._all))
+        return self._enter("listener.scope_opened", lambda heard: heard.scope_opened(scope))
 
     def call_started(self, record: CallRecord) -> Entered:
         """Tell that a model call begins; leave what is returned before control goes back to the caller."""
-        return self._enter("listener.call_started", ((lambda heard=heard: heard.call_started(record)) for heard in self._all))
+        return self._enter("listener.call_started", lambda heard: heard.call_started(record))
 
     def tool_started(self, record: ToolRecord) -> Entered:
         """Tell that a tool call begins; leave what is returned when it ends."""
-        return self._enter("listener.tool_started", ((lambda heard=heard: heard.tool_started(record)) for heard in self._all))
+        return self._enter("listener.tool_started", lambda heard: heard.tool_started(record))
 
     def _each(self, place: str, tell: Callable[[Listener], None]) -> None:
         for heard in self._all:

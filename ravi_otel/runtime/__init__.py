@@ -1,1 +1,1 @@
-
+"""Walk calls, tools and scopes through the layers."""

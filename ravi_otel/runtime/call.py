@@ -97,7 +97,7 @@ class LiveCall:
             lines = admission.call_lines(scope, call, self._expected)
             if lines:
                 patience = _patience(scope, blocking=blocking)
-                floor = {Kind.TOKENS: self._expected.input_tokens}
+                floor: dict[str, int] = {Kind.TOKENS: self._expected.input_tokens}
                 request = Reservation(record.op_id, lines, floor, _owner(), patience)
                 answer = yield from engine.ledger.reserve(request)
                 engine.tell(answer.crossings, record)
@@ -263,7 +263,7 @@ def conclude(live: LiveCall, wire: Wire, result: Any) -> None:
 _orphans: deque[tuple[LiveCall, Reply, Ending, bool]] = deque()
 
 
-def orphan(live: LiveCall, reply: Reply, ending: Ending, complete: bool) -> None:  # noqa: FBT001 - one fact of four
+def orphan(live: LiveCall, reply: Reply, ending: Ending, complete: bool) -> None:
     """Queue a call whose stream was dropped, `complete` or not; safe in a finaliser, because it takes no lock."""
     _orphans.append((live, reply, ending, complete))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -29,6 +30,9 @@ R = TypeVar("R")
 
 Limits = Iterable[Limit | str]
 
+_MOST_TAGS = 8
+_TAG = re.compile(r"[a-z][a-z0-9_.]{0,39}")
+
 
 class ScopeHandle:
     """Open one scope at a time: `with` and `async with` on the handle itself, a fresh one per call as a decorator."""
@@ -49,7 +53,9 @@ class ScopeHandle:
     def scope(self) -> Scope:
         """Give the scope it opened, open or closed; ConfigurationError before it was entered."""
         if self._scope is None:
-            raise ConfigurationError(f"{self._factory}({self._ask.name!r}) was not entered yet. Write: with ravi_otel.{self._factory}(...) as it:")
+            raise ConfigurationError(
+                f"{self._factory}({self._ask.name!r}) was not entered yet. Write: with ravi_otel.{self._factory}(...) as it:"
+            )
         return self._scope
 
     def stats(self) -> Spend:
@@ -78,7 +84,9 @@ class ScopeHandle:
 
     def __enter__(self) -> Self:
         if self._attachment is not None:
-            raise ConfigurationError(f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own.")
+            raise ConfigurationError(
+                f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
+            )
         scope = self._scope = open_scope((parent := STATE.around()).engine, parent, self._ask)
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
@@ -206,7 +214,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     return Run(ask)
 
 
-def agent(  # noqa: PLR0913 - the front door's documented keywords
+def agent(
     name: str,
     *,
     agent_id: str | None = None,
@@ -234,7 +242,10 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
 
 def apply_limits(limits: Limits, *, catch: bool = False, name: str | None = None) -> Block:
     """Limit a block of code; with `catch` the block swallows the breach of these limits, and of no others."""
-    return Block(Opening(kind=ScopeKind.BLOCK, name=_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits)), catch=catch)
+    return Block(
+        Opening(kind=ScopeKind.BLOCK, name=_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits)),
+        catch=catch,
+    )
 
 
 def current_scope() -> Scope:
@@ -251,20 +262,29 @@ def _name(parameter: str, value: str | None, *, required: bool = False) -> str |
 
 
 def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
+    """Read limits and spellings of limits; ConfigurationError or LimitSyntaxError names what cannot be used."""
     if isinstance(limits, (str, Limit)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(f'{parameter}={limits!r} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].')
     read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
     for limit in read:
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f"{parameter} holds {limit!r}, which is no limit. Write token_limit(50_000) or \"tokens=50k\".")
+            raise ConfigurationError(f'{parameter} holds {limit!r}, which is no limit. Write token_limit(50_000) or "tokens=50k".')
     return read
 
 
 def _budget(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> ExecutionBudget | ExecutionTracker | None:
-    if budget is None or isinstance(budget, (ExecutionBudget, ExecutionTracker)):
+    if budget is None or isinstance(budget, (ExecutionBudget, ExecutionTracker)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         return budget
-    raise ConfigurationError(f"{parameter}={budget!r} must be an ExecutionBudget or an ExecutionTracker, such as ExecutionBudget(max_tokens=50_000).")
+    raise ConfigurationError(
+        f"{parameter}={budget!r} must be an ExecutionBudget or an ExecutionTracker, such as ExecutionBudget(max_tokens=50_000)."
+    )
 
 
 def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    return {checks.name("tags key", key): checks.name(f"tags[{key!r}]", value) for key, value in (tags or {}).items()}
+    given = dict(tags or {})
+    if len(given) > _MOST_TAGS:
+        raise ConfigurationError(f"run(tags) has {len(given)} keys: each is a metric's label, so at most {_MOST_TAGS} are taken.")
+    for key in given:
+        if not isinstance(key, str) or not _TAG.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f'run(tags) key {key!r} must be lower-case letters, digits, "_" or ".", at most 40, such as "team".')
+    return {key: str(checks.name(f"run(tags[{key!r}])", value)) for key, value in given.items()}

@@ -70,7 +70,9 @@ class State:
         """Say once that limits were set but no client is wrapped."""
         if not self.instrumented and not self._warned:
             self._warned = True
-            _log.warning("ravi-otel: limits were set, but ravi_otel.instrument() was not called: model calls are neither counted nor refused.")
+            _log.warning(
+                "ravi-otel: limits were set, but ravi_otel.instrument() was not called: model calls are neither counted nor refused."
+            )
 
     def renew_after_fork(self) -> None:
         """Start anew in a forked child: same limits, zero counters, nothing of the parent's in flight."""
@@ -84,4 +86,4 @@ class State:
 
 
 STATE = State()
-os.register_at_fork(after_in_child=lambda: STATE.renew_after_fork())
+os.register_at_fork(after_in_child=STATE.renew_after_fork)

@@ -84,7 +84,9 @@ def _wrap(fn: Callable[P, R], *, name: str | None) -> Callable[P, R]:
         raise ConfigurationError(f"tool({fn!r}) takes a function. To name one, write @ravi_otel.tool(name={fn!r}).")
     label = name or getattr(fn, "__name__", None) or type(fn).__name__
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-        raise ConfigurationError(f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it.")
+        raise ConfigurationError(
+            f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."
+        )
     if inspect.iscoroutinefunction(fn):
         awaited = cast("Callable[..., Awaitable[Any]]", fn)
 

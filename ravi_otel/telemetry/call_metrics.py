@@ -82,12 +82,17 @@ class CallMetrics:
             return found
 
     def _cost_attributes(self, record: CallRecord) -> Attributes:
-        agent, model = self._costs.admit(optional_text(record.facts.agent_name), optional_text(record.call.model))
+        tags = record.facts.tags
+        names = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
+        agent, model, *values = self._costs.admit(*names)
         attributes: Attributes = {semconv.PROVIDER_NAME: text(record.call.provider)}
         if agent is not None:
             attributes[semconv.AGENT_NAME] = agent
         if model is not None:
             attributes[semconv.REQUEST_MODEL] = model
+        for key, value in zip(tags, values, strict=True):
+            if value is not None:
+                attributes[f"{semconv.TAG_PREFIX}{key}"] = value
         return attributes
 
 

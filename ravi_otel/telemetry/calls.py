@@ -69,7 +69,7 @@ class Calls(Listener):
                 context = mark.context
                 _finish(mark.span, record, error)
         finally:
-            if record.status != "refused":
+            if record.status != "refused" and record.call.generative:
                 signals = self._pipeline.signals()
                 self._metrics.record(signals.instruments, record, error, context)
                 if record.status == "error" and record.error is not None:
@@ -87,9 +87,11 @@ class Calls(Listener):
 
 def _make_shape(call: Call) -> _Shape:
     operation = text(call.operation)
-    attributes: dict[str, AttributeValue] = {semconv.OPERATION_NAME: operation, semconv.PROVIDER_NAME: text(call.provider)}
+    attributes: dict[str, AttributeValue] = {}
     name = operation
-    if call.model is not None:
+    if call.generative:  # anything else, such as listing models, is a plain span
+        attributes = {semconv.OPERATION_NAME: operation, semconv.PROVIDER_NAME: text(call.provider)}
+    if call.generative and call.model is not None:
         attributes[semconv.REQUEST_MODEL] = text(call.model)
         name = f"{operation} {text(call.model)}"
     if call.server_address is not None:

@@ -36,6 +36,8 @@ def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
         attributes[semconv.SESSION_ID] = text(facts.session_id)
     if facts.tenant_id is not None:
         attributes[semconv.TENANT_ID] = text(facts.tenant_id)
+    for key, value in facts.tags.items():
+        attributes[f"{semconv.TAG_PREFIX}{key}"] = text(value)
     if facts.agent_name is not None:
         attributes[semconv.AGENT_NAME] = text(facts.agent_name)
     if facts.agent_id is not None:

@@ -63,6 +63,8 @@ TENANT_ID: Final = "ravi.tenant.id"
 AGENT_ID: Final = "ravi.agent.id"
 AGENT_DEPTH: Final = "ravi.agent.depth"
 AGENT_PRIORITY: Final = "ravi.agent.priority"
+TAG_PREFIX: Final = "ravi.tag."
+"""What a run's own tags are put under: `tags={"team": "search"}` is `ravi.tag.team`."""
 
 # Attributes of enforcement.
 LIMIT_DECISION: Final = "ravi.limit.decision"
@@ -198,6 +200,7 @@ TABLE: Final[tuple[Name, ...]] = (
     *_attributes(_OURS, "recommended", BUDGET_TURNS_LIMIT, BUDGET_TURNS_USED, unit="{turn}"),
     *_attributes(_OURS, "recommended", BUDGET_DEADLINE_LIMIT, BUDGET_DEADLINE_USED, RETRY_WAIT, unit="s"),
     *_attributes(_OURS, "conditionally_required", RETRY_COUNT, RETRY_ATTEMPT, SPAWN_OUTCOME, DROP_REASON),
+    *_attributes(_OURS, "opt_in", TAG_PREFIX),
     Name(EXCEPTION_EVENT, "event", "", "recommended", _EVENTS, "A model call raised."),
     Name(NEARING_EVENT, "event", "", "required", _OURS, "A limit is near."),
     Name(EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),

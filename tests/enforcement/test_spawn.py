@@ -291,6 +291,16 @@ def test_promoted_agents_resume_in_the_order_they_were_promoted():
     assert (one.paused, two.paused) == (True, False)
 
 
+def test_an_agent_that_was_promoted_before_and_is_paused_again_can_be_promoted_again():
+    slots = tracker(2)
+    lease = slots.acquire("a")
+    for name in "xy":
+        taker = slots.acquire(name, CRITICAL)
+        slots.reprioritize("a", NORMAL)
+        taker.release()
+        assert not lease.paused
+
+
 def test_a_promoted_agent_lowered_again_leaves_the_line():
     slots = tracker(2)
     lease = slots.acquire("a")
@@ -472,10 +482,11 @@ def test_leaving_a_lease_that_was_released_does_nothing():
 
 
 def test_leaving_a_lease_that_nobody_entered_does_nothing():
-    slots = tracker(2)
-    lease = slots.acquire("a")
-    lease.leave()
-    assert not lease.ended
+    slots = tracker(3)
+    older, newer = slots.acquire("a"), slots.acquire("a")
+    older.leave()
+    slots.release("a")
+    assert (older.ended, newer.ended) == (False, True)
 
 
 # Telling
@@ -566,7 +577,7 @@ def test_a_release_while_the_lock_is_held_is_done_by_the_next_operation():
 def test_a_release_while_the_lock_is_held_is_done_by_its_holder():
     slots = tracker(2)
     lease = slots.acquire("a")
-    slots._clock = slots._roster._clock = lambda: lease.release() or 0.0
+    slots._roster._clock = lambda: lease.release() or 0.0
     with pytest.raises(SpawnDeniedError):
         next(slots.slot("b", timeout_s=0))
     assert lease.ended

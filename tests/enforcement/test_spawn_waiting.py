@@ -3,6 +3,8 @@ import gc
 import threading
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from ravi_otel.enforcement.line import Sleeper
@@ -193,6 +195,19 @@ def test_a_waiter_collected_as_garbage_takes_no_lock_and_leaves_the_line():
     assert heard == [("released", "w")]
 
 
+def test_a_waiter_collected_as_garbage_calls_nobody_back():
+    heard = []
+    slots, [lease] = full(on_event=lambda event: heard.append(event.outcome))
+    waiter = Line(slots.slot("w"))
+    lease.release()
+    heard.clear()
+    del waiter
+    gc.collect()
+    assert heard == []
+    assert slots.stats().active == 1
+    assert heard == ["released"]
+
+
 # Paused agents that wait
 
 
@@ -316,6 +331,36 @@ def test_a_lease_released_while_its_agent_waits_wakes_and_refuses_it():
         next(slots.resumption(lease))
 
 
+def test_who_waited_once_does_not_wait_again_by_being_paused_again():
+    slots, [lease] = full()
+    taker = slots.acquire("b", HIGH)
+    waiter = Line(slots.resumption(lease))
+    taker.release()
+    waiter.wake()
+    slots.acquire("c", HIGH)
+    slots.reprioritize("a0", LOW)
+    assert slots.stats().waiting == 0
+
+
+def test_a_second_caller_for_the_same_lease_does_not_cost_its_place_in_line():
+    slots, [lease] = full(clock=Clock())
+    taker = slots.acquire("b", CRITICAL)
+    waiters = [Line(slots.resumption(lease)), Line(slots.slot("w")), Line(slots.resumption(lease))]
+    taker.release()
+    assert not lease.paused
+    assert waiters[2].wake() is None
+
+
+def test_a_thread_that_sleeps_for_a_cancelled_waiter_ends():
+    slots, _ = full()
+    waiter = Line(slots.slot("w"))
+    thread = threading.Thread(target=waiter.step.blocking, daemon=True)
+    thread.start()
+    waiter.cancel(asyncio.CancelledError())
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_a_resumption_with_a_timeout_of_zero_asks_once():
     slots, [lease] = full()
     slots.acquire("b", HIGH)
@@ -404,6 +449,17 @@ async def test_a_paused_task_waits_for_its_slot():
 
 
 @pytest.mark.anyio
+async def test_a_paused_task_whose_lease_is_released_is_woken_and_refused():
+    slots, [lease] = full()
+    slots.acquire("b", HIGH)
+    task = asyncio.create_task(lease.resumed())
+    await in_line(slots, 1)
+    lease.release()
+    with anyio.fail_after(10), pytest.raises(SpawnDeniedError, match="was released"):
+        await task
+
+
+@pytest.mark.anyio
 async def test_a_blocking_wait_on_the_thread_of_an_event_loop_is_refused_at_once():
     slots, _ = full()
     with pytest.raises(SpawnDeniedError, match="would stop the event loop of this thread: await"):
@@ -469,6 +525,21 @@ async def test_a_sleep_in_a_worker_thread_ends_when_woken_and_when_cancelled():
     with anyio.move_on_after(0):
         await Sleeper().wait_in_thread(0.01)
     sleeper.wake()
+
+
+@pytest.mark.anyio
+async def test_many_sleepers_leave_the_program_its_worker_threads():
+    sleepers = [Sleeper() for _ in range(50)]
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            for sleeper in sleepers:
+                group.start_soon(sleeper.wait_in_thread, None)
+            await anyio.wait_all_tasks_blocked()
+            try:
+                await anyio.to_thread.run_sync(len, "", abandon_on_cancel=True)
+            finally:
+                for sleeper in sleepers:
+                    sleeper.wake()
 
 
 def test_a_wait_outside_any_event_loop_fails_and_leaves_the_line():

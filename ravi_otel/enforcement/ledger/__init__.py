@@ -1,1 +1,1 @@
-
+"""Keep accounts: the contract, and the ledgers that fulfil it."""

@@ -60,10 +60,10 @@ _LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH})
 _DEFAULT_WARN_AT = 0.8
 
 
-def nature_of(limit: Limit) -> Nature:
-    """Tell how the limit's kind is counted."""
+def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature:
+    """Tell how the limit's kind is counted; `admission` is the process's choice, for limits that state none."""
     if limit.kind in SPENDS:
-        return Nature.AFTER if limit.admission is Admission.AFTER else Nature.HELD
+        return Nature.AFTER if (limit.admission or admission) is Admission.AFTER else Nature.HELD
     if limit.kind in CLOCKS:
         return Nature.CLOCK
     return Nature.LEVEL if limit.kind in _LEVELS else Nature.COUNTED
@@ -96,12 +96,21 @@ class Account:
         "warn_value",
     )
 
-    def __init__(self, limit: Limit, facts: ScopeFacts, *, origin: str, used: int = 0, observe: bool = False) -> None:
+    def __init__(  # noqa: PLR0913 - made in one place, each field by its name
+        self,
+        limit: Limit,
+        facts: ScopeFacts,
+        *,
+        origin: str,
+        used: int = 0,
+        observe: bool = False,
+        admission: Admission = Admission.ESTIMATE,
+    ) -> None:
         self.limit = limit
         self.facts = facts
         self.origin = origin
         self.kind = f"tool.{limit.detail}" if limit.detail is not None else limit.kind
-        self.nature = nature_of(limit)
+        self.nature = nature_of(limit, admission)
         self.value = limit.value
         warn_at = _DEFAULT_WARN_AT if limit.warn_at is None else limit.warn_at
         self.warn_value = -int(-limit.value * warn_at // 1)
@@ -120,7 +129,7 @@ class Account:
 
     @property
     def remaining(self) -> int:
-        """Give limit − used − held."""
+        """Give what is neither used nor held."""
         return self.value - self.used - self.held
 
 

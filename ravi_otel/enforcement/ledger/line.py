@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import anyio.to_thread
 
@@ -48,7 +47,7 @@ class Waiter:
         elif self._loop is not None and self._future is not None:
             future = self._future
             try:
-                self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+                self._loop.call_soon_threadsafe(_arrive, future)
             except RuntimeError:
                 return  # the loop is closed, and its tasks with it
 
@@ -64,8 +63,12 @@ class Waiter:
             await anyio.to_thread.run_sync(self._event.wait, self.request.patience_s, abandon_on_cancel=True)
 
 
+def _arrive(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
 def wake_all(waiters: list[Waiter]) -> None:
     """Wake each; called without the ledger's lock."""
-    wake: Callable[[Waiter], None] = Waiter.wake
     for waiter in waiters:
-        wake(waiter)
+        waiter.wake()

@@ -241,20 +241,21 @@ class MemoryLedger:
 
 
 def _refusal(line: Line, *, newcomer: bool) -> Reason | None:
-    account = line.account
+    account, nature = line.account, line.account.nature
     if account.draining:
         return "draining"
-    if account.nature is Nature.COUNTED:
-        return "exhausted" if account.used + line.want > account.value else None
-    if account.nature is Nature.HELD:
+    if nature is Nature.HELD:
         if account.used + line.minimum > account.value:
             return "exhausted"
-        if account.value - account.used - account.held < line.minimum or (newcomer and account.line):
-            return "contended"
-        return None
-    if account.nature is Nature.AFTER:
-        return "exhausted" if account.used >= account.value else None
-    return "exhausted" if line.want > account.value else None
+        contended = account.value - account.used - account.held < line.minimum or (newcomer and account.line)
+        return "contended" if contended else None
+    if nature is Nature.COUNTED:
+        over = account.used + line.want > account.value
+    elif nature is Nature.AFTER:
+        over = account.used >= account.value
+    else:
+        over = line.want > account.value
+    return "exhausted" if over else None
 
 
 def _deny(line: Line, reason: Reason) -> Denied:
@@ -282,7 +283,7 @@ def _cross(account: Account, phase: Phase, decision: str, crossings: list[Crossi
         _note(account, "limit_exceeded", phase, decision, crossings, used, held)
 
 
-def _note(  # noqa: PLR0913 - the fields of a crossing, each by its name
+def _note(
     account: Account,
     event: Literal["limit_nearing", "limit_exceeded"],
     phase: Phase,

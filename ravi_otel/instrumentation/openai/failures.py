@@ -48,7 +48,5 @@ def _status(error: BaseException) -> int | None:
 
 
 def _never_left(error: BaseException) -> bool:
-    for one in (error, error.__cause__):
-        if one is not None and any(cls.__name__ in _NEVER_LEFT for cls in type(one).__mro__):
-            return True
-    return False
+    names = {cls.__name__ for one in (error, error.__cause__) for cls in type(one).__mro__}
+    return not _NEVER_LEFT.isdisjoint(names)

@@ -53,9 +53,7 @@ def part(value: Any, container: str, name: str) -> int:
     return count(get(get(value, container), name)) or 0
 
 
-def usage_of(  # noqa: PLR0913 - the two spellings of the API differ in each of these names
-    usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str
-) -> Usage | None:
+def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
     """Read a usage object; None when it is missing or its totals are no counts."""
     given = count(get(usage, inputs))
     made = 0 if outputs is None else count(get(usage, outputs))
@@ -91,7 +89,7 @@ def tokens_in(value: Any) -> int:
         if isinstance(node, str):
             total += _MEDIA_TOKENS if node.startswith("data:") else tokens_in_text(node)
         elif isinstance(node, Mapping):
-            for key, inner in cast("Mapping[Any, Any]", node).items():
+            for key, inner in cast("dict[Any, Any]", node).items():
                 if key in _MEDIA_KEYS and isinstance(inner, str):
                     total += _MEDIA_TOKENS
                 else:

@@ -48,7 +48,7 @@ def host_of(client: Any) -> Host:
     port = url.port or _PORTS.get(url.scheme)
     for cls in type(client).__mro__:
         if cls.__name__ in _CLASSES:
-            return Host(_CLASSES[cls.__name__], False, address, port)
+            return Host(_CLASSES[cls.__name__], assumed=False, address=address, port=port)
     name = (address or "").lower()
     known = _HOSTS.get(name) or next((found for suffix, found in _SUFFIXES.items() if name.endswith(suffix)), None)
     return Host(known or "openai", known is None, address, port)

@@ -19,7 +19,7 @@ from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint, Reques
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.instrumentation.openai.failures import ending_of, retry_of
 from ravi_otel.instrumentation.openai.fields import body_of, get
-from ravi_otel.instrumentation.openai.hosts import Host, host_of
+from ravi_otel.instrumentation.openai.hosts import host_of
 from ravi_otel.instrumentation.openai.results import read, watch
 from ravi_otel.instrumentation.openai.stream import observe_parser
 from ravi_otel.policy.usage import Call, Reply
@@ -96,6 +96,15 @@ class HttpWire:
             waits = wait_s if isinstance(wait_s, (int, float)) else None
             self._live.retrying(status=failed.status, wait_s=waits, error_type=failed.error_type, sent=failed.sent)
 
+    def observe_parser(self, options: Any) -> None:
+        """Send with a copy of the options whose post-parser we hear; the caller's object stays as it is."""
+        heard = copy.copy(options)
+        heard.post_parser = observe_parser(options.post_parser, self.saw)
+        if len(self._args) > 1:
+            self._args = (self._args[0], heard, *self._args[2:])
+        else:
+            self._kwargs = {**self._kwargs, "options": heard}
+
     def saw(self, raw: Any) -> None:
         """Keep the answer a post-parser is about to judge."""
         self._seen = raw
@@ -161,26 +170,14 @@ def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kw
         body = body_of(options.json_data, options.extra_json, get(options, "content"))
         stream = bool(kwargs.get("stream"))
         endpoint = endpoint_for(method, path)
-        call = endpoint.call(Request(method, path, body, _host(client), stream))
+        call = endpoint.call(Request(method, path, body, host_of(client), stream))
         wire = HttpWire(wrapped, args, kwargs, call, endpoint)
         if callable(options.post_parser):
-            seen = copy.copy(options)
-            seen.post_parser = observe_parser(options.post_parser, wire.saw)
-            wire._args, wire._kwargs = _with_options(args, kwargs, seen)  # noqa: SLF001 - finishing what this function makes
+            wire.observe_parser(options)
     except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
         swallow("prepare", error)
         return HttpWire(wrapped, args, kwargs, _FALLBACK, endpoint_for("POST", "request"))
     return wire
-
-
-def _host(client: Any) -> Host:
-    return host_of(client)
-
-
-def _with_options(args: tuple[Any, ...], kwargs: dict[str, Any], options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if len(args) > 1:
-        return (args[0], options, *args[2:]), kwargs
-    return args, {**kwargs, "options": options}
 
 
 class Installed:

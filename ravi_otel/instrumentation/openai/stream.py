@@ -167,7 +167,12 @@ class Following:
         """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
         if self._end():
             reply = self._reply()
-            orphan(self._live, reply if self._collector.complete else _cut(reply), Ending(ABANDONED, usage=reply.usage), self._collector.complete)
+            orphan(
+                self._live,
+                reply if self._collector.complete else _cut(reply),
+                Ending(ABANDONED, usage=reply.usage),
+                self._collector.complete,
+            )
 
     def _reply(self) -> Reply:
         try:

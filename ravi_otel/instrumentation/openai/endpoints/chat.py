@@ -151,5 +151,3 @@ def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     if kind in _OUTPUT_TYPES:
         found["output_type"] = _OUTPUT_TYPES[kind]
     return found
-
-

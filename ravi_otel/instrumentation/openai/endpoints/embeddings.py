@@ -35,6 +35,6 @@ class Embeddings:
         usage = usage_of(get(result, "usage"), inputs="prompt_tokens", outputs=None, input_details="-", output_details="-")
         return Reply(model=text(result, "model"), usage=usage)
 
-    def collector(self, call: Call) -> SilentCollector:
+    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
         """See `Endpoint.collector`."""
         return SilentCollector()

@@ -38,7 +38,7 @@ class Other:
         """See `Endpoint.reply`."""
         return Reply(id=None, model=text(result, "model"))
 
-    def collector(self, call: Call) -> SilentCollector:
+    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
         """See `Endpoint.collector`."""
         return SilentCollector()
 
