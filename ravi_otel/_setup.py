@@ -15,13 +15,13 @@ from opentelemetry.trace import TracerProvider
 
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
-from ravi_otel.runtime.call import drain_orphans
+from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.carrying import Carrying
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
@@ -49,6 +49,8 @@ class Instrumentation:
         self.settings = settings
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider)
         self._telemetry = Telemetry(self._pipeline)
+        self._listeners = Listeners([self._telemetry])
+        self._listeners = Listeners([self._telemetry])
         self._openai = OpenAIInstrumentation()
         self._carrying = Carrying()
         self._on = False
@@ -64,7 +66,7 @@ class Instrumentation:
         """Build the engine, install the wrappers."""
         prices = PriceBook(self.settings.prices)
         engine = Engine(
-            listeners=Listeners([self._telemetry]),
+            listeners=self._listeners,
             prices=prices,
             observe=self.settings.enforcement == "observe",
             admission=self.settings.admission,
@@ -84,15 +86,19 @@ class Instrumentation:
         self._on = False
         self._openai.remove()
         self._carrying.remove()
-        drain_orphans()
+        drain()
         STATE.instrumented = False
         STATE.install(Engine(), ())
         self._telemetry.retire()
         self._pipeline.shutdown()
 
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` too, after telemetry, from the next event on, until `uninstrument()`."""
+        self._listeners.add(listener)
+
     def flush(self, timeout_s: float = 2.0) -> bool:
         """Send what is waiting; False when it was not all sent in time."""
-        drain_orphans()
+        drain()
         return self._pipeline.flush(timeout_s)
 
 
@@ -165,4 +171,4 @@ def _admission(value: str) -> Admission:
 
 _NOTHING = _Settings(None, None, None, (), None, "enforce", Admission.ESTIMATE)
 
-atexit.register(drain_orphans)
+atexit.register(drain)

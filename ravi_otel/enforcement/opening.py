@@ -85,7 +85,8 @@ def close_scope(scope: Scope, error: BaseException | None) -> bool:
     """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
     swallowed = scope.end(error)
     if scope.lease is not None:
-        scope.lease.release()
+        # Nothing is told from within a generator that is being closed: a finaliser may be running.
+        scope.lease.leave(quiet=isinstance(error, GeneratorExit))
     if scope.tracker is not None:
         scope.tracker.unbind(scope)
     return swallowed

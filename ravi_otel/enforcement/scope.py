@@ -202,13 +202,18 @@ class Scope:
         """
         if amount < 0:
             raise ConfigurationError(f"charge({kind!r}, {amount}) must not be negative: spend is never taken back.")
-        lines = [Line(account, amount, amount) for account in self.chain if account.kind == kind]
-        self.reserve_now(lines)
+        self.reserve_now([Line(account, amount, amount) for account in self.chain if account.kind == kind])
 
-    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, *, keep: bool = True) -> None:
-        """Charge counted kinds at once, without waiting; `keep=False` only asks, and gives back what was granted."""
+    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
+        """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
+        op_id = self.charge_lines(lines, at)
+        if op_id is not None:
+            self.engine.settle(op_id, None, at)
+
+    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> str | None:
+        """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge."""
         if not lines:
-            return
+            return None
         op_id = new_op_id()
         answer = run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {})))
         self.engine.tell(answer.crossings, at)
@@ -216,10 +221,7 @@ class Scope:
             self.engine.count("denied", answer.account)
             add_counts(self.tallies, refused=1)
             raise owned(refusal.refused(answer), answer.account)
-        if keep:
-            self.engine.settle(op_id, None, at)
-        else:
-            run_sync(self.engine.ledger.release(op_id))
+        return op_id
 
     def absorb(self, amounts: Mapping[str, int]) -> None:
         """Record spend that was made elsewhere, by kind in inner units; it is never refused."""

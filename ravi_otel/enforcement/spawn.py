@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement.leases import Lease, SpawnStats, Waiter
 from ravi_otel.enforcement.roster import Roster
@@ -57,6 +58,12 @@ class SpawnTracker:
         self._roster = Roster(self, self.budget, run_id, clock, record=on_event is not None)
 
     # What users call
+
+    @classmethod
+    def current(cls) -> SpawnTracker | None:
+        """Give the tracker of the run around the caller, in any task or thread; None outside a run."""
+        scope: Any = _current.leaf()
+        return None if scope is None else scope.spawn
 
     def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""

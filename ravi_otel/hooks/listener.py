@@ -81,6 +81,10 @@ class Listeners:
     def __len__(self) -> int:
         return len(self._all)
 
+    def add(self, listener: Listener) -> None:
+        """Tell one more from the next event on; what is open was not told to it."""
+        self._all = (*self._all, listener)
+
     def _enter(self, place: str, start: Callable[[Listener], AbstractContextManager[object] | None]) -> Entered:
         entered = Entered()
         for heard in self._all:

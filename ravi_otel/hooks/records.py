@@ -140,6 +140,11 @@ class ScopeView(Protocol):
         ...
 
     @property
+    def parent(self) -> ScopeView | None:
+        """Give the enclosing scope, None at the root."""
+        ...
+
+    @property
     def parent_id(self) -> str | None:
         """Give the enclosing scope's id, None at the root."""
         ...

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
@@ -22,7 +22,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Limit, ScopeKind
-from ravi_otel.runtime.call import drain_orphans
+from ravi_otel.runtime.live import drain, later
 from ravi_otel.runtime.state import STATE
 
 P = ParamSpec("P")
@@ -87,6 +87,7 @@ class ScopeHandle:
             raise ConfigurationError(
                 f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
             )
+        drain()
         scope = self._scope = open_scope((parent := STATE.around()).engine, parent, self._ask)
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
@@ -102,14 +103,14 @@ class ScopeHandle:
         scope = self._scope
         if attachment is None or scope is None:
             return False
-        drain_orphans()
         if self._entered is not None:
             self._entered.leave()
         attachment.restore()
-        swallowed = close_scope(scope, error)
-        STATE.left(scope)
-        scope.engine.listeners.scope_closed(scope)
-        return swallowed or (self._catch and belongs_to(scope.facts.scope_id, error))
+        if isinstance(error, GeneratorExit):
+            later(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
+            return False
+        drain()
+        return _finish(scope, error) or (self._catch and belongs_to(scope.facts.scope_id, error))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -130,19 +131,26 @@ class ScopeHandle:
         if inspect.iscoroutinefunction(fn):
             awaited = cast("Callable[..., Awaitable[Any]]", fn)
 
-            @functools.wraps(fn)
+            @wraps(fn)
             async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
                 async with self._fresh(fn):
                     return await awaited(*args, **kwargs)
 
             return cast("Callable[P, R]", run_awaited)
 
-        @functools.wraps(fn)
+        @wraps(fn)
         def run_called(*args: P.args, **kwargs: P.kwargs) -> Any:
             with self._fresh(fn):
                 return fn(*args, **kwargs)
 
         return run_called
+
+
+def _finish(scope: Scope, error: BaseException | None) -> bool:
+    swallowed = close_scope(scope, error)
+    STATE.left(scope)
+    scope.engine.listeners.scope_closed(scope)
+    return swallowed
 
 
 class Run(ScopeHandle):

@@ -13,7 +13,7 @@ from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
-from ravi_otel.runtime.call import REFUSED
+from ravi_otel.runtime.live import REFUSED
 from ravi_otel.runtime.state import STATE
 
 P = ParamSpec("P")

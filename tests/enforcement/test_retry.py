@@ -15,6 +15,17 @@ def threads_that_change_often():
     sys.setswitchinterval(before)
 
 
+class Slow(str):
+    """An id whose hash is computed in Python, so that another thread may come in between."""
+
+    __slots__ = ()
+
+    def __hash__(self):
+        return hash(str(self)) + sum(range(0))
+
+    __eq__ = str.__eq__
+
+
 def asked(policy, agent_id, times):
     return [policy.should_retry(agent_id) for _ in range(times)]
 
@@ -77,12 +88,13 @@ def test_a_flood_of_ids_takes_bounded_memory_and_the_one_asked_about_last_is_kep
 
 def test_threads_together_get_exactly_the_retries_allowed(threads_that_change_often):
     policy = RetryPolicy(2000)
+    agent_id = Slow("a")
     barrier = threading.Barrier(8)
     allowed = []
 
     def hammer():
         barrier.wait()
-        allowed.extend(asked(policy, "a", 500))
+        allowed.extend(asked(policy, agent_id, 500))
 
     threads = [threading.Thread(target=hammer) for _ in range(8)]
     for thread in threads:

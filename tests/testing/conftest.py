@@ -14,11 +14,6 @@ CHAT: dict[str, Any] = {"model": "gpt-4o-mini", "messages": MESSAGES}
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def serve() -> Iterator[Callable[..., tuple[ScriptedLLM, openai.OpenAI]]]:
     """Start a scripted server and give it with a client that talks to it."""
     with ExitStack() as stack:

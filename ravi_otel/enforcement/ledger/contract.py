@@ -96,7 +96,7 @@ class Account:
         "warn_value",
     )
 
-    def __init__(  # noqa: PLR0913 - made in one place, each field by its name
+    def __init__(
         self,
         limit: Limit,
         facts: ScopeFacts,

@@ -7,7 +7,7 @@ from typing import Final
 
 from ravi_otel.instrumentation.openai.fields import count, get
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.call import Ending
+from ravi_otel.runtime.live import Ending
 
 _NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 """HTTP libraries differ, and these names they share: nothing was sent when one of them was raised."""

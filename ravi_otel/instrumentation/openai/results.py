@@ -9,12 +9,12 @@ from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
 from ravi_otel.instrumentation.openai.fields import get
 from ravi_otel.instrumentation.openai.stream import Following
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.call import LiveCall
+from ravi_otel.runtime.live import LiveCall
 
 
 def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
     """Follow a result that is still open; False when it is complete."""
-    if hasattr(result, "_iterator") and hasattr(result, "response"):
+    if hasattr(type(result), "__stream__"):
         Following(live, endpoint).stream(result)
         return True
     if not _is_raw(result):
@@ -39,4 +39,6 @@ def read(result: Any, endpoint: Endpoint) -> Reply:
 
 
 def _is_raw(result: Any) -> bool:
-    return hasattr(result, "http_response") and hasattr(result, "parse")
+    # The class tells, never the object: a provider may answer a model with any field names it likes.
+    kind = type(result)
+    return hasattr(kind, "parse") and hasattr(kind, "http_request")

@@ -15,6 +15,7 @@ from typing import Any, Final
 from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import RetryRecord
 from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint, Request
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.instrumentation.openai.failures import ending_of, retry_of
@@ -23,7 +24,8 @@ from ravi_otel.instrumentation.openai.hosts import host_of
 from ravi_otel.instrumentation.openai.results import read, watch
 from ravi_otel.instrumentation.openai.stream import observe_parser
 from ravi_otel.policy.usage import Call, Reply
-from ravi_otel.runtime.call import Ending, LiveCall, walk
+from ravi_otel.runtime.call import walk
+from ravi_otel.runtime.live import Ending, LiveCall
 from ravi_otel.runtime.wrapping import Wraps
 
 _FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True)
@@ -94,7 +96,8 @@ class HttpWire:
         if self._live is not None:
             failed = retry_of(error)
             waits = wait_s if isinstance(wait_s, (int, float)) else None
-            self._live.retrying(status=failed.status, wait_s=waits, error_type=failed.error_type, sent=failed.sent)
+            number = len(self._live.record.retries) + 1
+            self._live.retrying(RetryRecord(number, failed.status, waits, failed.error_type), sent=failed.sent)
 
     def observe_parser(self, options: Any) -> None:
         """Send with a copy of the options whose post-parser we hear; the caller's object stays as it is."""

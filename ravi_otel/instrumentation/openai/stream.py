@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any
+from typing import Any, Final
 
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.openai.endpoints.contract import Collector, Endpoint
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.call import Ending, LiveCall, orphan
+from ravi_otel.runtime.live import Ending, LiveCall, orphan
 
 ABANDONED = "abandoned"
 """The `error.type` of a stream that was closed or dropped before its end."""
+
+_CLOSERS: Final = ("close", "aclose")
+_READERS: Final = ("read", "aread")
+
+_open: set[Following] = set()
+"""Keeps followers, and with them their weak references, alive until they end."""
+
+
+def abandon_open() -> None:
+    """Queue every stream that is still open; for the end of the process."""
+    for following in list(_open):
+        following.dropped()
 
 
 class Following:
     """Follow one open result to whichever end comes first.
 
     A stream ends by exhaustion, an error, `close()`, a `with` block, cancellation, or being dropped. The last one is
-    found by a finaliser, which takes no lock: it queues the call for the next one to settle.
+    found by a weak reference's callback or a generator's finaliser, which take no lock: they queue the call for the
+    next one to settle. Nothing here holds the stream or its response, or they would never be dropped.
     """
 
-    __slots__ = ("__weakref__", "_collector", "_endpoint", "_live", "_over", "_pulling")
+    __slots__ = ("_collector", "_endpoint", "_gone", "_live", "_over", "_pull", "_reading")
 
     def __init__(self, live: LiveCall, endpoint: Endpoint) -> None:
         self._live = live
         self._endpoint = endpoint
         self._collector: Collector = endpoint.collector(live.record.call)
-        self._pulling: Any = None
+        self._pull: weakref.ref[Any] | None = None
+        self._gone: weakref.ref[Any] | None = None
+        self._reading = False
         self._over = False
 
     # -- following ------------------------------------------------------------------------------------------------
@@ -41,56 +57,51 @@ class Following:
         """Put ourselves between a client's stream and its iterator; the stream stays the genuine object."""
         self._between(stream)
         self.response(stream.response)
-        weakref.finalize(stream, Following.dropped, self)
 
     def _between(self, stream: Any) -> None:
         source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
-        follow = self._follow_async if hasattr(source, "__anext__") else self._follow
-        self._pulling = stream._iterator = follow(source)  # noqa: SLF001 - see above
+        follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
+        self._pull = weakref.ref(follow)
+        stream._iterator = follow  # noqa: SLF001 - see above
 
     def response(self, response: Any) -> None:
-        """Hear when the HTTP response is closed, by whoever closes it."""
-        if inspect.iscoroutinefunction(getattr(response, "aclose", None)):
-            aclose = response.aclose
+        """Hear when the HTTP response is read, closed or dropped, by whoever does it."""
+        for name in _CLOSERS:
+            _stand_before(response, name, lambda: None, self.closed)
+        for name in _READERS:
+            _stand_before(response, name, self.reading, self.read)
+        self._gone = weakref.ref(response, self._lost)
+        _open.add(self)
 
-            async def heard_aclose() -> None:
-                await aclose()
-                self.closed(response)
-
-            response.aclose = heard_aclose
-        close = response.close
-
-        def heard_close() -> None:
-            close()
-            self.closed(response)
-
-        response.close = heard_close
+    def _lost(self, _: object) -> None:
+        self.dropped()
 
     def parsing(self, raw: Any) -> None:
         """Follow the stream a raw response makes when its user parses it, and its HTTP response if they never do."""
         parse = raw.parse
         self.response(raw.http_response)
-        weakref.finalize(raw, Following.dropped, self)
-
         if inspect.iscoroutinefunction(parse):
 
             async def parsed_async(*args: Any, **kwargs: Any) -> Any:
-                return self._parsed(await parse(*args, **kwargs))
+                found = await parse(*args, **kwargs)
+                return self._parsed(raw, found)
 
             raw.parse = parsed_async
             return
 
         def parsed(*args: Any, **kwargs: Any) -> Any:
-            return self._parsed(parse(*args, **kwargs))
+            found = parse(*args, **kwargs)
+            return self._parsed(raw, found)
 
         raw.parse = parsed
 
-    def _parsed(self, found: Any) -> Any:
-        if self._pulling is None and hasattr(found, "_iterator"):
-            try:
+    def _parsed(self, raw: Any, found: Any) -> Any:
+        try:
+            vars(raw).pop("parse", None)  # seen once is enough, and it holds `raw` in a cycle
+            if self._pull is None and hasattr(type(found), "__stream__"):
                 self._between(found)
-            except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
-                swallow("stream", error)
+        except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
+            swallow("stream", error)
         return found
 
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
@@ -124,7 +135,10 @@ class Following:
         self.finished()
 
     def _first(self, item: Any) -> None:
-        self._live.chunk()
+        try:
+            self._live.chunk()
+        except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+            swallow("stream", error)
         self._take(item)
 
     def _take(self, item: Any) -> None:
@@ -137,6 +151,7 @@ class Following:
 
     def _end(self) -> bool:
         over, self._over = self._over, True
+        _open.discard(self)
         return not over
 
     def finished(self) -> None:
@@ -150,29 +165,44 @@ class Following:
             reply = _cut(self._reply())
             self._live.fail(error, Ending(type(error).__qualname__, usage=reply.usage), reply)
 
+    def reading(self) -> None:
+        """Note that the body is being read whole: that closes the response before the body can be had."""
+        self._reading = True
+
+    def read(self, response: Any) -> None:
+        """Note that the body was read, or failed to be."""
+        self._reading = False
+        self.closed(response)
+
     def closed(self, response: Any) -> None:
         """Settle when the response was closed; while our own iterator runs, that one will tell how it ended."""
-        if self._over or _running(self._pulling):
+        if self._reading or not response.is_closed:
             return
-        if self._pulling is None:
+        for name in (*_CLOSERS, *_READERS):
+            _step_aside(response, name)
+        if self._over or _running(self._pull):
+            return
+        if isinstance(sys.exc_info()[1], GeneratorExit):
+            self.dropped()  # some generator closes it while being finalised
+        elif self._pull is None:
             if self._end():
                 self._live.succeed(self._read(response))
-        elif self._collector.complete:
-            self.finished()
         elif self._end():
-            reply = _cut(self._reply())
-            self._live.fail(GeneratorExit("the stream was closed before its end"), Ending(ABANDONED, usage=reply.usage), reply)
+            self._abandoned()
 
     def dropped(self) -> None:
         """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
         if self._end():
-            reply = self._reply()
-            orphan(
-                self._live,
-                reply if self._collector.complete else _cut(reply),
-                Ending(ABANDONED, usage=reply.usage),
-                self._collector.complete,
-            )
+            later(self._abandoned)
+
+    def _abandoned(self) -> None:
+        """Settle what was received; a stream closed after its last event is whole."""
+        reply = self._reply()
+        if self._collector.complete:
+            self._live.succeed(reply)
+        else:
+            gone = GeneratorExit("the stream was closed or dropped before its end")
+            self._live.fail(gone, Ending(ABANDONED, usage=reply.usage), _cut(reply))
 
     def _reply(self) -> Reply:
         try:
@@ -189,7 +219,49 @@ class Following:
             return Reply()
 
 
-def _running(iterator: Any) -> bool:
+def _stand_before(response: Any, name: str, before: Callable[[], None], after: Callable[[Any], None]) -> None:
+    """Put a function of ours before one method of a response; it holds the response until it was closed."""
+    method = getattr(response, name)
+
+    def heard() -> Any:
+        before()
+        try:
+            return method()
+        finally:
+            _tell(after, response)
+
+    async def heard_async() -> Any:
+        before()
+        try:
+            return await method()
+        finally:
+            _tell(after, response)
+
+    ours: Any = heard_async if inspect.iscoroutinefunction(method) else heard
+    ours.ravi_original = vars(response).get(name)
+    setattr(response, name, ours)
+
+
+def _tell(after: Callable[[Any], None], response: Any) -> None:
+    try:
+        after(response)
+    except Exception as error:  # noqa: BLE001 - the response is closed, and that is all its user asked for
+        swallow("stream", error)
+
+
+def _step_aside(response: Any, name: str) -> None:
+    """Put back what stood there, unless somebody stands before us by now."""
+    own = vars(response)
+    ours = own.get(name)
+    if hasattr(ours, "ravi_original"):
+        if ours.ravi_original is None:
+            del own[name]
+        else:
+            own[name] = ours.ravi_original
+
+
+def _running(held: weakref.ref[Any] | None) -> bool:
+    iterator = None if held is None else held()
     if isinstance(iterator, GeneratorType):
         return iterator.gi_running
     return isinstance(iterator, AsyncGeneratorType) and iterator.ag_running

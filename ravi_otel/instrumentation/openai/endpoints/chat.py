@@ -74,11 +74,12 @@ def usage(found: Any) -> Usage | None:
 class ChatCollector:
     """Follow a chat stream: what names it, why it ended, and how much text came."""
 
-    __slots__ = ("_bytes", "_chunks", "_estimate", "_finish", "_first", "_usage")
+    __slots__ = ("_bytes", "_chunks", "_estimate", "_finish", "_first", "_named", "_usage")
 
     def __init__(self, input_estimate: int) -> None:
         self._estimate = input_estimate
         self._first: Any = None
+        self._named = False
         self._usage: Any = None
         self._finish: dict[int, str] = {}
         self._bytes = 0
@@ -91,8 +92,8 @@ class ChatCollector:
 
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
-        if self._first is None:
-            self._first = event
+        if not self._named:
+            self._name(event)
         found = get(event, "usage")
         if found is not None:
             self._usage = found
@@ -112,14 +113,20 @@ class ChatCollector:
         """See `Collector.reply`."""
         first = self._first
         return Reply(
-            id=text(first, "id"),
-            model=text(first, "model"),
+            id=text(first, "id") or None,
+            model=text(first, "model") or None,
             usage=usage(self._usage) or self._counted(),
             finish_reasons=tuple(self._finish[index] for index in sorted(self._finish)),
             service_tier=text(first, "service_tier"),
             system_fingerprint=text(first, "system_fingerprint"),
             answers=max(1, len(self._finish)) if first is not None else 0,
         )
+
+    def _name(self, event: Any) -> None:
+        # A chunk of prompt filter results may come first, whose id and model are empty.
+        self._named = bool(text(event, "id"))
+        if self._named or self._first is None:
+            self._first = event
 
     def _counted(self) -> Usage | None:
         if self._first is None:

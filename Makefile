@@ -1,0 +1,57 @@
+# Needs Python >= 3.11 and make. Everything else is set up in .venv at the first call, and kept in step with uv.lock.
+
+PY := .venv/bin/python
+READY := .venv/.ready
+
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+unexport VIRTUAL_ENV
+unexport PYTHONHOME
+unexport PYTHONPATH
+
+.PHONY: help demo test check format lint types layers fmt setup recordings clean FORCE
+.DEFAULT_GOAL := help
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY)  ## a support desk on a scripted model: watched, warned, and stopped at its budget
+	@$(PY) -m ravi_otel demo
+
+test: $(READY)  ## every test, on every core
+	@$(PY) -m pytest -q -n auto --maxprocesses 8
+
+check: format lint types layers  ## format, lint, types and layers
+
+format: $(READY)
+	@$(PY) -m ruff format --check .
+
+lint: $(READY)
+	@$(PY) -m ruff check .
+
+types: $(READY)
+	@$(PY) -m mypy
+	@$(PY) -m pyright --pythonpath $(PY)
+
+layers: $(READY)
+	@.venv/bin/lint-imports
+
+fmt: $(READY)  ## format, and mend what the linter can
+	@$(PY) -m ruff check --fix-only --quiet .
+	@$(PY) -m ruff format .
+
+recordings: $(READY)  ## replay recorded exchanges and print what was told against what was sent
+	@$(PY) tests/recordings/table.py
+
+setup: $(READY)  ## make .venv, nothing more
+
+clean:  ## remove all that was made here
+	rm -rf .venv .venv-oldest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An environment that was moved here with its tree, or whose Python has gone, is made anew.
+ifneq ($(shell test -x $(PY) && cat $(READY) 2>/dev/null),$(CURDIR))
+$(READY): FORCE
+endif
+
+$(READY): uv.lock pyproject.toml scripts/setup.sh
+	@sh scripts/setup.sh "$(CURDIR)"

@@ -1,0 +1,312 @@
+"""Turn a record into the lines of a tree and of a budget table, in plain words and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final, Literal
+
+from ravi_otel.hooks.records import LimitEvent, LimitReading, Spend
+from ravi_otel.local.record import Branch, Leaf, RunRecord
+from ravi_otel.local.wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
+from ravi_otel.policy.limits import NANO, ScopeKind
+
+Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
+
+FOLD_FROM: Final = 7
+"""Like siblings in a row from which on they are folded."""
+
+_SHOWN: Final = 3
+_MOST_LIMITS: Final = 30
+_MOST_SENTENCE: Final = 400
+_TROUBLE: Final[dict[str, Tone]] = {"refused": "refused", "error": "error", "stopped": "refused", "paused": "warning", "cancelled": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Hold what a line says in columns; an empty text is a thing that has no such figure."""
+
+    ms: str = ""
+    tokens_in: str = ""
+    tokens_out: str = ""
+    cost: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Be one line of the tree.
+
+    `guide` says for each level whether more follows there, own level last; `note` is a sentence below the line.
+    """
+
+    guide: tuple[bool, ...]
+    title: str
+    tone: Tone
+    figures: Figures = Figures()
+    remark: str = ""
+    remark_tone: Tone = "quiet"
+    notes: tuple[tuple[Tone, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Stand for `nodes`, like siblings that are not shown one by one."""
+
+    nodes: tuple[Branch | Leaf, ...]
+
+
+Item = Branch | Leaf | Fold
+
+
+def lines(record: RunRecord) -> Iterator[Line]:
+    """Give the tree from its roots down, like siblings folded."""
+    waiting = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
+    waiting.reverse()
+    while waiting:
+        item, guide = waiting.pop()
+        yield _line(item, guide)
+        if isinstance(item, Branch):
+            below = [(child, (*guide, more)) for child, more in _with_more(arranged(item.children))]
+            waiting.extend(reversed(below))
+
+
+def arranged(nodes: Sequence[Branch | Leaf]) -> list[Item]:
+    """Fold long runs of like nodes: the ones that spent most first, then one line for the rest."""
+    items: list[Item] = []
+    for _, run in groupby(list(nodes), key=_likeness):
+        alike = list(run)
+        shown = 1 if _is_refused(alike[0]) else _SHOWN
+        if len(alike) < FOLD_FROM:
+            items.extend(alike)
+            continue
+        ranked = sorted(alike, key=_spent, reverse=True)
+        items.extend(ranked[:shown])
+        items.append(Fold(tuple(ranked[shown:])))
+    return items
+
+
+def limits(record: RunRecord) -> list[tuple[Branch, LimitReading]]:
+    """Give every limit of every scope that was kept, the fullest first."""
+    found = [(branch, reading) for branch in record.branches() if branch.view is not None for reading in branch.view.readings()]
+    return sorted(found, key=lambda pair: (pair[1].ratio, pair[1].denied), reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Be one line of the budget table."""
+
+    scope: str
+    limit: str
+    allowed: str
+    used: str
+    held: str
+    share: str
+    events: str
+    denied: str
+    tone: Tone
+
+
+def budgets(record: RunRecord) -> tuple[list[Budget], str]:
+    """Give the table, worst first, and a sentence for what does not fit into it."""
+    found = limits(record)
+    rest = found[_MOST_LIMITS:]
+    more = f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}" if rest else ""
+    return [_budget(branch, reading) for branch, reading in found[:_MOST_LIMITS]], more
+
+
+def left_out(record: RunRecord) -> str:
+    """Say what was too much to keep; empty when all is there."""
+    missing = [f"{number:,} {what}" for what, number in record.left_out.items() if number]
+    return f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}." if missing else ""
+
+
+# -- one line -----------------------------------------------------------------------------------------------------
+
+
+def _line(item: Item, guide: tuple[bool, ...]) -> Line:
+    if isinstance(item, Fold):
+        return _fold_line(item, guide)
+    if isinstance(item, Branch):
+        return _scope_line(item, guide)
+    return _leaf_line(item, guide)
+
+
+def scope_title(branch: Branch, most: int = 80) -> str:
+    """Name a scope: `agent researcher`."""
+    facts = branch.facts
+    name = clean(facts.name, most) or (clean(facts.run_id, 8) if facts.kind is ScopeKind.RUN else "")
+    return f"{facts.kind.value} {name}".rstrip()
+
+
+def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
+    title, view = scope_title(branch), branch.view
+    notes = tuple(_event_note(event) for event in branch.events)
+    if view is None:
+        return Line(guide, title, "scope", notes=notes)
+    spend = view.spend()
+    remarks = [view.stop_reason if view.status == "stopped" and view.stop_reason else view.status] if view.status != "ok" else []
+    if spend.refused:
+        remarks.append(f"{spend.refused:,} refused")
+    tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
+    return Line(guide, title, "scope", _scope_figures(branch, spend), ", ".join(remarks), tone, notes)
+
+
+def _scope_figures(branch: Branch, spend: Spend) -> Figures:
+    calls = [leaf for leaf in _leaves(branch) if leaf.generative and leaf.sent and leaf.status != "open"]
+    rough = any(leaf.usage is not None and leaf.usage.source != "reported" for leaf in calls)
+    partly = any(leaf.usage is None for leaf in calls)
+    if not spend.requests and not calls:
+        return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
+    nano = None if spend.cost_usd is None else round(spend.cost_usd * NANO)
+    return Figures(
+        ms=milliseconds(round(spend.duration_s * NANO)),
+        tokens_in=_total(count(spend.input_tokens, estimated=rough), bool(spend.input_tokens), partly=partly),
+        tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=partly),
+        cost=_total(money(nano, estimated=rough), bool(nano), partly=partly or spend.unpriced_calls > 0),
+    )
+
+
+def _total(shown: str, known: bool, *, partly: bool) -> str:  # noqa: FBT001 - two facts of one figure
+    """Mark a sum of which a part is unknown: at least so much, or not known at all."""
+    if not partly or shown == UNKNOWN:
+        return shown
+    return f"≥{shown}" if known else UNKNOWN
+
+
+def _leaf_line(leaf: Leaf, guide: tuple[bool, ...]) -> Line:
+    remarks = [] if leaf.status == "ok" else [leaf.status]
+    if leaf.status == "error" and leaf.error_type:
+        remarks.append(clean(leaf.error_type, 40))
+    if leaf.decision == "observed":
+        remarks.append(f"past its {clean(leaf.limit_kind, 20)} limit, only observed")
+    if leaf.retries:
+        remarks.append("1 retry" if leaf.retries == 1 else f"{leaf.retries:,} retries")
+    notes = [_event_note(event) for event in leaf.events if not (leaf.refusal and event.event == "limit_exceeded")]
+    if leaf.refusal:
+        notes.append(("refused", clean(leaf.refusal, _MOST_SENTENCE)))
+    tone = _TROUBLE.get(leaf.status, "quiet")
+    return Line(guide, _leaf_title(leaf), leaf.what, leaf_figures(leaf), ", ".join(remarks), tone, tuple(notes))
+
+
+def _leaf_title(leaf: Leaf) -> str:
+    return f"{clean(leaf.operation, 30)} {clean(leaf.name)}".rstrip() + (", streamed" if leaf.stream else "")
+
+
+def leaf_figures(leaf: Leaf) -> Figures:
+    """Give the figures of a call or tool; nothing was used where nothing was sent."""
+    if not leaf.sent:
+        return Figures()
+    ms = milliseconds(leaf.duration_ns)
+    if not leaf.generative:
+        return Figures(ms=ms)
+    usage = leaf.usage
+    if usage is None:
+        return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
+    rough = usage.source != "reported"
+    cost = money(leaf.cost_nano, estimated=rough)
+    return Figures(ms, count(usage.input_tokens, estimated=rough), count(usage.output_tokens, estimated=rough), cost)
+
+
+def _event_note(event: LimitEvent) -> tuple[Tone, str]:
+    kind, used, of = clean(event.limit_kind, 30), amount(event.limit_kind, event.used), amount(event.limit_kind, event.threshold)
+    place = f"{event.scope.value} {clean(event.scope_name)}".rstrip()
+    if event.event == "limit_nearing":
+        return "warning", f"{percent(event.ratio)} of the {kind} of {place}: {used} of {of}"
+    return "refused", f"{kind} of {place} exceeded: {used} of {of}"
+
+
+# -- folding ------------------------------------------------------------------------------------------------------
+
+
+def _likeness(node: Branch | Leaf) -> object:
+    if isinstance(node, Branch):
+        return (node.facts.kind, node.facts.name, None if node.view is None else node.view.status) if not node.events else id(node)
+    if node.events and not node.refusal:
+        return id(node)
+    return (node.what, node.operation, node.name, node.stream, node.status, node.limit_kind, node.error_type)
+
+
+def _is_refused(node: Branch | Leaf) -> bool:
+    return isinstance(node, Leaf) and node.status == "refused"
+
+
+def _spent(node: Branch | Leaf) -> tuple[float, int, int]:
+    """Rank by cost, then tokens, then time; what is unknown comes first, since it may be anything."""
+    if isinstance(node, Leaf):
+        tokens = 0 if node.usage is None else node.usage.total_tokens
+        unknown = node.generative and node.sent and node.usage is None
+        return (float("inf") if unknown else node.cost_nano or 0, tokens, 0 if node.generative else node.duration_ns or 0)
+    spend = Spend() if node.view is None else node.view.spend()
+    return ((spend.cost_usd or 0.0) * NANO, spend.total_tokens, round(spend.duration_s * NANO))
+
+
+def _fold_line(fold: Fold, guide: tuple[bool, ...]) -> Line:
+    first, number = fold.nodes[0], len(fold.nodes)
+    if isinstance(first, Branch):
+        return Line(guide, f"… {number:,} more {scope_title(first, 40)}", "quiet")
+    what = first.status if first.status != "ok" else _leaf_title(first)
+    tone = _TROUBLE.get(first.status, "quiet")
+    return Line(guide, f"… {number:,} more {what}", tone, _sum([node for node in fold.nodes if isinstance(node, Leaf)]))
+
+
+def _sum(leaves: list[Leaf]) -> Figures:
+    if not leaves[0].sent:
+        return Figures()
+    ms = None if any(leaf.duration_ns is None for leaf in leaves) else sum(leaf.duration_ns or 0 for leaf in leaves)
+    if not leaves[0].generative:
+        return Figures(ms=milliseconds(ms))
+    usages = [leaf.usage for leaf in leaves if leaf.usage is not None]
+    rough = any(usage.source != "reported" for usage in usages)
+    partly = len(usages) < len(leaves)
+    sums = sum(usage.input_tokens for usage in usages), sum(usage.output_tokens for usage in usages)
+    costs = [leaf.cost_nano for leaf in leaves if leaf.cost_nano is not None]
+    return Figures(
+        milliseconds(ms),
+        _total(count(sums[0], estimated=rough), bool(sums[0]), partly=partly),
+        _total(count(sums[1], estimated=rough), bool(sums[1]), partly=partly),
+        _total(money(sum(costs) if costs else None, estimated=rough), bool(costs), partly=len(costs) < len(leaves)),
+    )
+
+
+# -- walking ------------------------------------------------------------------------------------------------------
+
+
+def _with_more(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
+    for at, item in enumerate(items, 1):
+        yield item, at < len(items)
+
+
+def _roots(record: RunRecord) -> list[Branch | Leaf]:
+    """Give the roots; a process that only stands around its runs is left away, its limits are in the table."""
+    found: list[Branch | Leaf] = []
+    for root in list(record.roots):
+        bare = root.facts.kind is ScopeKind.PROCESS and not root.events and not any(isinstance(node, Leaf) for node in root.children)
+        found.extend(root.children if bare else [root])
+    return found
+
+
+def _leaves(branch: Branch) -> Iterator[Leaf]:
+    waiting: list[Branch | Leaf] = [branch]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Leaf):
+            yield node
+        else:
+            waiting.extend(node.children)
+
+
+def _budget(branch: Branch, reading: LimitReading) -> Budget:
+    limit = reading.limit
+    exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
+    return Budget(
+        scope=scope_title(branch, 40),
+        limit=clean(limit.label, 40),
+        allowed=amount(limit.kind, limit.amount),
+        used=amount(limit.kind, reading.used),
+        held=amount(limit.kind, reading.held),
+        share=percent(reading.ratio),
+        events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
+        denied=count(reading.denied),
+        tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
+    )

@@ -1,0 +1,178 @@
+"""Keep what happened in this process as a tree, up to a fixed size."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, Status, ToolRecord
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.usage import Usage
+
+MOST: Final = 5_000
+"""Nodes kept unless told otherwise."""
+
+What = Literal["scopes", "calls", "tools", "events"]
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """Be one model call or one tool call.
+
+    `sent` is False for what was refused or failed before a byte left. `usage` and `cost_nano` None are unknown, where
+    something was sent and `generative`. `refusal` is our own sentence; what others' errors say may quote a prompt and
+    is not kept, only `error_type`.
+    """
+
+    what: Literal["call", "tool"]
+    name: str | None
+    operation: str
+    started_ns: int
+    stream: bool = False
+    generative: bool = False
+    status: Status = "open"
+    duration_ns: int | None = None
+    sent: bool = True
+    usage: Usage | None = None
+    cost_nano: int | None = None
+    cost_source: str | None = None
+    retries: int = 0
+    decision: str | None = None
+    error_type: str | None = None
+    limit_kind: str | None = None
+    limit_scope: str | None = None
+    reason: str | None = None
+    refusal: str | None = None
+    events: list[LimitEvent] = field(default_factory=list[LimitEvent])
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """Be one scope; `view` reads its counters and limits live, and is None for a scope that was open before we listened."""
+
+    facts: ScopeFacts
+    view: ScopeView | None
+    children: list[Branch | Leaf] = field(default_factory=list["Branch | Leaf"])
+    events: list[LimitEvent] = field(default_factory=list[LimitEvent])
+
+
+class RunRecord(Listener):
+    """Listen, and keep the first `most` runs, agents, blocks, calls, tools and limit events; the rest is counted.
+
+    Attach it with `instrument().listen(record)`; `report.render` shows it. Safe from any thread; read it at any time.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._size = 0
+        self._branches: dict[str, Branch] = {}
+        self.roots: list[Branch] = []
+        self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def branches(self) -> Iterator[Branch]:
+        """Give every scope that was kept, outer ones first."""
+        with self._lock:
+            kept = list(self._branches.values())
+        yield from kept
+
+    # -- what is told ---------------------------------------------------------------------------------------------
+
+    def scope_opened(self, scope: ScopeView) -> None:
+        """Keep a scope, and the ones around it that were not told: a session, a tenant, the process."""
+        chain: list[ScopeView] = []
+        at: ScopeView | None = scope
+        with self._lock:
+            while at is not None and ((known := self._branches.get(at.facts.scope_id)) is None or known.view is None):
+                chain.append(at)
+                at = at.parent
+            for view in reversed(chain):
+                self._keep_scope(view)
+
+    def call_started(self, record: CallRecord) -> None:
+        """Keep a call that begins."""
+        call = record.call
+        leaf = Leaf("call", call.model, call.operation, record.started_ns, call.stream, call.generative)
+        self._keep_leaf(record, leaf, "calls")
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Write down how it ended."""
+        leaf = record.marks.pop(self, None)
+        if not isinstance(leaf, Leaf):
+            return
+        _write_end(leaf, record)
+        reply = record.reply
+        leaf.name = (None if reply is None else reply.model) or leaf.name
+        leaf.usage, leaf.cost_nano, leaf.cost_source = record.usage, record.cost_nano, record.cost_source
+        leaf.retries = len(record.retries)
+        # The runtime reads a reply, if only an empty one, for whatever was sent.
+        leaf.sent = record.status != "refused" and reply is not None
+
+    def tool_started(self, record: ToolRecord) -> None:
+        """Keep a tool call that begins."""
+        self._keep_leaf(record, Leaf("tool", record.name, "tool", record.started_ns), "tools")
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Write down how it ended."""
+        leaf = record.marks.pop(self, None)
+        if isinstance(leaf, Leaf):
+            _write_end(leaf, record)
+
+    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
+        """Keep a limit event with the operation that brought it about, else with the scope that owns the limit."""
+        with self._lock:
+            leaf = None if at is None else at.marks.get(self)
+            place = leaf if isinstance(leaf, Leaf) else self._branches.get(event.scope_id)
+            if place is not None and self._room("events"):
+                place.events.append(event)
+
+    # -- keeping, under the lock ----------------------------------------------------------------------------------
+
+    def _room(self, what: What) -> bool:
+        if self._size >= self._most:
+            self.left_out[what] += 1
+            return False
+        self._size += 1
+        return True
+
+    def _keep_scope(self, view: ScopeView) -> None:
+        known = self._branches.get(view.facts.scope_id)
+        if known is not None:
+            known.view = view
+        elif self._room("scopes"):
+            parent = view.parent
+            self._hang(Branch(view.facts, view), None if parent is None else self._branches.get(parent.facts.scope_id))
+
+    def _hang(self, branch: Branch, parent: Branch | None) -> None:
+        self._branches[branch.facts.scope_id] = branch
+        (self.roots if parent is None else parent.children).append(branch)
+
+    def _keep_leaf(self, record: CallRecord | ToolRecord, leaf: Leaf, what: What) -> None:
+        facts = record.facts
+        with self._lock:
+            if facts.scope_id not in self._branches and self._size < self._most:
+                self._size += 1
+                self._hang(Branch(facts, None), None)
+            branch = self._branches.get(facts.scope_id)
+            if branch is None:
+                self.left_out[what] += 1
+            elif self._room(what):
+                branch.children.append(leaf)
+                record.marks[self] = leaf
+
+
+def _write_end(leaf: Leaf, record: CallRecord | ToolRecord) -> None:
+    leaf.status, leaf.duration_ns = record.status, record.duration_ns
+    leaf.decision, leaf.error_type = record.decision, record.error_type
+    leaf.limit_kind, leaf.reason = record.limit_kind, record.limit_reason
+    leaf.limit_scope = None if record.limit_scope is None else record.limit_scope.value
+    leaf.sent = record.status != "refused"
+    if record.status == "refused" and isinstance(record.error, RaviError):
+        leaf.refusal = str(record.error)

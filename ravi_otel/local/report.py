@@ -1,0 +1,186 @@
+"""Show a record on a terminal: the run as a tree, and its budgets worst first. The only file that knows `rich`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from typing import IO, Final
+
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ravi_otel.local import outline
+from ravi_otel.local.outline import Budget, Figures, Line, Tone
+from ravi_otel.local.record import RunRecord
+from ravi_otel.local.wording import plain
+
+_STYLES: Final[dict[Tone, str]] = {
+    "scope": "bold",
+    "call": "",
+    "tool": "cyan",
+    "quiet": "dim",
+    "warning": "yellow",
+    "refused": "red",
+    "error": "magenta",
+}
+_HEADS: Final = ("ms", "tokens in", "tokens out", "cost")
+_SHORT_HEADS: Final = ("ms", "in", "out", "cost")
+_LEAST_NAME: Final = 34
+_LEAST_TABLE: Final = 72
+_MOST_GUIDE: Final = 0.4
+"""The part of a line that guides may take; a deeper tree is shown flat from there on."""
+
+
+def console(stream: IO[str] | None = None, *, width: int | None = None) -> Console:
+    """Make a console for `stream` (standard output unless given): colours on a terminal only, and none with NO_COLOR."""
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def render(record: RunRecord, to: Console) -> None:
+    """Print the tree, the budget table, and what did not fit."""
+    lines = list(outline.lines(record))
+    if lines:
+        _Tree(to, lines).print()
+    else:
+        _print(to, Text("Nothing was recorded.", "dim"))
+    budgets, more = outline.budgets(record)
+    if budgets:
+        to.print()
+        _print_budgets(to, budgets, more)
+    missing = outline.left_out(record)
+    if missing:
+        to.print()
+        _print(to, Text(missing, "yellow"), wrap=True)
+
+
+def _print(to: Console, text: Text, *, wrap: bool = False) -> None:
+    ascii_only = to.options.ascii_only
+    if ascii_only:
+        text.plain = plain(text.plain)
+    to.print(text, no_wrap=not wrap, overflow="fold" if wrap else "crop" if ascii_only else "ellipsis")
+
+
+# -- the tree -----------------------------------------------------------------------------------------------------
+
+
+class _Tree:
+    """Lay lines out: names at the left, figures in columns at the right, or below the name where there is no room."""
+
+    def __init__(self, to: Console, lines: list[Line]) -> None:
+        self._to = to
+        self._lines = lines
+        self._deepest = max(1, int(to.width * _MOST_GUIDE) // 3)
+        self._blank, self._pass, self._turn, self._end = ("   ", "|  ", "|- ", "`- ") if to.options.ascii_only else ("   ", "│  ", "├─ ", "└─ ")
+        self._heads, self._widths = self._columns(_HEADS)
+        if to.width - self._block < _LEAST_NAME:
+            self._heads, self._widths = self._columns(_SHORT_HEADS)
+        self._wide = to.width - self._block >= _LEAST_NAME
+
+    def _columns(self, heads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        cells = [astuple(line.figures) for line in self._lines]
+        self._widths = tuple(max(len(head), *(len(row[at]) for row in cells)) for at, head in enumerate(heads))
+        return heads, self._widths
+
+    @property
+    def _block(self) -> int:
+        return sum(self._widths) + 2 * len(self._widths)
+
+    def print(self) -> None:
+        if self._wide:
+            _print(self._to, Text(" " * (self._to.width - self._block) + self._figures(self._heads), "dim"))
+        for line in self._lines:
+            for text in self._texts(line):
+                _print(self._to, text)
+
+    def _texts(self, line: Line) -> Iterator[Text]:
+        before, below = self._guides(line.guide)
+        room = self._to.width - (self._block if self._wide else 0) - cell_len(before)
+        yield self._title(line, before, room)
+        if not self._wide:
+            short = _short(line.figures)
+            if short:
+                yield Text.assemble((below, "dim"), (f" {short}", "dim"))
+        for tone, note in line.notes:
+            yield from self._note(below, tone, note)
+
+    def _title(self, line: Line, before: str, room: int) -> Text:
+        remark = f"  {line.remark}" if line.remark else ""
+        title = line.title
+        if cell_len(title) + cell_len(remark) > room:
+            title = _cut(title, max(room - cell_len(remark), min(12, room)))
+            remark = _cut(remark, room - cell_len(title))
+        text = Text.assemble((before, "dim"), (title, _STYLES[line.tone]), (remark, _STYLES[line.remark_tone]))
+        if self._wide:
+            text.append(" " * (room - cell_len(title) - cell_len(remark)))
+            text.append(self._figures(astuple(line.figures)), "dim" if line.tone == "quiet" else "")
+        return text
+
+    def _figures(self, cells: tuple[str, ...]) -> str:
+        return "".join(f"  {cell:>{width}}" for cell, width in zip(cells, self._widths, strict=True))
+
+    def _note(self, below: str, tone: Tone, note: str) -> Iterator[Text]:
+        room = max(10, self._to.width - cell_len(below) - 3)
+        mark = "! " if tone == "warning" else "x "
+        for at, part in enumerate(Text(note).wrap(self._to, room)):
+            yield Text.assemble((below, "dim"), (f" {mark if at == 0 else '  '}{part.plain.rstrip()}", _STYLES[tone]))
+
+    def _guides(self, guide: tuple[bool, ...]) -> tuple[str, str]:
+        """Give what stands before a line, and before what is below it."""
+        if len(guide) == 1:
+            return "", ""
+        inner, more = guide[1:-1], guide[-1]
+        if len(inner) >= self._deepest:
+            flat = f"{self._blank * self._deepest}{len(guide) - 1}: "
+            return flat, " " * len(flat)
+        around = "".join(self._pass if goes_on else self._blank for goes_on in inner)
+        return around + (self._turn if more else self._end), around + (self._pass if more else self._blank)
+
+
+def _short(figures: Figures) -> str:
+    """Write the figures as one phrase: `12 ms · 210 in · 80 out · $0.0002`."""
+    named = ((figures.ms, "{} ms"), (figures.tokens_in, "{} in"), (figures.tokens_out, "{} out"), (figures.cost, "{}"))
+    return " · ".join(form.format(shown) for shown, form in named if shown)
+
+
+def _cut(text: str, width: int) -> str:
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1)}…" if width > 1 else ""
+
+
+# -- the budgets --------------------------------------------------------------------------------------------------
+
+
+def _print_budgets(to: Console, budgets: list[Budget], more: str) -> None:
+    if to.width < _LEAST_TABLE:
+        for budget in budgets:
+            _print(to, Text(f"{budget.scope}: {budget.limit}", _STYLES[budget.tone]), wrap=True)
+            _print(to, Text(_phrase(budget)), wrap=True)
+    else:
+        to.print(_table(to, budgets))
+    if more:
+        _print(to, Text(more, "dim"))
+
+
+def _phrase(budget: Budget) -> str:
+    parts = [f"{budget.used} of {budget.allowed}", budget.share, f"{budget.held} held", budget.events, f"{budget.denied} denied"]
+    return "  " + " · ".join(part for part in parts if part)
+
+
+def _table(to: Console, budgets: list[Budget]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, expand=False)
+    table.add_column("budget of", overflow="ellipsis", no_wrap=True, ratio=None)
+    table.add_column("counts", overflow="ellipsis", no_wrap=True)
+    for head in ("limit", "used", "held", "%"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("events", overflow="fold")
+    table.add_column("denied", justify="right", no_wrap=True)
+    ascii_only = to.options.ascii_only
+    for budget in budgets:
+        cells = (budget.scope, budget.limit, budget.allowed, budget.used, budget.held, budget.share.removesuffix(" %"), budget.events, budget.denied)
+        style = "" if budget.tone == "quiet" else _STYLES[budget.tone]
+        table.add_row(*(Text(plain(cell) if ascii_only else cell, style) for cell in cells))
+    return table

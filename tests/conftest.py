@@ -1,0 +1,63 @@
+"""Every test starts in a clean environment, raises our own bugs, and leaves the process as it found it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import openai._base_client as openai_client
+import pytest
+from opentelemetry import context as otel_context
+
+import ravi_otel
+from ravi_otel import _current
+from ravi_otel.runtime.state import STATE
+
+OURS = {"RAVI_LONG"}
+"""Variables a developer sets for the tests themselves; all others that could change what a test sees are taken away."""
+
+WRAPPED: list[tuple[type, str]] = [
+    (openai_client.SyncAPIClient, "request"),
+    (openai_client.AsyncAPIClient, "request"),
+    (openai_client.BaseClient, "_build_request"),
+    (openai_client.BaseClient, "_calculate_retry_timeout"),
+    (threading.Thread, "start"),
+    (ThreadPoolExecutor, "submit"),
+]
+ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
+
+for _name in [name for name in os.environ if name.startswith(("OTEL_", "OPENAI_", "AZURE_OPENAI_", "RAVI_")) and name not in OURS]:
+    del os.environ[_name]
+os.environ["RAVI_RAISE_BUGS"] = "1"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _process_as_it_was() -> Iterator[None]:
+    yield
+    ravi_otel.uninstrument()
+    left = _left_behind()
+    assert not left, f"the test left behind: {', '.join(left)}"
+
+
+def _left_behind() -> list[str]:
+    """Name what is not as it was, and mend it, so that one leaking test does not fail those after it."""
+    left: list[str] = []
+    for (owner, name), original in zip(WRAPPED, ORIGINALS, strict=True):
+        if owner.__dict__[name] is not original:
+            left.append(f"a wrapped {owner.__name__}.{name}")
+            setattr(owner, name, original)
+    if _current.leaf() is not None:
+        left.append("a current scope")
+        otel_context.attach(otel_context.Context())
+    if STATE.top_runs:
+        left.append(f"{len(STATE.top_runs)} open run(s)")
+        STATE.top_runs.clear()
+    return left

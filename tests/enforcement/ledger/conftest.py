@@ -1,0 +1,94 @@
+"""Every ledger there is, and a desk to ask it from: one contract for all of them."""
+
+import itertools
+import uuid
+
+import pytest
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.contract import Account, Grant, Line, Reservation
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+
+LEDGERS = {"memory": MemoryLedger}
+
+
+class Desk:
+    """Make accounts, and ask the ledger for them in a few words."""
+
+    def __init__(self, ledger):
+        self.ledger = ledger
+        self._ops = itertools.count(1)
+
+    @staticmethod
+    def account(kind, value, scope="run", *, observe=False, used=0, **limit):
+        facts = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind(scope))
+        return Account(Limit(kind=kind, value=value, **limit), facts, origin="the limit", observe=observe, used=used)
+
+    def tokens(self, value, scope="run", **more):
+        return self.account(Kind.TOKENS, value, scope, **more)
+
+    def requests(self, value, scope="run", **more):
+        return self.account(Kind.REQUESTS, value, scope, **more)
+
+    def op(self):
+        return f"op-{next(self._ops)}"
+
+    def request(self, *asks, op=None, owner=None, patience=0.0, **more):
+        lines = [Line(account, want, rest[0] if rest else want) for account, want, *rest in asks]
+        return Reservation(op or self.op(), lines, {}, owner, patience, **more)
+
+    def flow(self, *asks, **more):
+        return self.ledger.reserve(self.request(*asks, **more))
+
+    def ask(self, *asks, **more):
+        return run_sync(self.flow(*asks, **more))
+
+    def take(self, *asks, **more):
+        answer = self.ask(*asks, **more)
+        assert isinstance(answer, Grant), answer
+        return answer
+
+    def settle(self, op, actual=None):
+        return run_sync(self.ledger.settle(op if isinstance(op, str) else op.op_id, actual))
+
+    def release(self, op):
+        run_sync(self.ledger.release(op if isinstance(op, str) else op.op_id))
+
+    def retune(self, account, value):
+        run_sync(self.ledger.retune(account, value))
+
+    def spend(self, account, amount):
+        """Use up so much in one whole operation."""
+        return self.settle(self.take((account, amount)), {account.limit.kind: amount})
+
+
+@pytest.fixture(autouse=True)
+def _bugs_raise(monkeypatch):
+    monkeypatch.setenv("RAVI_RAISE_BUGS", "1")
+
+
+@pytest.fixture(params=list(LEDGERS))
+def ledger(request):
+    return LEDGERS[request.param]()
+
+
+@pytest.fixture(params=list(LEDGERS))
+def new_ledger(request):
+    return LEDGERS[request.param]
+
+
+@pytest.fixture
+def desk(ledger):
+    return Desk(ledger)
+
+
+@pytest.fixture
+def new_desk(new_ledger):
+    return lambda: Desk(new_ledger())
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"

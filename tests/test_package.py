@@ -1,0 +1,122 @@
+"""The front door: what it exports, what it says, what it costs to open."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import ravi_otel
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ["enforcement", "errors", "hooks", "policy", "testing"]
+"""The subpackages users import from."""
+
+SLOW_OR_OPTIONAL = ["click", "genai_prices", "openai", "opentelemetry.exporter", "opentelemetry.sdk", "pydantic", "rich", "uvicorn"]
+
+
+def run_python(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+
+
+def documented(thing: object) -> bool:
+    """Tell whether `thing` says itself what it is: a class by its own docstring, not one it inherits."""
+    text = thing.__dict__.get("__doc__") if inspect.isclass(thing) else getattr(thing, "__doc__", None)
+    return bool(text and text.strip())
+
+
+@pytest.mark.parametrize("room", ["", *ROOMS])
+def test_all_is_sorted_complete_and_without_doubles(room):
+    module = importlib.import_module(f"ravi_otel.{room}".rstrip("."))
+    assert list(module.__all__) == sorted(set(module.__all__))
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_the_front_door_lets_nothing_out_by_accident():
+    strays = {
+        name
+        for name, value in vars(ravi_otel).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name not in ravi_otel.__all__
+    }
+    assert strays == set()
+
+
+@pytest.mark.parametrize("name", [name for name in ravi_otel.__all__ if name != "__version__"])
+def test_every_public_name_is_documented(name):
+    assert documented(getattr(ravi_otel, name))
+
+
+def public_methods() -> list[tuple[str, str]]:
+    classes = {name: value for name in ravi_otel.__all__ if inspect.isclass(value := getattr(ravi_otel, name))}
+    return sorted(
+        (name, attribute)
+        for name, cls in classes.items()
+        for attribute, value in vars(cls).items()
+        if not attribute.startswith("_") and (inspect.isroutine(value) or isinstance(value, property))
+    )
+
+
+@pytest.mark.parametrize(("name", "method"), public_methods())
+def test_every_public_method_is_documented(name, method):
+    assert documented(inspect.getattr_static(getattr(ravi_otel, name), method))
+
+
+def test_the_errors_of_the_front_door_are_those_of_the_errors_module():
+    errors = {name for name in ravi_otel.__all__ if inspect.isclass(value := getattr(ravi_otel, name)) and issubclass(value, Exception)}
+    assert {getattr(ravi_otel, name).__module__ for name in errors} == {"ravi_otel.errors"}
+
+
+@pytest.fixture(scope="module")
+def imported() -> set[str]:
+    return set(run_python("import ravi_otel, sys; print(*sorted(sys.modules))", "-W", "error").stdout.split())
+
+
+@pytest.mark.parametrize("module", SLOW_OR_OPTIONAL)
+def test_importing_the_package_does_not_import(module, imported):
+    assert [name for name in imported if name == module or name.startswith(f"{module}.")] == []
+
+
+def test_importing_the_package_starts_no_thread_and_changes_nothing_global():
+    program = """
+import logging, signal, sys, threading
+before = (threading.active_count(), logging.root.handlers[:], signal.getsignal(signal.SIGINT), sys.excepthook, threading.Thread.start)
+import ravi_otel
+after = (threading.active_count(), logging.root.handlers[:], signal.getsignal(signal.SIGINT), sys.excepthook, threading.Thread.start)
+print(before == after)
+"""
+    assert run_python(program).stdout.strip() == "True"
+
+
+def test_what_importing_costs_is_printed(capsys):
+    program = "import time; start = time.perf_counter(); import ravi_otel; print((time.perf_counter() - start) * 1000)"
+    fastest = min(float(run_python(program).stdout) for _ in range(3))
+    with capsys.disabled():
+        print(f"\nimport ravi_otel: {fastest:.0f} ms (best of 3)")
+    assert fastest > 0
+
+
+def test_the_package_is_marked_as_typed():
+    assert (Path(ravi_otel.__file__).parent / "py.typed").is_file()
+
+
+def test_the_version_is_in_the_changelog_or_unreleased():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert "## [Unreleased]" in changelog
+    assert ravi_otel.__version__.split(".")[0].isdigit()
+
+
+def test_the_oldest_client_ci_tests_is_the_oldest_we_promise():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = next(dependency for dependency in project["dependencies"] if dependency.startswith("openai"))
+    assert promised == "openai>=1.66,<4"
+    assert "OLDEST_OPENAI=1.66.0" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_the_picture_of_the_errors_names_every_error():
+    errors = importlib.import_module("ravi_otel.errors")
+    assert [name for name in errors.__all__ if name not in (errors.__doc__ or "")] == []
