@@ -8,7 +8,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types layers fmt setup recordings clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -28,12 +28,16 @@ format: $(READY)
 lint: $(READY)
 	@$(PY) -m ruff check .
 
-types: $(READY)
+types: mypy pyright
+
+mypy: $(READY)
 	@$(PY) -m mypy
+
+pyright: $(READY)
 	@$(PY) -m pyright --pythonpath $(PY)
 
 layers: $(READY)
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 
 fmt: $(READY)  ## format, and mend what the linter can
 	@$(PY) -m ruff check --fix-only --quiet .

@@ -50,7 +50,6 @@ class Instrumentation:
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider)
         self._telemetry = Telemetry(self._pipeline)
         self._listeners = Listeners([self._telemetry])
-        self._listeners = Listeners([self._telemetry])
         self._openai = OpenAIInstrumentation()
         self._carrying = Carrying()
         self._on = False

@@ -16,7 +16,7 @@ import ravi_otel
 from ravi_otel import _current
 from ravi_otel.runtime.state import STATE
 
-OURS = {"RAVI_LONG"}
+OURS = {"RAVI_LONG", "RAVI_RECORDINGS"}
 """Variables a developer sets for the tests themselves; all others that could change what a test sees are taken away."""
 
 WRAPPED: list[tuple[type, str]] = [

@@ -14,8 +14,8 @@ import pytest
 import ravi_otel
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["enforcement", "errors", "hooks", "policy", "testing"]
-"""The subpackages users import from."""
+ROOMS = ["enforcement", "hooks", "policy", "pricing", "testing"]
+"""The subpackages users import from that have a front door of their own."""
 
 SLOW_OR_OPTIONAL = ["click", "genai_prices", "openai", "opentelemetry.exporter", "opentelemetry.sdk", "pydantic", "rich", "uvicorn"]
 
@@ -104,10 +104,8 @@ def test_the_package_is_marked_as_typed():
     assert (Path(ravi_otel.__file__).parent / "py.typed").is_file()
 
 
-def test_the_version_is_in_the_changelog_or_unreleased():
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert "## [Unreleased]" in changelog
-    assert ravi_otel.__version__.split(".")[0].isdigit()
+def test_the_changelog_has_a_place_for_the_next_line():
+    assert "\n## [Unreleased]\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_the_oldest_client_ci_tests_is_the_oldest_we_promise():
@@ -119,4 +117,6 @@ def test_the_oldest_client_ci_tests_is_the_oldest_we_promise():
 
 def test_the_picture_of_the_errors_names_every_error():
     errors = importlib.import_module("ravi_otel.errors")
-    assert [name for name in errors.__all__ if name not in (errors.__doc__ or "")] == []
+    raised = [name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)]
+    assert [name for name in raised if name not in (errors.__doc__ or "")] == []
+    assert len(raised) > 1

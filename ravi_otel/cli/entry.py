@@ -8,7 +8,7 @@ import click
 
 from ravi_otel import __version__
 from ravi_otel.cli.demo import demo
-from ravi_otel.errors import RaviError
+from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
 
 NAME = "ravi-otel"
 
@@ -20,14 +20,16 @@ class _BadInput(click.ClickException):
 
 
 class Commands(click.Group):
-    """Show errors of ours as one sentence on standard error, with exit code 2."""
+    """Show errors of ours as one sentence on standard error; exit with 2 for what must be set or written otherwise, else 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except RaviError as error:
+        except (ConfigurationError, MissingExtraError) as error:
             raise _BadInput(str(error)) from error
+        except RaviError as error:
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

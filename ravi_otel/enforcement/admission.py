@@ -65,7 +65,8 @@ def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:
         return None
     if kind == Kind.TOKENS:
         spare = 1 if call.turn else 0
-        return Line(account, max(expected.input_tokens + expected.output_tokens, spare), expected.input_tokens + spare)
+        least = max(expected.input_tokens + spare, 1)
+        return Line(account, max(expected.input_tokens + expected.output_tokens, least), least)
     if kind == Kind.REQUESTS:
         return Line(account, 1, 1)
     if kind == Kind.TURNS:
@@ -73,7 +74,8 @@ def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     if kind == Kind.COST:
         return _cost_line(account, call, expected)
     if kind == Kind.INPUT_TOKENS:
-        return Line(account, expected.input_tokens, max(1, expected.input_tokens))
+        least = max(expected.input_tokens, 1)
+        return Line(account, least, least)
     if kind == Kind.OUTPUT_TOKENS:
         return Line(account, max(expected.output_tokens, 1), 1) if call.turn else None
     if kind == Kind.MESSAGES:
@@ -84,7 +86,7 @@ def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:
 def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     if expected.cost is None or expected.least_cost is None:
         if account.limit.on_unpriced == "warn" or account.observe:
-            return None
+            return Line(account, 0, 0)  # let through while there is anything left; a price that comes with the answer is charged
         raise owned(unpriced(account, call.provider, call.model), account)
     least = expected.least_cost
     # A model that costs nothing passes an empty purse; any other needs at least what its request costs.

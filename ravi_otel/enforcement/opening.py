@@ -12,11 +12,11 @@ from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import Admission, Kind, Limit, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
@@ -60,17 +60,18 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     Raises ConfigurationError for limits that have no scope to belong to, SpawnDeniedError when no slot is left, and
     BudgetExhaustedError past a depth limit; then nothing was opened.
     """
+    also: tuple[Scope, ...] = ()
     if ask.kind is ScopeKind.RUN:
-        parent = _join(engine, parent, ScopeKind.TENANT, ask.tenant_id)
-        parent = _join(engine, parent, ScopeKind.SESSION, ask.session_id)
-    scope = _make(engine, parent, ask)
+        parent, also = _joined(engine, parent, ask)
+    scope = _make(engine, parent, ask, also)
     tracker = scope.tracker
     budget = None if tracker is None else tracker.budget
     used = (0, 0, 0) if tracker is None else tracker.bind(scope)
     try:
         _declare(scope, ask.limits, ask.origins)
-        if budget is not None:
-            _declare_budget(scope, budget, used, "ExecutionTracker" if isinstance(ask.budget, ExecutionTracker) else "ExecutionBudget")
+        if tracker is not None and budget is not None:
+            title = "ExecutionTracker" if isinstance(ask.budget, ExecutionTracker) else "ExecutionBudget"
+            tracker.follow(_declare_budget(scope, budget, used, title))
         _inherit(scope)
         if ask.kind is ScopeKind.AGENT:
             _enter_agent(scope, ask)
@@ -95,7 +96,7 @@ def close_scope(scope: Scope, error: BaseException | None) -> bool:
 # -- who it is ----------------------------------------------------------------------------------------------------
 
 
-def _make(engine: Engine, parent: Scope, ask: Opening) -> Scope:
+def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
     facts = _facts(parent.facts, ask)
     tracker: ExecutionTracker | None = None
     if isinstance(ask.budget, ExecutionTracker):
@@ -104,10 +105,10 @@ def _make(engine: Engine, parent: Scope, ask: Opening) -> Scope:
         tracker = ExecutionTracker.from_budget(ask.budget or _inherited_budget(parent, ask))
     spawn = cancellation = None
     if ask.kind is ScopeKind.RUN:
-        spawn = SpawnTracker(_spawn_budget(ask), run_id=facts.run_id, on_event=engine.listeners.spawn_event)
+        spawn = SpawnTracker(_spawn_budget(ask, observe=engine.observe), run_id=facts.run_id, on_event=engine.listeners.spawn_event)
         outer = parent.cancellation
         cancellation = CancellationToken() if outer is None else outer.child()
-    return Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker)
+    return Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also)
 
 
 def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
@@ -156,9 +157,11 @@ def _inherited_budget(parent: Scope, ask: Opening) -> ExecutionBudget:
     return ExecutionBudget()
 
 
-def _spawn_budget(ask: Opening) -> SpawnBudget:
-    caps = [limit.value for limit in ask.limits if limit.kind == Kind.AGENTS and limit.scope in (None, ScopeKind.RUN)]
+def _spawn_budget(ask: Opening, *, observe: bool) -> SpawnBudget:
+    caps = [limit.value for limit in ask.limits if limit.kind == Kind.AGENTS and limit.on_exceed is not Outcome.OBSERVE]
     budget = ask.spawn_budget or UNLIMITED_AGENTS
+    if observe:  # nobody is paused for a slot that is given anyway
+        budget = SpawnBudget(budget.max_agents, allow_preempt=False)
     if not caps:
         return budget
     least = min([budget.max_agents, *caps])
@@ -167,14 +170,31 @@ def _spawn_budget(ask: Opening) -> SpawnBudget:
     return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt)
 
 
-def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str | None) -> Scope:
-    if name is None:
-        return parent
+def _joined(engine: Engine, parent: Scope, ask: Opening) -> tuple[Scope, tuple[Scope, ...]]:
+    """Join the tenant and the session a run names; give what to open it under, and what else it is charged to.
+
+    They outlive whatever work they were first named in, so they stand under the process. A run inside other work stays
+    under that work and is charged to them besides.
+    """
+    *_, root = parent.upwards()
+    shared: list[Scope] = []
+    tenant_id = ask.tenant_id or (parent.facts.tenant_id if ask.session_id else None)
+    if tenant_id is not None:
+        shared.append(_join(engine, root, ScopeKind.TENANT, tenant_id))
+    if ask.session_id is not None:
+        shared.append(_join(engine, shared[-1] if shared else root, ScopeKind.SESSION, ask.session_id))
+    if parent is root:
+        return (shared[-1] if shared else root), ()
+    around = set(parent.upwards())
+    return parent, tuple(scope for scope in reversed(shared) if scope not in around)
+
+
+def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
     tenant_id = name if kind is ScopeKind.TENANT else parent.facts.tenant_id
     session_id = name if kind is ScopeKind.SESSION else None
     facts = ScopeFacts(uuid.uuid4().hex, kind, name=name, tenant_id=tenant_id, session_id=session_id)
     made = Scope(engine, facts, parent)
-    scope = engine.join((f"{kind}:{tenant_id}", name), made)
+    scope = engine.join((f"{kind}:{tenant_id!r}", name), made)
     if scope is made:
         _inherit(scope)
     return scope
@@ -185,7 +205,7 @@ def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str | None) -> S
 
 def _declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str]) -> None:
     for index, limit in enumerate(limits):
-        _refuse_unbuilt(limit)
+        _refuse_unbuilt(scope, limit)
         origin = origins.get(index) or format_limit(limit)
         if limit.scope is None or limit.scope is scope.facts.kind:
             _allow(scope, limit, origin)
@@ -209,12 +229,16 @@ def _enclosing(scope: Scope, limit: Limit) -> Scope:
     )
 
 
-def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> None:
+def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
     engine = scope.engine
-    scope.allow(Account(limit, scope.facts, origin=origin, used=used, observe=engine.observe, admission=engine.admission))
+    account = Account(limit, scope.facts, origin=origin, used=used, observe=engine.observe, admission=engine.admission)
+    scope.allow(account)
+    return account
 
 
-def _refuse_unbuilt(limit: Limit) -> None:
+def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
+    if limit.kind == Kind.AGENTS and (scope.facts.kind is not ScopeKind.RUN or limit.scope not in (None, ScopeKind.RUN)):
+        raise ConfigurationError(f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), without a prefix.")
     if limit.per is not None:
         raise ConfigurationError(
             f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks."
@@ -236,16 +260,18 @@ def _inherit(scope: Scope) -> None:
                 _allow(scope, limit, origin)
 
 
-def _declare_budget(scope: Scope, budget: ExecutionBudget, used: tuple[int, int, int], title: str) -> None:
+def _declare_budget(scope: Scope, budget: ExecutionBudget, used: tuple[int, int, int], title: str) -> list[Account]:
     tokens, cost, turns = used
+    accounts: list[Account] = []
     if budget.max_tokens is not None:
-        _allow(scope, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
+        accounts.append(_allow(scope, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens))
     if budget.max_cost_usd is not None:
-        _allow(scope, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
+        accounts.append(_allow(scope, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost))
     if budget.max_turns is not None:
-        _allow(scope, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
+        accounts.append(_allow(scope, turn_limit(budget.max_turns), f"{title}.max_turns", turns))
     if budget.deadline_s is not None:
         _allow(scope, time_limit(budget.deadline_s), f"{title}.deadline_s")
+    return accounts
 
 
 # -- which slot it takes ------------------------------------------------------------------------------------------
@@ -259,4 +285,8 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
     if scope.spawn is not None:
         if facts.agent_id is None:
             raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
-        scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)
+        try:
+            scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)
+        except SpawnDeniedError:
+            if not scope.engine.observe:
+                raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ravi_otel.enforcement.ledger.contract import Account, Denied
+from ravi_otel.enforcement.ledger.contract import Account, Denied, Nature
 from ravi_otel.errors import BudgetContendedError, BudgetError, BudgetExhaustedError, DeadlineExceededError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, NANO, Kind, public_amount
@@ -57,7 +57,7 @@ def refused(denied: Denied) -> BudgetError:
         title = f"{title} of tool {named(account.limit.detail)}"
     limit, used, where = shown(kind, account.value), shown(kind, denied.used), place(account.facts)
     fields = _fields(account, denied.used, denied.held, denied.reason)
-    way_out = f"Raise {account.origin} or pass None."
+    way_out = _way_out(account)
     if denied.reason == "contended":
         return BudgetContendedError(
             f"{title} contended: {shown(kind, denied.held)} of {limit} in {where} is held by calls in flight, and too little came free "
@@ -66,13 +66,15 @@ def refused(denied: Denied) -> BudgetError:
         )
     if denied.reason == "closed":
         return BudgetExhaustedError(f"{title}: {where} was closed. Open another one.", **fields)
-    if denied.reason == "too_large":
+    if denied.reason == "too_large" and account.nature is not Nature.LEVEL:
         return BudgetExhaustedError(
             f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > {limit} in {where}. "
             f"Send less, or raise {account.origin}.",
             **fields,
         )
     past = f"{used} + {shown(kind, denied.minimum)}" if denied.used <= account.value and denied.minimum else used
+    if account.nature is Nature.LEVEL:  # a height, not a sum
+        past = shown(kind, denied.minimum)
     if denied.reason == "draining" and denied.used <= account.value:
         past = f"{used} used, draining after a refusal,"
         return BudgetExhaustedError(f"{title} exceeded: {past} of {limit} in {where}. {way_out}", **fields)
@@ -94,9 +96,14 @@ def late(account: Account) -> DeadlineExceededError:
     elapsed = shown(account.limit.kind, account.used)
     return DeadlineExceededError(
         f"deadline exceeded: {elapsed} > {shown(account.limit.kind, account.value)} in {place(account.facts)}. "
-        f"Raise {account.origin} or pass None.",
+        + _way_out(account),
         **_fields(account, account.used, 0, "deadline"),
     )
+
+
+def _way_out(account: Account) -> str:
+    instead = "pass None" if account.origin.startswith("Execution") else "leave it out"
+    return f"Raise {account.origin} or {instead}."
 
 
 def _fields(account: Account, used: int, held: int, reason: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ravi_otel._flow import run_sync
@@ -14,6 +14,7 @@ from ravi_otel.enforcement.ledger.contract import Account, Denied, Line, Nature,
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts
 from ravi_otel.errors import AgentPausedError, BudgetExhaustedError, ConfigurationError
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
+from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind, public_amount
 from ravi_otel.policy.meta import CancellationToken
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.tab import ExecutionTracker
 
 _generation = 0
+_NANO_KINDS = frozenset({Kind.COST, Kind.TIME, Kind.WORKING})
 _JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 
 
@@ -58,10 +60,12 @@ class Scope:
         spawn: SpawnTracker | None = None,
         tracker: ExecutionTracker | None = None,
         lease: Lease | None = None,
+        also: tuple[Scope, ...] = (),
     ) -> None:
         self.engine = engine
         self.facts = facts
         self.parent = parent
+        self.also = also
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
@@ -75,6 +79,7 @@ class Scope:
         self.stop_reason: str | None = None
         self.error: BaseException | None = None
         self.closed = False
+        self._stops: dict[object, Callable[[], object]] = {}
         self._generation = _generation
         self._revision = -1
         self._chain: tuple[Account, ...] = ()
@@ -102,10 +107,11 @@ class Scope:
         return self.facts.supervision
 
     def upwards(self) -> Iterator[Scope]:
-        """Walk from here to the root."""
+        """Walk from here to the root; `also` are the session and tenant that a run inside other work has joined."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
+            yield from scope.also
             scope = scope.parent
 
     def charged(self) -> list[Scope]:
@@ -156,14 +162,13 @@ class Scope:
 
     def allow(self, account: Account) -> None:
         """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again."""
-        if self.facts.kind in _JOINED:
-            for known in self.accounts:
-                if _same(known, account):
-                    if account.value < known.value:
-                        run_sync(self.engine.ledger.retune(known, account.value))
-                    return
-        self.accounts.append(account)
-        self.engine.revision += 1
+        with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
+            known = next((one for one in self.accounts if _same(one, account)), None) if self.facts.kind in _JOINED else None
+            if known is None:
+                self.accounts.append(account)
+                self.engine.revision += 1
+        if known is not None and account.value < known.value:
+            run_sync(self.engine.ledger.retune(known, account.value))
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
         """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.
@@ -200,8 +205,7 @@ class Scope:
 
         Raises BudgetExhaustedError when it does not fit; then nothing is charged.
         """
-        if amount < 0:
-            raise ConfigurationError(f"charge({kind!r}, {amount}) must not be negative: spend is never taken back.")
+        amount = checks.count("charge(amount)", amount, way_out="spend is never taken back")
         self.reserve_now([Line(account, amount, amount) for account in self.chain if account.kind == kind])
 
     def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
@@ -238,6 +242,7 @@ class Scope:
 
     def set_limit(self, kind: str, value: int) -> None:
         """Set another value, in the kind's inner unit, on this scope's own limits of `kind`; raising arms its events again."""
+        value = checks.count("set_limit(value)", value, most=checks.MAX_NANO if kind in _NANO_KINDS else checks.MAX_COUNT)
         found = [account for account in self.accounts if account.kind == kind]
         if not found:
             have = ", ".join(sorted({account.kind for account in self.accounts})) or "none"
@@ -246,8 +251,27 @@ class Scope:
             run_sync(self.engine.ledger.retune(account, value))
 
     def close(self) -> None:
-        """Stop everything in here: the next call, tool or charge is refused."""
+        """Stop everything in here: the next call, tool or charge is refused, and calls that wait in line are let go."""
         self.closed = True
+        for wake in list(self._stops.values()):
+            wake()
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake`, from any thread, when work in here is closed or cancelled; give a function that takes it off again."""
+        key, around = object(), list(self.upwards())
+        for scope in around:
+            scope._stops[key] = wake  # noqa: SLF001 - another scope of this class
+        unsubscribe = None if self.cancellation is None else self.cancellation.subscribe(wake)
+        if any(scope.closed for scope in around):
+            wake()
+
+        def forget() -> None:
+            for scope in around:
+                scope._stops.pop(key, None)  # noqa: SLF001 - another scope of this class
+            if unsubscribe is not None:
+                unsubscribe()
+
+        return forget
 
     @property
     def duration_s(self) -> float:

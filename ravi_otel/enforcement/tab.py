@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.ledger.contract import Account
 from ravi_otel.enforcement.tally import Tally, add_counts, add_usage
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.budgets import ExecutionBudget
@@ -26,13 +28,14 @@ class ExecutionTracker:
     serves one live scope at a time and keeps what was used from one to the next.
     """
 
-    __slots__ = ("_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "budget")
+    __slots__ = ("_accounts", "_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "budget")
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = threading.Lock()
         self._scope: Scope | None = None
         self._tally: Tally | None = None
+        self._accounts: tuple[Account, ...] = ()
         self._tokens = 0
         self._cost = 0
         self._turns = 0
@@ -61,10 +64,12 @@ class ExecutionTracker:
         tally = self._tally
         if tally is None:
             return self._tokens, self._cost, self._turns
+        # A call whose use was never told is in the account, at what was held for it, and not in the tally.
+        charged = {account.kind: account.used for account in self._accounts}
         return (
-            self._tokens + tally.input_tokens + tally.output_tokens,
-            self._cost + tally.cost_nano,
-            self._turns + tally.turns,
+            max(self._tokens + tally.input_tokens + tally.output_tokens, charged.get(Kind.TOKENS, 0)),
+            max(self._cost + tally.cost_nano, charged.get(Kind.COST, 0)),
+            max(self._turns + tally.turns, charged.get(Kind.TURNS, 0)),
         )
 
     @property
@@ -123,8 +128,12 @@ class ExecutionTracker:
                     f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
             self._tokens, self._cost, self._turns = self._used()
-            self._scope, self._tally = scope, scope.tally
+            self._scope, self._tally, self._accounts = scope, scope.tally, ()
             return self._tokens, self._cost, self._turns
+
+    def follow(self, accounts: Sequence[Account]) -> None:
+        """Count at least what the ledger has charged to the accounts made for this tab's budget."""
+        self._accounts = tuple(accounts)
 
     def unbind(self, scope: Scope) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""

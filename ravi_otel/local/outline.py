@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Final, Literal
 
@@ -17,10 +17,19 @@ Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
 FOLD_FROM: Final = 7
 """Like siblings in a row from which on they are folded."""
 
+ASSUMED: Final = "assumed"
+"""The source of a price that was looked up for a provider we only guess, since its host is none we know."""
+
 _SHOWN: Final = 3
 _MOST_LIMITS: Final = 30
 _MOST_SENTENCE: Final = 400
-_TROUBLE: Final[dict[str, Tone]] = {"refused": "refused", "error": "error", "stopped": "refused", "paused": "warning", "cancelled": "warning"}
+_TROUBLE: Final[dict[str, Tone]] = {
+    "refused": "refused",
+    "error": "error",
+    "stopped": "refused",
+    "paused": "warning",
+    "cancelled": "warning",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ Item = Branch | Leaf | Fold
 
 def lines(record: RunRecord) -> Iterator[Line]:
     """Give the tree from its roots down, like siblings folded."""
-    waiting = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
+    waiting: list[tuple[Item, tuple[bool, ...]]] = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
     waiting.reverse()
     while waiting:
         item, guide = waiting.pop()
@@ -121,6 +130,13 @@ def left_out(record: RunRecord) -> str:
     return f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}." if missing else ""
 
 
+def legend(shown: Sequence[Line]) -> str:
+    """Explain the marks that are in use; empty when every figure is exact."""
+    figures = "".join("".join(astuple(line.figures)) for line in shown)
+    marks = (("~", "estimated, or priced at an assumed provider's rates"), ("≥", "at least"), (UNKNOWN, "unknown"))
+    return "   ".join(f"{mark} {meaning}" for mark, meaning in marks if mark in figures)
+
+
 # -- one line -----------------------------------------------------------------------------------------------------
 
 
@@ -154,7 +170,8 @@ def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
 
 def _scope_figures(branch: Branch, spend: Spend) -> Figures:
     calls = [leaf for leaf in _leaves(branch) if leaf.generative and leaf.sent and leaf.status != "open"]
-    rough = any(leaf.usage is not None and leaf.usage.source != "reported" for leaf in calls)
+    rough = any(_is_rough(leaf) for leaf in calls)
+    assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
     partly = any(leaf.usage is None for leaf in calls)
     if not spend.requests and not calls:
         return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
@@ -163,11 +180,11 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
         ms=milliseconds(round(spend.duration_s * NANO)),
         tokens_in=_total(count(spend.input_tokens, estimated=rough), bool(spend.input_tokens), partly=partly),
         tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=partly),
-        cost=_total(money(nano, estimated=rough), bool(nano), partly=partly or spend.unpriced_calls > 0),
+        cost=_total(money(nano, estimated=rough or assumed), bool(nano), partly=partly or spend.unpriced_calls > 0),
     )
 
 
-def _total(shown: str, known: bool, *, partly: bool) -> str:  # noqa: FBT001 - two facts of one figure
+def _total(shown: str, known: bool, *, partly: bool) -> str:
     """Mark a sum of which a part is unknown: at least so much, or not known at all."""
     if not partly or shown == UNKNOWN:
         return shown
@@ -175,7 +192,7 @@ def _total(shown: str, known: bool, *, partly: bool) -> str:  # noqa: FBT001 - t
 
 
 def _leaf_line(leaf: Leaf, guide: tuple[bool, ...]) -> Line:
-    remarks = [] if leaf.status == "ok" else [leaf.status]
+    remarks: list[str] = [] if leaf.status == "ok" else [leaf.status]
     if leaf.status == "error" and leaf.error_type:
         remarks.append(clean(leaf.error_type, 40))
     if leaf.decision == "observed":
@@ -203,9 +220,13 @@ def leaf_figures(leaf: Leaf) -> Figures:
     usage = leaf.usage
     if usage is None:
         return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
-    rough = usage.source != "reported"
-    cost = money(leaf.cost_nano, estimated=rough)
+    rough = _is_rough(leaf)
+    cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)
     return Figures(ms, count(usage.input_tokens, estimated=rough), count(usage.output_tokens, estimated=rough), cost)
+
+
+def _is_rough(leaf: Leaf) -> bool:
+    return leaf.usage is not None and leaf.usage.source != "reported"
 
 
 def _event_note(event: LimitEvent) -> tuple[Tone, str]:
@@ -257,7 +278,8 @@ def _sum(leaves: list[Leaf]) -> Figures:
     if not leaves[0].generative:
         return Figures(ms=milliseconds(ms))
     usages = [leaf.usage for leaf in leaves if leaf.usage is not None]
-    rough = any(usage.source != "reported" for usage in usages)
+    rough = any(_is_rough(leaf) for leaf in leaves)
+    assumed = any(leaf.cost_source == ASSUMED for leaf in leaves)
     partly = len(usages) < len(leaves)
     sums = sum(usage.input_tokens for usage in usages), sum(usage.output_tokens for usage in usages)
     costs = [leaf.cost_nano for leaf in leaves if leaf.cost_nano is not None]
@@ -265,7 +287,7 @@ def _sum(leaves: list[Leaf]) -> Figures:
         milliseconds(ms),
         _total(count(sums[0], estimated=rough), bool(sums[0]), partly=partly),
         _total(count(sums[1], estimated=rough), bool(sums[1]), partly=partly),
-        _total(money(sum(costs) if costs else None, estimated=rough), bool(costs), partly=len(costs) < len(leaves)),
+        _total(money(sum(costs) if costs else None, estimated=rough or assumed), bool(costs), partly=len(costs) < len(leaves)),
     )
 
 

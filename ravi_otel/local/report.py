@@ -30,6 +30,8 @@ _HEADS: Final = ("ms", "tokens in", "tokens out", "cost")
 _SHORT_HEADS: Final = ("ms", "in", "out", "cost")
 _LEAST_NAME: Final = 34
 _LEAST_TABLE: Final = 72
+_COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "denied")
+_EVENTS: Final = _COLUMNS.index("events")
 _MOST_GUIDE: Final = 0.4
 """The part of a line that guides may take; a deeper tree is shown flat from there on."""
 
@@ -44,6 +46,9 @@ def render(record: RunRecord, to: Console) -> None:
     lines = list(outline.lines(record))
     if lines:
         _Tree(to, lines).print()
+        legend = outline.legend(lines)
+        if legend:
+            _print(to, Text(legend, "dim"), wrap=True)
     else:
         _print(to, Text("Nothing was recorded.", "dim"))
     budgets, more = outline.budgets(record)
@@ -73,7 +78,9 @@ class _Tree:
         self._to = to
         self._lines = lines
         self._deepest = max(1, int(to.width * _MOST_GUIDE) // 3)
-        self._blank, self._pass, self._turn, self._end = ("   ", "|  ", "|- ", "`- ") if to.options.ascii_only else ("   ", "│  ", "├─ ", "└─ ")
+        self._blank, self._pass, self._turn, self._end = (
+            ("   ", "|  ", "|- ", "`- ") if to.options.ascii_only else ("   ", "│  ", "├─ ", "└─ ")
+        )
         self._heads, self._widths = self._columns(_HEADS)
         if to.width - self._block < _LEAST_NAME:
             self._heads, self._widths = self._columns(_SHORT_HEADS)
@@ -100,11 +107,9 @@ class _Tree:
         room = self._to.width - (self._block if self._wide else 0) - cell_len(before)
         yield self._title(line, before, room)
         if not self._wide:
-            short = _short(line.figures)
-            if short:
-                yield Text.assemble((below, "dim"), (f" {short}", "dim"))
+            yield from self._below(below, " ", _short(line.figures), "dim")
         for tone, note in line.notes:
-            yield from self._note(below, tone, note)
+            yield from self._below(below, " ! " if tone == "warning" else " x ", note, _STYLES[tone])
 
     def _title(self, line: Line, before: str, room: int) -> Text:
         remark = f"  {line.remark}" if line.remark else ""
@@ -116,16 +121,16 @@ class _Tree:
         if self._wide:
             text.append(" " * (room - cell_len(title) - cell_len(remark)))
             text.append(self._figures(astuple(line.figures)), "dim" if line.tone == "quiet" else "")
+        text.rstrip()
         return text
 
     def _figures(self, cells: tuple[str, ...]) -> str:
         return "".join(f"  {cell:>{width}}" for cell, width in zip(cells, self._widths, strict=True))
 
-    def _note(self, below: str, tone: Tone, note: str) -> Iterator[Text]:
-        room = max(10, self._to.width - cell_len(below) - 3)
-        mark = "! " if tone == "warning" else "x "
-        for at, part in enumerate(Text(note).wrap(self._to, room)):
-            yield Text.assemble((below, "dim"), (f" {mark if at == 0 else '  '}{part.plain.rstrip()}", _STYLES[tone]))
+    def _below(self, below: str, mark: str, words: str, style: str) -> Iterator[Text]:
+        room = max(10, self._to.width - cell_len(below) - len(mark))
+        for at, part in enumerate(Text(words).wrap(self._to, room) if words else ()):
+            yield Text.assemble((below, "dim"), (f"{mark if at == 0 else ' ' * len(mark)}{part.plain.rstrip()}", style))
 
     def _guides(self, guide: tuple[bool, ...]) -> tuple[str, str]:
         """Give what stands before a line, and before what is below it."""
@@ -171,16 +176,27 @@ def _phrase(budget: Budget) -> str:
 
 
 def _table(to: Console, budgets: list[Budget]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, expand=False)
-    table.add_column("budget of", overflow="ellipsis", no_wrap=True, ratio=None)
-    table.add_column("counts", overflow="ellipsis", no_wrap=True)
-    for head in ("limit", "used", "held", "%"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("events", overflow="fold")
-    table.add_column("denied", justify="right", no_wrap=True)
-    ascii_only = to.options.ascii_only
-    for budget in budgets:
-        cells = (budget.scope, budget.limit, budget.allowed, budget.used, budget.held, budget.share.removesuffix(" %"), budget.events, budget.denied)
+    rows = [_cells(budget, ascii_only=to.options.ascii_only) for budget in budgets]
+    widths = [max(cell_len(head), *(cell_len(row[at]) for row in rows)) for at, head in enumerate(_COLUMNS)]
+    spare = to.width - sum(widths) - 2 * len(widths)
+    if spare < 0:
+        short = max(widths[_EVENTS] // 2 + 1, len(_COLUMNS[_EVENTS]))  # two of them, one below the other
+        spare += widths[_EVENTS] - short
+        widths[_EVENTS] = short
+    widths[0] = max(10, widths[0] + min(spare, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for at, (head, width) in enumerate(zip(_COLUMNS, widths, strict=True)):
+        names = at in (0, 1, _EVENTS)
+        table.add_column(head, width=width, justify="left" if names else "right", no_wrap=at != _EVENTS, overflow="ellipsis")
+    for budget, row in zip(budgets, rows, strict=True):
         style = "" if budget.tone == "quiet" else _STYLES[budget.tone]
-        table.add_row(*(Text(plain(cell) if ascii_only else cell, style) for cell in cells))
+        table.add_row(
+            *(Text(_cut(cell, width) if at == 0 else cell, style) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        )
     return table
+
+
+def _cells(budget: Budget, *, ascii_only: bool) -> tuple[str, ...]:
+    share = budget.share.removesuffix(" %")
+    cells = (budget.scope, budget.limit, budget.allowed, budget.used, budget.held, share, budget.events, budget.denied)
+    return tuple(plain(cell) for cell in cells) if ascii_only else cells

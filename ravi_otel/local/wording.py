@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from typing import Final
@@ -10,7 +11,9 @@ from ravi_otel.policy.limits import CLOCKS, NANO, Kind
 
 UNKNOWN: Final = "?"
 _MOST_READ: Final = 2_000
-_ESCAPES: Final = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL)
+_ESCAPES: Final = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL
+)
 _BREAKS: Final = frozenset({"Zl", "Zp", "Zs"})
 _STACKED: Final = frozenset({"Mn", "Me"})
 _MOST_STACKED: Final = 2
@@ -53,31 +56,36 @@ def money(nano: int | None, *, estimated: bool = False) -> str:
     """Write nano-USD as dollars, with more decimals for less."""
     if nano is None or (estimated and not nano):
         return UNKNOWN
+    if nano == 0:
+        return "$0"
     usd = nano / NANO
     mark = "~" if estimated else ""
     if 0 < usd < 0.0000005:  # noqa: PLR2004 - what six decimals would round to nothing
         return f"{mark}<$0.000001"
-    digits = 2 if usd >= 10 or not usd else 4 if usd >= 0.1 else 6  # noqa: PLR2004 - about four figures that say something
+    digits = 2 if usd >= 10 else 4 if usd >= 0.1 else 6  # noqa: PLR2004 - about four figures that say something
     return f"{mark}${usd:,.{digits}f}"
 
 
 def milliseconds(ns: int | None) -> str:
-    """Write a duration in whole milliseconds; None is a thing that is not over."""
-    return UNKNOWN if ns is None else f"{ns / 1e6:,.0f}"
+    """Write a duration in whole milliseconds, `<1` for less; None is a thing that is not over."""
+    if ns is None:
+        return UNKNOWN
+    return "<1" if ns < 1_000_000 else f"{ns // 1_000_000:,}"  # noqa: PLR2004 - nanoseconds in a millisecond
 
 
 def amount(kind: str, value: float) -> str:
     """Write an amount of a limit's kind in its public unit: `$0.05`, `1.5 s`, `2,000`."""
     if kind == Kind.COST:
-        return money(round(value * NANO))
+        whole, dot, part = money(round(value * NANO)).partition(".")
+        return f"{whole}.{part.rstrip('0').ljust(2, '0')}" if dot else whole
     if kind in CLOCKS:
-        return f"{value:,.1f} s"
+        return f"{value:,.1f}".removesuffix(".0") + " s"
     return f"{value:,}"
 
 
 def percent(ratio: float) -> str:
-    """Write a share; a limit of nothing that was asked for has no bound."""
-    return f"{ratio * 100:,.0f} %" if abs(ratio) < 1e7 else "> 1e9 %"  # noqa: PLR2004 - as wide as a column may get
+    """Write a share, rounded down, so that 80 % is said when 80 % is reached; past a limit of nothing it has no bound."""
+    return f"{math.floor(ratio * 100 + 1e-9):,} %" if abs(ratio) < 1e7 else "> 1e9 %"  # noqa: PLR2004 - as wide as a column may get
 
 
 def plain(text: str) -> str:

@@ -72,16 +72,17 @@ def optional_name(parameter: str, value: object) -> str | None:
     return None if value is None else name(parameter, value)
 
 
-def count(parameter: str, value: object, *, least: int = 0, way_out: str = "0 allows nothing") -> int:
-    """Accept a whole number from `least` to 2**53; a bool is not a number here."""
+def count(parameter: str, value: object, *, least: int = 0, most: int = MAX_COUNT, way_out: str = "0 allows nothing") -> int:
+    """Accept a whole number from `least` to `most`, 2**53 unless given; a bool is not a number here."""
     number: int | None = None
     if not isinstance(value, bool):
         try:
             number = operator.index(cast("SupportsIndex", value))
         except Exception:  # noqa: BLE001 - a stranger's __index__ may raise anything; either way it is no whole number
             number = None
-    if number is None or not least <= number <= MAX_COUNT:
-        raise ConfigurationError(f"{parameter}={show(value)} must be a whole number from {least} to 2**53 ({way_out}).")
+    if number is None or not least <= number <= most:
+        top = "2**53" if most == MAX_COUNT else most
+        raise ConfigurationError(f"{parameter}={show(value)} must be a whole number from {least} to {top} ({way_out}).")
     return number
 
 

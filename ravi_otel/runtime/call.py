@@ -6,21 +6,22 @@ checkpoint, so that a call refused for time or cancellation is seen like any oth
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.usage import Call, Reply
-from ravi_otel.runtime.live import Ending, LiveCall, drain
+from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 from ravi_otel.runtime.state import STATE
 
 
 class Wire(Protocol):
     """Send one call over somebody's client, and read what comes back."""
 
-    def step(self, live: LiveCall) -> Step:
-        """Give the step that sends it."""
+    def step(self, live: LiveCall | None) -> Step:
+        """Give the step that sends it; without a live call nobody is to be told of its attempts."""
         ...
 
     def watch(self, live: LiveCall, result: Any) -> bool:
@@ -38,12 +39,10 @@ class Wire(Protocol):
 
 def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
     """Send one call through every layer; the result or the exception is the client's own, or a refusal of ours."""
-    drain()
-    scope, scoped = STATE.locate()
-    live = LiveCall(scope, call)
-    if not scoped and call.generative:
-        scope.engine.count("unscoped")
-    entered = scope.engine.listeners.call_started(live.record)
+    live = _begin(call)
+    if live is None:
+        return (yield wire.step(None))
+    entered = live.scope.engine.listeners.call_started(live.record)
     try:
         try:
             yield from live.admit(blocking=blocking)
@@ -53,14 +52,35 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
             swallow("admit", bug)
             live.admitted = True
         result = yield wire.step(live)
+    except GeneratorExit:
+        later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))  # perhaps a finaliser: no lock
+        raise
     except BaseException as raised:
-        error = cause(raised)
-        live.fail(error, _ending(live, wire, error))
+        _failed(live, wire, cause(raised))
+        del live  # it knows the error, whose traceback knows this frame: a cycle that would keep both alive
         raise
     finally:
         entered.leave()
     _conclude(live, wire, result)
     return result
+
+
+def _begin(call: Call) -> LiveCall | None:
+    """Find out whose call it is; None when even that fails, and the call goes through unseen."""
+    try:
+        drain()
+        scope, scoped = STATE.locate()
+        live = LiveCall(scope, call)
+        if not scoped and call.generative:
+            scope.engine.count("unscoped")
+    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+        swallow("begin", bug)
+        return None
+    return live
+
+
+def _failed(live: LiveCall, wire: Wire, error: BaseException) -> None:
+    live.fail(error, _ending(live, wire, error))
 
 
 def _ending(live: LiveCall, wire: Wire, error: BaseException) -> Ending:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ravi_otel._flow import Flow, run_sync
+from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement import admission, refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Reservation, new_op_id
@@ -83,8 +83,13 @@ class LiveCall:
             lines = self._lines()
             if lines:
                 floor: dict[str, int] = {Kind.TOKENS: self._expected.input_tokens}
-                request = Reservation(record.op_id, lines, floor, _owner(), _patience(scope, blocking=blocking))
-                self._answered((yield from scope.engine.ledger.reserve(request)))
+                patience = _patience(scope, blocking=blocking)
+                request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop)
+                answering = scope.engine.ledger.reserve(request)
+                answer = yield from answering
+                if not isinstance(answering, Done):
+                    self._still_wanted(answer)
+                self._answered(answer)
             add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
         record.decision = record.decision or "admitted"
         self.admitted = True
@@ -107,6 +112,16 @@ class LiveCall:
         if answer.observed is not None:
             record.decision = "observed"
             self._blame(answer.observed, "exhausted")
+
+    def _still_wanted(self, answer: Grant | Denied) -> None:
+        """Check once more what may have come while the call waited: the end of its run, its time or its slot."""
+        try:
+            self.scope.checkpoint(self.record)
+        except BaseException:
+            self.scope.engine.tell(answer.crossings, self.record)
+            if isinstance(answer, Grant):
+                run_sync(self.scope.engine.ledger.release(self.record.op_id))
+            raise
 
     def _blame(self, account: Account, reason: str) -> None:
         self.record.limit_kind, self.record.limit_scope, self.record.limit_reason = account.kind, account.facts.kind, reason
@@ -150,7 +165,7 @@ class LiveCall:
             return
         try:
             self._settle_attempt()
-            if reply.usage is None and self._held and self.record.call.turn:
+            if reply.usage is None and self._held:
                 self.record.usage = self._expected.usage()
             else:
                 self.record.usage = reply.usage

@@ -41,16 +41,13 @@ class ContextProcessor(SpanProcessor):
             _log.debug("the run's attributes could not be added to a span: %r", error)
 
 
-def install(provider: Any) -> ContextProcessor | None:
-    """Add the processor to an SDK tracer provider, or wake the one it has; None when it takes no processors."""
+def install(provider: Any) -> ContextProcessor:
+    """Add the processor to an SDK tracer provider, or wake the one it has."""
     found = getattr(provider, _MARK, None)
     if isinstance(found, ContextProcessor):
         found.active = True
         return found
-    add = getattr(provider, "add_span_processor", None)
-    if not callable(add):
-        return None
     processor = ContextProcessor()
     setattr(provider, _MARK, processor)
-    add(processor)
+    provider.add_span_processor(processor)
     return processor

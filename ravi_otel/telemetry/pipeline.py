@@ -20,7 +20,6 @@ from ravi_otel._extras import load
 from ravi_otel._version import __version__
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.telemetry import closing, semconv
-from ravi_otel.telemetry.context_processor import ContextProcessor, install
 from ravi_otel.telemetry.instruments import Instruments, Observe
 
 _log = logging.getLogger("ravi_otel")
@@ -73,7 +72,7 @@ class Pipeline:
         self._chosen = _Providers(tracer_provider, meter_provider, logger_provider)
         self._given = self._chosen.any()
         self._signals: Signals | None = None
-        self._processor: ContextProcessor | None = None
+        self._processor: Any = None
         self._closers: list[closing.Closer] = []
         self._lock = threading.RLock()
         self._retired = False
@@ -147,7 +146,7 @@ class Pipeline:
         with self._lock:  # once per provider: two threads must not add two processors
             if signals.tracer is None:
                 if not self._retired:
-                    self._processor = install(provider)
+                    self._processor = _add_processor(provider)
                 signals.tracer = trace.get_tracer(semconv.SCOPE, __version__, provider, semconv.SCHEMA_URL)
 
     def _build_private(self) -> None:
@@ -235,6 +234,16 @@ def _renew_after_fork(pipeline: Pipeline) -> None:
             found.renew_after_fork()
 
     os.register_at_fork(after_in_child=after_in_child)
+
+
+def _add_processor(provider: Any) -> Any:
+    """Have every span of `provider` say its run and agent; None when it takes no processors.
+
+    Ours is a processor of the SDK: imported for a provider that takes one, so the SDK is no cost to those without.
+    """
+    if not callable(getattr(provider, "add_span_processor", None)):
+        return None
+    return load("ravi_otel.telemetry.context_processor").install(provider)
 
 
 def _is_proxy(provider: object) -> bool:

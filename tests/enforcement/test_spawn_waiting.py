@@ -23,11 +23,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Line:
     """Stand in line by hand: the flow that both colours drive, stopped where a caller would sleep."""
 

@@ -15,11 +15,6 @@ from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import CancellationToken
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 def test_a_token_starts_active():
     token = CancellationToken()
     token.check()

@@ -30,11 +30,6 @@ from ravi_otel.policy import (
 )
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Echo:
     async def generate(self, messages, *, tools=()):
         return Generation(ChatMessage("assistant", messages[-1].content), Usage(3, 4))

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import openai
 import pydantic
@@ -25,6 +25,9 @@ METHODS = {
     "audio/speech": "audio.speech.create",
 }
 """The public method for a POST with a JSON body; any other goes through `client.post`."""
+
+FORMS = {"plain": "", "raw": "with_raw_response", "streaming": "with_streaming_response"}
+"""How a program may call: plainly, or for the HTTP response as well, read at once or as it is wanted."""
 
 CLIENTS_OWN = {"embeddings": {"encoding_format": "base64"}}
 """What the client itself adds to a body that does not have it."""
@@ -91,15 +94,16 @@ def _received(method: str, path: str, headers: dict[str, str], raw: bytes) -> Re
 
 
 class Caller:
-    """Make recorded calls in one colour, one after another, against a server of its own."""
+    """Make recorded calls in one colour and form, one after another, against a server of its own."""
 
-    def __init__(self, colour: str) -> None:
+    def __init__(self, colour: str, form: str = "plain") -> None:
+        self._form = FORMS[form]
         self._async = colour == "async"
         self._server = OneAtATime()
         self._clients: dict[str, Any] = {}
         self._loop = asyncio.Runner() if self._async else None
 
-    def __enter__(self) -> Caller:
+    def __enter__(self) -> Self:
         self._server.start()
         return self
 
@@ -116,14 +120,12 @@ class Caller:
         """Make the recorded call; whatever it raises is its outcome."""
         self._server.offer(exchange)
         client = self._client(exchange)
+        made = _call(client, exchange, self._form)
         try:
-            if self._loop is None:
-                result = _read(_call(client, exchange)())
-            else:
-                result = self._loop.run(_read_async(_call(client, exchange)))
+            kind, value = _read(made()) if self._loop is None else self._loop.run(_read_async(made))
         except Exception as error:
             return Outcome(type(error).__name__, _error(error), True, tuple(self._server.received))
-        return Outcome(result[0], result[1], False, tuple(self._server.received))
+        return Outcome(kind, value, False, tuple(self._server.received))
 
     def _client(self, exchange: Exchange) -> Any:
         prefix = exchange.path.partition("?")[0].removesuffix(tail_of(exchange)).rstrip("/")
@@ -133,14 +135,15 @@ class Caller:
         return self._clients[prefix]
 
 
-def _call(client: Any, exchange: Exchange) -> Callable[[], Any]:
+def _call(client: Any, exchange: Exchange, form: str) -> Callable[[], Any]:
     """Give the call as a program would write it; keys the installed client has no parameter for go in `extra_body`."""
     tail, sent = tail_of(exchange), exchange.request
     if not isinstance(sent, dict):
         if tail == "audio/transcriptions":
-            return lambda: client.audio.transcriptions.create(**UPLOAD)
+            upload = _method(client, "audio.transcriptions.create", form)
+            return lambda: upload(**UPLOAD)
         return lambda: client.post(f"/{tail}", body=sent, cast_to=object)
-    method = _method(client, METHODS.get(tail, ""))
+    method = _method(client, METHODS.get(tail, ""), form)
     if method is None:
         kind = openai.AsyncStream if isinstance(client, openai.AsyncOpenAI) else openai.Stream
         return lambda: client.post(f"/{tail}", body=sent, cast_to=object, stream=bool(sent.get("stream")), stream_cls=kind[object])
@@ -150,10 +153,11 @@ def _call(client: Any, exchange: Exchange) -> Callable[[], Any]:
     return lambda: method(**arguments, **({"extra_body": extra} if extra else {}))
 
 
-def _method(client: Any, dotted: str) -> Any:
-    found = client if dotted else None
-    for name in filter(None, dotted.split(".")):
-        found = getattr(found, name, None)
+def _method(client: Any, dotted: str, form: str) -> Any:
+    *resource, name = dotted.split(".")
+    found = client
+    for step in [*resource, *filter(None, [form]), name]:
+        found = getattr(found, step, None) if step else None
     return found
 
 
@@ -166,16 +170,34 @@ def expected_body(exchange: Exchange) -> Any:
 
 
 def _read(result: Any) -> tuple[str, Any]:
+    if hasattr(result, "__enter__") and not hasattr(result, "__iter__"):
+        with result as opened:
+            return _raw(opened, _read(opened.parse()))
+    if hasattr(result, "parse"):
+        return _raw(result, _read(result.parse()))
     if isinstance(result, openai.Stream):
         return _stream(result, list(result))
     return type(result).__name__, _whole(result)
 
 
 async def _read_async(call: Callable[[], Any]) -> tuple[str, Any]:
-    result = await call()
+    made = call()
+    if hasattr(made, "__aenter__"):
+        async with made as opened:
+            return _raw(opened, await _finish(await opened.parse()))
+    return await _finish(await made)
+
+
+async def _finish(result: Any) -> tuple[str, Any]:
+    if hasattr(result, "parse"):
+        return _raw(result, await _finish(result.parse()))
     if isinstance(result, openai.AsyncStream):
         return _stream(result, [item async for item in result])
     return type(result).__name__, _whole(result)
+
+
+def _raw(raw: Any, parsed: tuple[str, Any]) -> tuple[str, Any]:
+    return parsed[0], (type(raw), raw.status_code, _response(raw.http_response), getattr(raw, "request_id", None), parsed)
 
 
 def _stream(stream: Any, items: Iterable[Any]) -> tuple[str, Any]:

@@ -90,9 +90,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """One colour's replay: a verdict per exchange, and what does not add up over the whole run."""
+    """One replay of everything: a verdict per exchange, and what does not add up over the whole run."""
 
     colour: str
+    form: str
     verdicts: list[Verdict]
     problems: list[str]
 
@@ -111,11 +112,11 @@ def load(folder: Path) -> tuple[list[Case], list[Case]]:
     return [case for case in cases if case.exchange.request is not None], [case for case in cases if case.exchange.request is None]
 
 
-def replay(cases: Iterable[Case], colour: str) -> Result:
+def replay(cases: Iterable[Case], colour: str, form: str = "plain") -> Result:
     """Make every call bare, then every call instrumented inside one run, and compare."""
     cases = list(cases)
     ravi_otel.uninstrument()
-    with Caller(colour) as caller:
+    with Caller(colour, form) as caller:
         if hasattr(base_client.SyncAPIClient.request, "__wrapped__") or hasattr(base_client.AsyncAPIClient.request, "__wrapped__"):
             raise RuntimeError("the client is instrumented already: there is nothing to compare with")
         bare = [caller.call(case.exchange) for case in cases]
@@ -124,19 +125,19 @@ def replay(cases: Iterable[Case], colour: str) -> Result:
         ravi_otel.instrument(
             tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
         ),
-        Caller(colour) as caller,
+        Caller(colour, form) as caller,
         ravi_otel.run("recordings", limits=LIMITS) as run,
     ):
         verdicts = [_judge(case, before, caller.call, capture, run) for case, before in zip(cases, bare, strict=True)]
         problems = _whole_run(verdicts, run)
     capture.shutdown()
-    return Result(colour, verdicts, problems)
+    return Result(colour, form, verdicts, problems)
 
 
 # -- one exchange -----------------------------------------------------------------------------------------------------
 
 
-def _judge(case: Case, bare: Outcome, call: Callable[[Exchange], Outcome], capture: Capture, run: ravi_otel.run) -> Verdict:
+def _judge(case: Case, bare: Outcome, call: Callable[[Exchange], Outcome], capture: Capture, run: Any) -> Verdict:
     capture.clear()
     ledger, stats = _ledger(run), run.stats()
     outcome = call(case.exchange)
@@ -249,9 +250,7 @@ def _span_sums(span: Mapping[str, Any]) -> Sums:
 
 def _metrics(capture: Capture) -> Sums:
     points = capture.metric("gen_ai.client.token.usage")
-    given, made = (
-        sum(int(point.sum) for point in points if point.attributes["gen_ai.token.type"] == kind) for kind in ("input", "output")
-    )
+    given, made = (sum(int(point.sum) for point in points if point.attributes["gen_ai.token.type"] == kind) for kind in ("input", "output"))
     cost = round(sum(point.value for point in capture.metric("ravi.usage.cost")) * NANO)
     operations = sum(point.count or 0 for point in capture.metric("gen_ai.client.operation.duration"))
     return Sums(given, made, given + made, cost, operations)

@@ -1,6 +1,6 @@
 """Print what every recorded exchange gives when it is replayed through the instrumented client.
 
-    python tests/recordings/table.py [--recordings DIR] [--colour sync|async|both]
+    python tests/recordings/table.py [--recordings DIR] [--colour sync|async|both] [--form plain|raw|streaming|all]
 
 Ends with 0 when all of it holds, 1 when something does not, 2 when there are no recordings.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import openai
+from recorded_calls import FORMS
 from recorded_check import NANO, Case, Result, Sums, Verdict, load, replay
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,10 @@ facts      model, ids, finish reasons, tokens and service tier equal the body's;
 bodies     tokens in and out as the recorded bodies report them
 estimated  tokens of streams whose body reports none: counted by us, marked ravi.usage.source=estimated, and part of the
            spans, metrics and ledger columns, which therefore are bodies + estimated
-held       tokens the ledger alone charges, at the grant, where an answer's usage is not read (marked reserved on the span)"""
+held       tokens the ledger alone charges, at the grant, where an answer's usage is not read (marked reserved on the span)
+
+The client itself adds encoding_format=base64 to an embeddings request without one; otherwise the JSON sent is the recorded
+one. Of the multipart body of audio/transcriptions 50 characters are recorded: a made-up file was sent in its place."""
 
 
 def recordings_folder(given: str | None = None) -> Path:
@@ -38,19 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Replay the recorded exchanges and print what came of them.")
     parser.add_argument("--recordings", metavar="DIR", help="the folder of recordings (default: ../shared/recordings, or RAVI_RECORDINGS)")
     parser.add_argument("--colour", choices=[*COLOURS, "both"], default="both")
+    parser.add_argument(
+        "--form", choices=[*FORMS, "all"], default="plain", help="plainly (default), with_raw_response, with_streaming_response"
+    )
     options = parser.parse_args(arguments)
     folder = recordings_folder(options.recordings)
     cases, without = load(folder) if folder.is_dir() else ([], [])
     if not cases:
         print(f"There are no recordings in {folder}: name their folder with --recordings or RAVI_RECORDINGS.", file=sys.stderr)
         return 2
-    results = [replay(cases, colour) for colour in (COLOURS if options.colour == "both" else (options.colour,))]
+    colours = COLOURS if options.colour == "both" else (options.colour,)
+    forms = FORMS if options.form == "all" else (options.form,)
+    results = [replay(cases, colour, form) for form in forms for colour in colours]
     for result in results:
         print_result(result)
     print(f"\n{NOTES}\n")
     print_without(without)
     holds = all(result.holds for result in results)
-    print(f"\n{'All of it holds' if holds else 'NOT ALL OF IT HOLDS'}: {len(cases)} exchanges, {' and '.join(r.colour for r in results)}.")
+    how = ", ".join(f"{result.colour} {result.form}" for result in results)
+    print(f"\n{'All of it holds' if holds else 'NOT ALL OF IT HOLDS'}: {len(cases)} exchanges, each {how}.", flush=True)
     return 0 if holds else 1
 
 
@@ -60,7 +70,7 @@ def print_result(result: Result) -> None:
         groups.setdefault((verdict.case.folder, verdict.case.kind), []).append(verdict)
     rows = [_row(*place, verdicts) for place, verdicts in sorted(groups.items())]
     total = _row("all", "", result.verdicts)
-    print(f"\n{result.colour} client, openai {openai.__version__}\n")
+    print(f"\n{result.colour} client, {result.form} calls, openai {openai.__version__}\n")
     _print_rows([HEADINGS, *rows, total])
     spans, metrics, ledger, held = (_sum(result.verdicts, name) for name in ("by_spans", "by_metrics", "by_ledger", "held"))
     print(f"\ncost in USD: spans {_usd(spans)}, metrics {_usd(metrics)}, ledger {_usd(ledger)} of which held {_usd(held)}")
@@ -108,10 +118,10 @@ def _usd(sums: Sums) -> str:
 
 def _print_rows(rows: Sequence[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for at, row in enumerate(rows):
-        cells = [cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths, strict=True))]
+    for line, row in enumerate(rows):
+        cells = [cell.ljust(widths[at]) if at < 2 else cell.rjust(widths[at]) for at, cell in enumerate(row)]
         print("  ".join(cells).rstrip())
-        if at in (0, len(rows) - 2):
+        if line in (0, len(rows) - 2):
             print("  ".join("-" * width for width in widths))
 
 

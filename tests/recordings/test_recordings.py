@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+from recorded_calls import FORMS
 from recorded_check import Case, Result, load, replay
 from recorded_facts import finish_reasons_of, told_by
 from table import COLOURS, main, recordings_folder
 
 from ravi_otel.testing import Exchange
 
-_results: dict[str, Result] = {}
+_results: dict[tuple[str, str], Result] = {}
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +23,10 @@ def cases() -> list[Case]:
     return load(folder)[0]
 
 
-@pytest.fixture(params=COLOURS)
+@pytest.fixture(params=[(colour, form) for form in FORMS for colour in COLOURS], ids="-".join)
 def result(request, cases) -> Result:
     if request.param not in _results:
-        _results[request.param] = replay(cases, request.param)
+        _results[request.param] = replay(cases, *request.param)
     return _results[request.param]
 
 
@@ -69,7 +70,13 @@ def _chat(**changes):
         "usage": {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9},
     }
     request = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}]}
-    exchange = {"method": "POST", "path": "/v1/chat/completions", "request": request, "status": 200, "body": json.dumps({**body, **changes})}
+    exchange = {
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "request": request,
+        "status": 200,
+        "body": json.dumps({**body, **changes}),
+    }
     return {**exchange, "headers": {"content-type": "application/json"}}
 
 
@@ -77,7 +84,7 @@ def test_the_table_ends_with_0_when_all_holds(tmp_path, capsys):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "one.json").write_text(json.dumps([_chat()]))
     assert main(["--recordings", str(tmp_path), "--colour", "sync"]) == 0
-    assert "All of it holds: 1 exchanges, sync." in capsys.readouterr().out
+    assert "All of it holds: 1 exchanges, each sync plain." in capsys.readouterr().out
 
 
 def test_the_table_ends_with_1_when_a_span_says_something_else(tmp_path, capsys, monkeypatch):

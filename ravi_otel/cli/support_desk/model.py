@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from ravi_otel.testing import Answer, Request, Text, ToolCalls
 
 _CLERK = (
@@ -10,14 +12,13 @@ _CLERK = (
     Text("DONE", think_s=0.02),
     Text("Hello Ada, we are sorry about the kettle. Your 39.90 USD are on their way back to you.", think_s=0.02, chunk_s=0.002),
 )
-_LAST_SEEN = "The parcel P-33 was last seen in the sorting centre of the west harbour, on its way to the next stop."
+_LAST_SEEN = "The parcel P-33 was last seen in the sorting centre of the west harbor, from where it goes to its next stop."
 
 
 def answer(request: Request) -> Answer:
     """Answer the clerk by how far its work is, and the chaser with ever the same."""
     if "tools" not in request.body and not request.streamed:
         return Text(_LAST_SEEN, think_s=0.01)
-    messages = request.body.get("messages")
-    said = messages if isinstance(messages, list) else []
-    turn = sum(1 for message in said if isinstance(message, dict) and message.get("role") == "assistant")
+    messages = cast("list[dict[str, Any]]", request.body.get("messages", []))
+    turn = sum(1 for message in messages if message.get("role") == "assistant")
     return _CLERK[min(turn, len(_CLERK) - 1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, Protocol
@@ -148,7 +148,8 @@ class Reservation:
 
     `op_id` makes it idempotent. `floor` is what a dispatched operation costs at least if nothing more is learned, by
     account kind. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
-    wait when others hold what is needed; 0 means never wait. `spent` says that it happened already, elsewhere: it is
+    wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
+    waiting has become pointless, and gives one that takes it off again: the wait ends as contended. `spent` says that it happened already, elsewhere: it is
     recorded, never refused.
     """
 
@@ -158,6 +159,7 @@ class Reservation:
     owner: object = None
     patience_s: float = 0.0
     spent: bool = False
+    on_stop: Callable[[Callable[[], object]], Callable[[], object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

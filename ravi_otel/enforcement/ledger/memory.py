@@ -87,11 +87,10 @@ class MemoryLedger:
         woken: list[Waiter] = []
         with self._lock:
             if value > account.value:
-                account.near = account.exceeded = False
+                account.near = account.exceeded = account.draining = False
             warn_at = 0.8 if account.limit.warn_at is None else account.limit.warn_at
             account.value = value
             account.warn_value = -int(-value * warn_at // 1)
-            self._undrain(account)
             self._rejudge(account, woken)
         wake_all(woken)
         return cast("Flow[None]", Done(None))
@@ -171,8 +170,7 @@ class MemoryLedger:
                 if amount > hold and account.nature is Nature.HELD:
                     overage.append((account, amount - hold))
             _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
-            if account.line:
-                self._rejudge(account, woken)
+        self._let_in(operation, woken)
         return Settled(crossings, overage)
 
     def _release(self, operation: _Operation, woken: list[Waiter]) -> None:
@@ -181,14 +179,9 @@ class MemoryLedger:
             account.held -= hold
             if account.nature is Nature.COUNTED:
                 account.used -= line.want
-                self._undrain(account)
-            if account.line:
-                self._rejudge(account, woken)
-
-    @staticmethod
-    def _undrain(account: Account) -> None:
-        if account.draining and account.used < account.warn_value:
-            account.draining = False
+                if account.used < account.warn_value:
+                    account.draining = False
+        self._let_in(operation, woken)
 
     # -- the line -------------------------------------------------------------------------------------------------
 
@@ -203,12 +196,16 @@ class MemoryLedger:
             if any(op.owner is not None and op.owner == request.owner and _holds(op, account) for op in self._operations.values()):
                 return answer  # its own chain holds what stands in the way: waiting would never end
             account.line.append(waiter)
+        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
         try:
             yield step
         except BaseException:
             if isinstance(self._leave(waiter, account), Grant):
                 yield from self.release(request.op_id)
             raise
+        finally:
+            if forget is not None:
+                forget()
         return self._leave(waiter, account)
 
     def _leave(self, waiter: Waiter, account: Account) -> Grant | Denied:
@@ -223,6 +220,12 @@ class MemoryLedger:
                 answer = _deny(Line(account, 0, 0), "contended")
         wake_all(woken)
         return answer
+
+    def _let_in(self, operation: _Operation, woken: list[Waiter]) -> None:
+        """Judge again those who wait for what the operation gave back; only once all of it is back."""
+        for line, _ in operation.holds:
+            if line.account.line:
+                self._rejudge(line.account, woken)
 
     def _rejudge(self, account: Account, woken: list[Waiter]) -> None:
         """Answer those in line, first come first served, until one has to go on waiting."""

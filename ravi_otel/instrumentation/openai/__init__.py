@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from types import ModuleType
@@ -25,9 +26,8 @@ class OpenAIInstrumentation:
     def install(self) -> None:
         """Wrap now, or as soon as the program imports `openai`; once."""
         self._wanted = True
-        module = sys.modules.get(_MODULE)
-        if module is not None:
-            self._wrap(module)
+        if _MODULE in sys.modules:
+            self._wrap(importlib.import_module(_MODULE))  # waits for another thread that is importing it right now
         elif not self._waiting:
             self._waiting = True
             wrapt.register_post_import_hook(self._imported, _MODULE)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ class HttpWire:
 
     # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
 
-    def step(self, live: LiveCall) -> Step:
+    def step(self, live: LiveCall | None) -> Step:
         """See `Wire.step`."""
         self._live = live
         return Step(self._send, self._send_async)
@@ -70,6 +71,7 @@ class HttpWire:
         try:
             return self._wrapped(*self._args, **self._kwargs)
         finally:
+            self._live = None
             _in_flight.reset(token)
 
     async def _send_async(self) -> Any:
@@ -77,7 +79,9 @@ class HttpWire:
         try:
             return await self._wrapped(*self._args, **self._kwargs)
         finally:
-            _in_flight.reset(token)
+            self._live = None
+            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+                _in_flight.reset(token)
 
     # -- what the other two hooks tell ----------------------------------------------------------------------------
 
@@ -126,17 +130,19 @@ class Seam:
 
     def request(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        if not self.active:
+        if not self.active or _is_wrong(args, kwargs):
             return wrapped(*args, **kwargs)
         wire = _prepare(wrapped, instance, args, kwargs)
         return run_sync(walk(wire.call, wire, blocking=True))
 
     def request_async(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Wrap `AsyncAPIClient.request`; gives the coroutine, as the method itself does."""
-        if not self.active:
+        if not self.active or _is_wrong(args, kwargs):
             return wrapped(*args, **kwargs)
         wire = _prepare(wrapped, instance, args, kwargs)
-        return run_async(walk(wire.call, wire, blocking=False))
+        coroutine = run_async(walk(wire.call, wire, blocking=False))
+        coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__  # what "never awaited" names
+        return coroutine
 
     def build(self, wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -163,6 +169,11 @@ class Seam:
             except Exception as error:  # noqa: BLE001 - our own bug never stops a retry
                 swallow("retry", error)
         return wait_s
+
+
+def _is_wrong(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tell a call without options, which raises the client's own TypeError."""
+    return len(args) < 2 and "options" not in kwargs  # noqa: PLR2004 - the second parameter
 
 
 def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HttpWire:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.openai.endpoints.contract import Collector, Endpoint
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.live import Ending, LiveCall, orphan
+from ravi_otel.runtime.live import Ending, LiveCall, later
 
 ABANDONED = "abandoned"
 """The `error.type` of a stream that was closed or dropped before its end."""

@@ -187,10 +187,10 @@ async def test_a_waiter_is_let_in_only_when_every_account_has_room(desk):
 
 @pytest.mark.anyio
 async def test_one_settle_moves_all_its_accounts_before_anybody_is_let_in(desk):
-    outer, inner, line = desk.tokens(100), desk.tokens(100, "agent"), Line(desk)
-    holder = desk.take((outer, 100), (inner, 50))
+    outer, inner, line = desk.tokens(100), desk.tokens(60, "agent"), Line(desk)
+    holder = desk.take((outer, 100), (inner, 5))
     task = await line.stand(outer, "a", (outer, 40), (inner, 40))
-    desk.settle(holder, {Kind.TOKENS: 90 - 25})
+    desk.settle(holder, {Kind.TOKENS: 50})
     await asyncio.wait_for(task, 5)
     assert isinstance(line.answers["a"], Denied)
     assert (outer.held, inner.held) == (0, 0)

@@ -10,6 +10,18 @@ from ravi_otel.instrumentation.openai.fields import text, tokens_in
 from ravi_otel.policy.usage import Call, Reply
 
 _MOST_SEGMENTS = 4
+_WORDS = frozenset(
+    """
+    accept activate alerts archive assistants audio audio_speeches audio_transcriptions batches calls cancel certificates chat
+    chatkit checkpoints client_secrets compact complete completions containers content conversations costs deactivate edits
+    embeddings evals events fields file_batches files fine_tuning fork generations graders groups hangup images input_items
+    input_tokens invites items jobs live messages model_permissions models moderations organization output_items parts pause
+    permissions projects rate_limits realtime refer reject remix responses resume roles run runs search sessions skills speech
+    steps submit_tool_outputs test threads transcription_sessions transcriptions translations turns uploads usage users validate
+    variations vector_stores versions videos voice_consents voices
+    """.split()  # noqa: SIM905 - ninety words read better as text
+)
+"""The words of the API's paths. Any other segment may be an id, a name or a key, and is nobody's business."""
 
 
 class Other:
@@ -45,6 +57,5 @@ class Other:
 
 def path_shape(path: str) -> str:
     """Give a path without its ids, so that few distinct ones exist: `/files/file-9x1/content` is `files.content`."""
-    segments = [part for part in path.partition("?")[0].split("/") if part]
-    named = [part for part in segments if part.replace("_", "").isalpha() and part.islower()]
+    named = [part for part in path.partition("?")[0].split("/") if part in _WORDS]
     return ".".join(named[:_MOST_SEGMENTS]) or "request"

@@ -1,0 +1,246 @@
+"""One scripted server, one client of each colour, and the comparison of a program with us and without us."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import logging
+import re
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import openai
+import openai._base_client as base_client
+import pydantic
+import pytest
+
+import ravi_otel
+from ravi_otel.runtime.live import drain
+from ravi_otel.runtime.state import STATE
+from ravi_otel.testing import Answer, Capture, Failure, ScriptedLLM
+
+GENEROUS = ["tokens=1000000000", "requests=1000000", "turns=1000000", "messages=1000000000", "cost=1000000usd", "time=3600s"]
+ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+class Stage:
+    """Play any number of scripts, one after the other, on one server: ids start again with each."""
+
+    def __init__(self) -> None:
+        self._answers: list[Answer] = []
+        self.server = ScriptedLLM(self._next)
+
+    def _next(self, _: Any) -> Answer:
+        if not self._answers:
+            return Failure(500, "no answer left", headers={"x-should-retry": "false"})
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+    def play(self, *answers: Answer) -> str:
+        """Answer these, the last of them for ever; give the base URL."""
+        self.server.wait_until_idle()
+        self.server._requests.clear()
+        self._answers = list(answers)
+        return self.server.base_url
+
+    def seen(self) -> list[Any]:
+        """Give what was sent: method, path, query, headers, bytes."""
+        return [(each.method, each.path, each.query, sorted(each.headers.items()), each.raw) for each in self.server.requests]
+
+
+@dataclass
+class Clients:
+    """Make clients that share one connection pool a colour, because a pool costs 20 ms."""
+
+    loop: asyncio.Runner
+    blocking: Any = field(default_factory=openai.DefaultHttpxClient)
+    awaiting: Any = field(default_factory=openai.DefaultAsyncHttpxClient)
+
+    def make(self, colour: str, base_url: str, **settings: Any) -> Any:
+        known = {"api_key": "sk-test", "base_url": base_url, **settings}
+        if colour == "sync":
+            return openai.OpenAI(**{"http_client": self.blocking, **known})
+        return openai.AsyncOpenAI(**{"http_client": self.awaiting, **known})
+
+    def run(self, colour: str, program: Awaitable[Any]) -> Any:
+        """Run a program written once: with a blocking client it never really awaits."""
+        if colour == "async":
+            return self.loop.run(program)  # type: ignore[arg-type]  # a coroutine, always
+        try:
+            program.send(None)  # type: ignore[attr-defined]  # a coroutine, always
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("the blocking program awaited something")
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    with stage.server:
+        yield stage
+
+
+@pytest.fixture(scope="session")
+def clients() -> Iterator[Clients]:
+    with asyncio.Runner() as runner:
+        clients = Clients(runner)
+        yield clients
+        clients.blocking.close()
+        runner.run(clients.awaiting.aclose())
+
+
+@pytest.fixture(autouse=True)
+def _retries_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base_client, "INITIAL_RETRY_DELAY", 0.001)
+    monkeypatch.setattr(base_client, "MAX_RETRY_DELAY", 0.002)
+
+
+@pytest.fixture
+def capture() -> Iterator[Capture]:
+    with Capture() as capture:
+        yield capture
+
+
+@pytest.fixture
+def instrumented(capture: Capture) -> Iterator[Capture]:
+    """Instrument with everything captured."""
+    with ravi_otel.instrument(
+        tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
+    ):
+        yield capture
+
+
+@pytest.fixture(params=["sync", "async"])
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+# -- what a program saw ---------------------------------------------------------------------------------------------
+
+
+async def got(value: Any) -> Any:
+    """Await what a client of the other colour gives as it is."""
+    return await value if inspect.isawaitable(value) else value
+
+
+async def told(error: BaseException) -> dict[str, Any]:
+    return {
+        "type": type(error),
+        "text": ADDRESS.sub("0x", str(error)),
+        "args": ADDRESS.sub("0x", repr(error.args)),
+        "cause": type(error.__cause__),
+        "context": type(error.__context__),
+        "suppressed": error.__suppress_context__,
+        "fields": ADDRESS.sub("0x", repr(sorted((key, repr(value)) for key, value in vars(error).items() if not key.startswith("_")))),
+        "notes": getattr(error, "__notes__", None),
+    }
+
+
+async def shown(value: Any) -> Any:
+    """Write down a result with everything its user could see of it; a stream is read to its end."""
+    if isinstance(value, pydantic.BaseModel):
+        return type(value), value.model_dump(warnings=False), sorted(value.model_fields_set), getattr(value, "_request_id", None), value.model_extra
+    if hasattr(type(value), "__stream__"):
+        return type(value), value.response.status_code, await streamed(value)
+    if hasattr(type(value), "http_request"):
+        return await raw(value)
+    return type(value), ADDRESS.sub("0x", repr(value))
+
+
+async def streamed(stream: Any) -> list[Any]:
+    seen: list[Any] = []
+    try:
+        if hasattr(stream, "__aiter__"):
+            async for item in stream:
+                seen.append(await shown(item))
+        else:
+            for item in stream:
+                seen.append(await shown(item))
+    except Exception as error:
+        seen.append(await told(error))
+    seen.append(stream.response.is_closed)
+    return seen
+
+
+async def raw(response: Any) -> Any:
+    headers = sorted((key, value) for key, value in response.headers.items() if key != "date")
+    seen: list[Any] = [type(response), response.status_code, headers, response.http_request.content, response.retries_taken]
+    try:
+        seen.append(await shown(await got(response.parse())))
+        seen.append(await shown(await got(response.parse())))
+    except Exception as error:
+        seen.append(await told(error))
+    seen.extend([response.is_closed, sorted(key for key in vars(response.http_response) if key not in {"_elapsed"}), sorted(vars(response))])
+    return seen
+
+
+Program = Callable[[Any], Awaitable[Any]]
+"""What a case does with a client."""
+
+
+class Compare:
+    """Run a program without us, then with us, and hold everything it can see side by side."""
+
+    def __init__(self, stage: Stage, clients: Clients, capture: Capture) -> None:
+        self._stage = stage
+        self._clients = clients
+        self._capture = capture
+
+    def __call__(self, colour: str, program: Program, *answers: Answer, spans: int | None = 1, **settings: Any) -> dict[str, Any]:
+        """Assert that nothing differs, that everything was settled and each call has its span; give what was seen."""
+        without = self._seen(colour, program, answers, settings)
+        capture = self._capture
+        with (
+            ravi_otel.instrument(
+                tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
+            ),
+            ravi_otel.run("compared", limits=GENEROUS, spawn_budget=None) as run,
+        ):
+            given = self._seen(colour, program, answers, settings)
+            gc.collect(0)
+            drain()
+            assert len(STATE.engine.ledger) == 0  # type: ignore[arg-type]  # the ledger of one process knows its length
+            assert all(reading.held == 0 for reading in run.limits)
+        assert given == without
+        if spans is not None:
+            assert len(capture.spans()) - 1 == spans, [span.name for span in capture.spans()]
+        return without
+
+    def _seen(self, colour: str, program: Program, answers: tuple[Answer, ...], settings: dict[str, Any]) -> dict[str, Any]:
+        url = self._stage.play(*answers)
+        lines: list[Any] = []
+        handler = _Lines(lines)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                outcome = self._clients.run(colour, _outcome(program, self._clients, colour, url, settings))
+        finally:
+            root.removeHandler(handler)
+        warnings_seen = [(each.category, str(each.message)) for each in warned]
+        return {"sent": self._stage.seen(), "outcome": outcome, "warnings": warnings_seen, "logs": lines}
+
+
+class _Lines(logging.Handler):
+    def __init__(self, lines: list[Any]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("ravi_otel.limits"):
+            self._lines.append((record.name, record.levelno, re.sub(r"in [\d.]+ seconds", "", ADDRESS.sub("0x", record.getMessage()))))
+
+
+async def _outcome(program: Program, clients: Clients, colour: str, url: str, settings: dict[str, Any]) -> Any:
+    try:
+        return await shown(await program(clients.make(colour, url, **settings)))
+    except (Exception, asyncio.CancelledError) as error:
+        return await told(error)
+
+
+@pytest.fixture
+def compare(stage: Stage, clients: Clients, capture: Capture) -> Compare:
+    return Compare(stage, clients, capture)

@@ -1,0 +1,52 @@
+"""What the README shows is what happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ravi_otel.policy import parse_limit
+from ravi_otel.testing import ScriptedLLM
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_examples_run_as_written_and_print_what_the_readme_says():
+    program = "\n".join(blocks("python"))
+    with ScriptedLLM("Good morning!") as server:
+        environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        sent = len(server.requests)
+    assert done.returncode == 0, done.stderr
+    assert blocks("text")[0].strip() in done.stdout
+    assert "requests=1" in done.stdout
+    assert sent == 3
+
+
+def test_its_two_commands_are_targets_of_the_makefile_and_ci_runs_the_same_test_command():
+    shown = [line.removeprefix("$ ") for line in blocks("console")[0].splitlines()]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert shown == ["make demo", "make test"]
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in ("demo", "test"))
+    assert "make test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("spec", sorted(set(re.findall(r'[`"]((?:[a-z]+\.[a-z]+\.)?[a-z_.]+(?:@[a-z]+)?=[0-9][^`",]*)[`"]', README))))
+def test_every_limit_in_words_can_be_read(spec):
+    assert parse_limit(spec).value > 0
+
+
+def test_every_file_it_links_to_exists():
+    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
