@@ -21,8 +21,8 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
-from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.carrying import Carrying
+from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry import Pipeline, Telemetry

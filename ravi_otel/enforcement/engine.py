@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
@@ -17,9 +17,7 @@ from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent,
 from ravi_otel.policy.limits import Admission, public_amount
 from ravi_otel.pricing import PriceBook
 
-if TYPE_CHECKING:
-    from ravi_otel.enforcement.scope import Scope
-
+ScopeT = TypeVar("ScopeT")
 _MOST_JOINED = 10_000
 
 
@@ -37,7 +35,7 @@ class Engine:
     clock: Clock = field(default_factory=SystemClock)
     observe: bool = False
     admission: Admission = Admission.ESTIMATE
-    joined: OrderedDict[tuple[str, str], Scope] = field(default_factory=OrderedDict[tuple[str, str], "Scope"])
+    joined: OrderedDict[tuple[str, str], Any] = field(default_factory=OrderedDict[tuple[str, str], Any])
     lock: threading.Lock = field(default_factory=threading.Lock)
     revision: int = 0
 
@@ -59,10 +57,10 @@ class Engine:
         for account, amount in settled.overage:
             self.count("overage", account, amount)
 
-    def join(self, key: tuple[str, str], made: Scope) -> Scope:
+    def join(self, key: tuple[str, str], made: ScopeT) -> ScopeT:
         """Give the living scope under `key`, or keep `made` as the one."""
         with self.lock:
-            scope = self.joined.setdefault(key, made)
+            scope: ScopeT = self.joined.setdefault(key, made)
             self.joined.move_to_end(key)
             if len(self.joined) > _MOST_JOINED:
                 self.joined.popitem(last=False)

@@ -238,7 +238,9 @@ def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
 
 def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
     if limit.kind == Kind.AGENTS and (scope.facts.kind is not ScopeKind.RUN or limit.scope not in (None, ScopeKind.RUN)):
-        raise ConfigurationError(f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), without a prefix.")
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), without a prefix."
+        )
     if limit.per is not None:
         raise ConfigurationError(
             f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks."

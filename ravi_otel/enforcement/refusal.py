@@ -95,8 +95,7 @@ def late(account: Account) -> DeadlineExceededError:
     """Write the error of a deadline."""
     elapsed = shown(account.limit.kind, account.used)
     return DeadlineExceededError(
-        f"deadline exceeded: {elapsed} > {shown(account.limit.kind, account.value)} in {place(account.facts)}. "
-        + _way_out(account),
+        f"deadline exceeded: {elapsed} > {shown(account.limit.kind, account.value)} in {place(account.facts)}. " + _way_out(account),
         **_fields(account, account.used, 0, "deadline"),
     )
 

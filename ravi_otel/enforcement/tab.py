@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, cast
+from typing import Any, Protocol
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ledger.contract import Account
-from ravi_otel.enforcement.tally import Tally, add_counts, add_usage
+from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Kind
 from ravi_otel.policy.usage import Usage
 
-if TYPE_CHECKING:
-    from ravi_otel.enforcement.scope import Scope
+
+class Bound(Protocol):
+    """Be a scope, as much of it as its tab knows."""
+
+    facts: ScopeFacts
+    tally: Tally
+    tallies: Tallies
+
+    def absorb(self, amounts: Mapping[str, int]) -> None:
+        """Record spend that was made elsewhere."""
+        ...
+
+
+_MOST_USD = checks.MAX_NANO // NANO
 
 
 class ExecutionTracker:
@@ -33,7 +47,7 @@ class ExecutionTracker:
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = threading.Lock()
-        self._scope: Scope | None = None
+        self._scope: Bound | None = None
         self._tally: Tally | None = None
         self._accounts: tuple[Account, ...] = ()
         self._tokens = 0
@@ -50,10 +64,11 @@ class ExecutionTracker:
     @classmethod
     def current(cls) -> ExecutionTracker | None:
         """Give the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
-        scope = cast("Scope | None", _current.leaf())
+        scope: Any = _current.leaf()
         while scope is not None:
-            if scope.tracker is not None:
-                return scope.tracker
+            tracker: ExecutionTracker | None = scope.tracker
+            if tracker is not None:
+                return tracker
             scope = scope.parent
         return None
 
@@ -119,7 +134,7 @@ class ExecutionTracker:
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
 
-    def bind(self, scope: Scope) -> tuple[int, int, int]:
+    def bind(self, scope: Bound) -> tuple[int, int, int]:
         """Become this scope's tab; give the tokens, nano-USD and turns used before."""
         with self._lock:
             if self._scope is not None:
@@ -135,20 +150,27 @@ class ExecutionTracker:
         """Count at least what the ledger has charged to the accounts made for this tab's budget."""
         self._accounts = tuple(accounts)
 
-    def unbind(self, scope: Scope) -> None:
+    def unbind(self, scope: Bound) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
         with self._lock:
             if self._scope is scope:
                 self._scope = None
 
 
-def _amounts(tokens: int, cost: float, turns: int) -> tuple[int, int, int]:
-    for name, value in (("tokens", tokens), ("turns", turns)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f"consume({name}={value!r}) must be a whole number of 0 or more.")
-    if isinstance(cost, bool) or not 0 <= cost < float("inf"):
-        raise ConfigurationError(f"consume(cost={cost!r}) must be USD, finite, and 0 or more.")
-    return tokens, _nano(cost), turns
+def _amounts(tokens: int, cost: float | Decimal, turns: int) -> tuple[int, int, int]:
+    told = "what was used, 0 or more"
+    counted = checks.count("consume(tokens)", tokens, way_out=told), checks.count("consume(turns)", turns, way_out=told)
+    return counted[0], _consumed(cost), counted[1]
+
+
+def _consumed(cost: object) -> int:
+    try:
+        amount = Decimal(str(cost)) if isinstance(cost, (int, float, Decimal)) and not isinstance(cost, bool) else None
+    except ValueError:  # more digits than Python writes
+        amount = None
+    if amount is None or not amount.is_finite() or not 0 <= amount <= _MOST_USD:
+        raise ConfigurationError(f"consume(cost)={checks.show(cost)} must be an amount of USD such as 0.02, from 0 to 9 billion.")
+    return _nano(amount) or int(amount > 0)  # the least that was spent is something
 
 
 def _nano(usd: float | Decimal) -> int:

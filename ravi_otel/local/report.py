@@ -32,8 +32,6 @@ _LEAST_NAME: Final = 34
 _LEAST_TABLE: Final = 72
 _COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "denied")
 _EVENTS: Final = _COLUMNS.index("events")
-_MOST_GUIDE: Final = 0.4
-"""The part of a line that guides may take; a deeper tree is shown flat from there on."""
 
 
 def console(stream: IO[str] | None = None, *, width: int | None = None) -> Console:
@@ -77,7 +75,6 @@ class _Tree:
     def __init__(self, to: Console, lines: list[Line]) -> None:
         self._to = to
         self._lines = lines
-        self._deepest = max(1, int(to.width * _MOST_GUIDE) // 3)
         self._blank, self._pass, self._turn, self._end = (
             ("   ", "|  ", "|- ", "`- ") if to.options.ascii_only else ("   ", "│  ", "├─ ", "└─ ")
         )
@@ -85,6 +82,8 @@ class _Tree:
         if to.width - self._block < _LEAST_NAME:
             self._heads, self._widths = self._columns(_SHORT_HEADS)
         self._wide = to.width - self._block >= _LEAST_NAME
+        room = to.width - (self._block if self._wide else 0)
+        self._deepest = max(1, room // 2 // len(self._blank))
 
     def _columns(self, heads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
         cells = [astuple(line.figures) for line in self._lines]
@@ -108,21 +107,24 @@ class _Tree:
         yield self._title(line, before, room)
         if not self._wide:
             yield from self._below(below, " ", _short(line.figures), "dim")
+        if line.remark and not self._fits(line, room):
+            yield from self._below(below, " ", line.remark, _STYLES[line.remark_tone])
         for tone, note in line.notes:
             yield from self._below(below, " ! " if tone == "warning" else " x ", note, _STYLES[tone])
 
     def _title(self, line: Line, before: str, room: int) -> Text:
-        remark = f"  {line.remark}" if line.remark else ""
-        title = line.title
-        if cell_len(title) + cell_len(remark) > room:
-            title = _cut(title, max(room - cell_len(remark), min(12, room)))
-            remark = _cut(remark, room - cell_len(title))
+        title = _cut(line.title, room)
+        remark = f"  {line.remark}" if line.remark and self._fits(line, room) else ""
         text = Text.assemble((before, "dim"), (title, _STYLES[line.tone]), (remark, _STYLES[line.remark_tone]))
         if self._wide:
             text.append(" " * (room - cell_len(title) - cell_len(remark)))
             text.append(self._figures(astuple(line.figures)), "dim" if line.tone == "quiet" else "")
         text.rstrip()
         return text
+
+    @staticmethod
+    def _fits(line: Line, room: int) -> bool:
+        return cell_len(line.title) + 2 + cell_len(line.remark) <= room
 
     def _figures(self, cells: tuple[str, ...]) -> str:
         return "".join(f"  {cell:>{width}}" for cell, width in zip(cells, self._widths, strict=True))

@@ -75,6 +75,8 @@ def milliseconds(ns: int | None) -> str:
 
 def amount(kind: str, value: float) -> str:
     """Write an amount of a limit's kind in its public unit: `$0.05`, `1.5 s`, `2,000`."""
+    if not math.isfinite(value):
+        return UNKNOWN
     if kind == Kind.COST:
         whole, dot, part = money(round(value * NANO)).partition(".")
         return f"{whole}.{part.rstrip('0').ljust(2, '0')}" if dot else whole
@@ -85,6 +87,8 @@ def amount(kind: str, value: float) -> str:
 
 def percent(ratio: float) -> str:
     """Write a share, rounded down, so that 80 % is said when 80 % is reached; past a limit of nothing it has no bound."""
+    if math.isnan(ratio):
+        return UNKNOWN
     return f"{math.floor(ratio * 100 + 1e-9):,} %" if abs(ratio) < 1e7 else "> 1e9 %"  # noqa: PLR2004 - as wide as a column may get
 
 

@@ -125,7 +125,7 @@ class ScopeHandle:
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or coroutine function: each call opens a fresh scope; stopped by its own limit it returns None."""
         if not callable(fn):
-            raise ConfigurationError(f"{self._factory}(...) decorates a function, not {fn!r}.")
+            raise ConfigurationError(f"{self._factory}(...) decorates a function, not {checks.show(fn)}; to open it here, write with ravi_otel.{self._factory}(...).")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{self._factory}(...) cannot decorate the generator function {fn.__qualname__}. Use with inside it.")
         if inspect.iscoroutinefunction(fn):
@@ -214,9 +214,9 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         run_id=_name("run(run_id)", run_id),
         session_id=_name("run(session_id)", session_id),
         tenant_id=_name("run(tenant_id)", tenant_id),
-        spawn_budget=spawn_budget,
-        priority=checks.member("priority", priority, Priority),
-        retention=checks.member("retention", retention, HistoryRetention),
+        spawn_budget=_spawn_budget(spawn_budget),
+        priority=checks.member("run(priority)", priority, Priority),
+        retention=checks.member("run(retention)", retention, HistoryRetention),
         tags=_tags(tags),
     )
     return Run(ask)
@@ -242,18 +242,16 @@ def agent(
         agent_id=_name("agent(agent_id)", agent_id),
         limits=read_limits("agent(limits)", limits),
         budget=_budget("agent(budget)", budget),
-        priority=checks.member("priority", priority, Priority),
-        retention=checks.member("retention", retention, HistoryRetention),
+        priority=checks.member("agent(priority)", priority, Priority),
+        retention=checks.member("agent(retention)", retention, HistoryRetention),
     )
     return Agent(ask)
 
 
 def apply_limits(limits: Limits, *, catch: bool = False, name: str | None = None) -> Block:
     """Limit a block of code; with `catch` the block swallows the breach of these limits, and of no others."""
-    return Block(
-        Opening(kind=ScopeKind.BLOCK, name=_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits)),
-        catch=catch,
-    )
+    ask = Opening(kind=ScopeKind.BLOCK, name=_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits))
+    return Block(ask, catch=checks.flag("apply_limits(catch)", catch))
 
 
 def current_scope() -> Scope:
@@ -272,11 +270,11 @@ def _name(parameter: str, value: str | None, *, required: bool = False) -> str |
 def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
     """Read limits and spellings of limits; ConfigurationError or LimitSyntaxError names what cannot be used."""
     if isinstance(limits, (str, Limit)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        raise ConfigurationError(f'{parameter}={limits!r} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].')
+        raise ConfigurationError(f'{parameter}={checks.show(limits)} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].')
     read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
     for limit in read:
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f'{parameter} holds {limit!r}, which is no limit. Write token_limit(50_000) or "tokens=50k".')
+            raise ConfigurationError(f'{parameter} holds {checks.show(limit)}, which is no limit. Write token_limit(50_000) or "tokens=50k".')
     return read
 
 
@@ -284,11 +282,19 @@ def _budget(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -
     if budget is None or isinstance(budget, (ExecutionBudget, ExecutionTracker)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         return budget
     raise ConfigurationError(
-        f"{parameter}={budget!r} must be an ExecutionBudget or an ExecutionTracker, such as ExecutionBudget(max_tokens=50_000)."
+        f"{parameter}={checks.show(budget)} must be an ExecutionBudget or an ExecutionTracker, such as ExecutionBudget(max_tokens=50_000)."
     )
 
 
+def _spawn_budget(budget: SpawnBudget | None) -> SpawnBudget | None:
+    if budget is None or isinstance(budget, SpawnBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+        return budget
+    raise ConfigurationError(f"run(spawn_budget)={checks.show(budget)} must be a SpawnBudget, such as SpawnBudget(max_agents=10).")
+
+
 def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    if tags is not None and not isinstance(tags, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+        raise ConfigurationError(f'run(tags)={checks.show(tags)} must be a dict of short texts, such as {{"team": "search"}}.')
     given = dict(tags or {})
     if len(given) > _MOST_TAGS:
         raise ConfigurationError(f"run(tags) has {len(given)} keys: each is a metric's label, so at most {_MOST_TAGS} are taken.")

@@ -10,9 +10,11 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement.admission import tool_lines
 from ravi_otel.enforcement.ledger.contract import new_op_id
+from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
+from ravi_otel.policy import checks
 from ravi_otel.runtime.live import REFUSED
 from ravi_otel.runtime.state import STATE
 
@@ -29,7 +31,7 @@ def walk(name: str, step: Step) -> Flow[Any]:
     entered = engine.listeners.tool_started(record)
     status: Status = "ok"
     try:
-        scope.checkpoint(record)
+        _check(scope, record)
         scope.reserve_now(tool_lines(scope, name), record)
         add_counts(scope.tallies, tool_calls=1)
         record.decision = "admitted"
@@ -44,6 +46,14 @@ def walk(name: str, step: Step) -> Flow[Any]:
         record.status = status
         record.duration_ns = engine.clock.monotonic_ns() - record.started_ns
         engine.listeners.tool_ended(record)
+
+
+def _check(scope: Scope, record: ToolRecord) -> None:
+    try:
+        scope.checkpoint(record)
+    except RaviError:
+        add_counts(scope.tallies, refused=1)
+        raise
 
 
 def _failed(record: ToolRecord, error: BaseException, *, started: bool) -> Status:
@@ -81,8 +91,8 @@ def tool(fn: Callable[P, R] | None = None, *, name: str | None = None) -> Callab
 
 def _wrap(fn: Callable[P, R], *, name: str | None) -> Callable[P, R]:
     if not callable(fn):
-        raise ConfigurationError(f"tool({fn!r}) takes a function. To name one, write @ravi_otel.tool(name={fn!r}).")
-    label = name or getattr(fn, "__name__", None) or type(fn).__name__
+        raise ConfigurationError(f"tool({checks.show(fn)}) takes a function. To name one, write @ravi_otel.tool(name={checks.show(fn)}).")
+    label = checks.optional_name("tool(name)", name) or getattr(fn, "__name__", None) or type(fn).__name__
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigurationError(
             f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."

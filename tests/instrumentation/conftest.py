@@ -18,11 +18,16 @@ import pydantic
 import pytest
 
 import ravi_otel
+from ravi_otel import cost_limit
 from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Answer, Capture, Failure, ScriptedLLM
 
-GENEROUS = ["tokens=1000000000", "requests=1000000", "turns=1000000", "messages=1000000000", "cost=1000000usd", "time=3600s"]
+GENEROUS = [
+    *("tokens=1000000000", "requests=1000000", "turns=1000000", "messages=1000000000", "time=3600s"),
+    cost_limit(1_000_000, on_unpriced="warn"),
+]
+BOUNDARY = re.compile(r"[0-9a-f]{32}")
 ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -47,7 +52,10 @@ class Stage:
 
     def seen(self) -> list[Any]:
         """Give what was sent: method, path, query, headers, bytes."""
-        return [(each.method, each.path, each.query, sorted(each.headers.items()), each.raw) for each in self.server.requests]
+        return [
+            BOUNDARY.sub("boundary", repr((each.method, each.path, each.query, sorted(each.headers.items()), each.raw)))
+            for each in self.server.requests
+        ]
 
 
 @dataclass
@@ -58,8 +66,8 @@ class Clients:
     blocking: Any = field(default_factory=openai.DefaultHttpxClient)
     awaiting: Any = field(default_factory=openai.DefaultAsyncHttpxClient)
 
-    def make(self, colour: str, base_url: str, **settings: Any) -> Any:
-        known = {"api_key": "sk-test", "base_url": base_url, **settings}
+    def make(self, colour: str, url: str, **settings: Any) -> Any:
+        known = {"api_key": "sk-test", "base_url": url} | settings
         if colour == "sync":
             return openai.OpenAI(**{"http_client": self.blocking, **known})
         return openai.AsyncOpenAI(**{"http_client": self.awaiting, **known})
@@ -166,7 +174,7 @@ async def streamed(stream: Any) -> list[Any]:
 
 async def raw(response: Any) -> Any:
     headers = sorted((key, value) for key, value in response.headers.items() if key != "date")
-    seen: list[Any] = [type(response), response.status_code, headers, response.http_request.content, response.retries_taken]
+    seen: list[Any] = [type(response), response.status_code, headers, BOUNDARY.sub("boundary", repr(response.http_request.content)), response.retries_taken]
     try:
         seen.append(await shown(await got(response.parse())))
         seen.append(await shown(await got(response.parse())))
@@ -174,6 +182,15 @@ async def raw(response: Any) -> Any:
         seen.append(await told(error))
     seen.extend([response.is_closed, sorted(key for key in vars(response.http_response) if key not in {"_elapsed"}), sorted(vars(response))])
     return seen
+
+
+COUNTED: list[int] = []
+"""How many programs were compared, one entry a test."""
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if COUNTED:
+        terminalreporter.write_line(f"{sum(COUNTED)} programs ran without us and with us")
 
 
 Program = Callable[[Any], Awaitable[Any]]
@@ -188,24 +205,32 @@ class Compare:
         self._clients = clients
         self._capture = capture
 
-    def __call__(self, colour: str, program: Program, *answers: Answer, spans: int | None = 1, **settings: Any) -> dict[str, Any]:
-        """Assert that nothing differs, that everything was settled and each call has its span; give what was seen."""
-        without = self._seen(colour, program, answers, settings)
-        capture = self._capture
+    def __call__(self, colour: str, program: Program, *answers: Answer, **settings: Any) -> dict[str, Any]:
+        """Compare one program; give what was seen."""
+        return self.all(colour, {"it": (program, answers)}, **settings)["it"]
+
+    def all(self, colour: str, programs: dict[str, tuple[Program, tuple[Answer, ...]]], **settings: Any) -> dict[str, Any]:
+        """Assert that nothing differs for any of them, and that everything was settled; give what was seen without us."""
+        without = {name: self._seen(colour, *each, settings) for name, each in programs.items()}
+        capture, given = self._capture, dict[str, Any]()
         with (
             ravi_otel.instrument(
                 tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
             ),
-            ravi_otel.run("compared", limits=GENEROUS, spawn_budget=None) as run,
+            ravi_otel.run("compared", limits=GENEROUS) as run,
         ):
-            given = self._seen(colour, program, answers, settings)
-            gc.collect(0)
-            drain()
-            assert len(STATE.engine.ledger) == 0  # type: ignore[arg-type]  # the ledger of one process knows its length
+            for name, each in programs.items():
+                given[name] = self._seen(colour, *each, settings)
+                drain()
+                if len(STATE.engine.ledger):  # type: ignore[arg-type]  # the ledger of one process knows its length
+                    gc.collect()  # a stream nobody closed
+                    drain()
+                assert len(STATE.engine.ledger) == 0, name  # type: ignore[arg-type]  # the same
             assert all(reading.held == 0 for reading in run.limits)
-        assert given == without
-        if spans is not None:
-            assert len(capture.spans()) - 1 == spans, [span.name for span in capture.spans()]
+        COUNTED.append(len(without))
+        assert {name: seen for name, seen in given.items() if seen != without[name]} == {
+            name: seen for name, seen in without.items() if seen != given[name]
+        }
         return without
 
     def _seen(self, colour: str, program: Program, answers: tuple[Answer, ...], settings: dict[str, Any]) -> dict[str, Any]:
@@ -235,10 +260,15 @@ class _Lines(logging.Handler):
 
 
 async def _outcome(program: Program, clients: Clients, colour: str, url: str, settings: dict[str, Any]) -> Any:
+    client = clients.make(colour, url, **settings)
+    client.shown = shown
     try:
-        return await shown(await program(clients.make(colour, url, **settings)))
+        return await shown(await program(client))
     except (Exception, asyncio.CancelledError) as error:
         return await told(error)
+    finally:
+        if "http_client" in settings:
+            await got(client.close())
 
 
 @pytest.fixture

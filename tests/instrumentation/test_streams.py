@@ -1,0 +1,465 @@
+"""A stream ends in many ways; each ends its span once, settles its hold once, and says nothing about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import os
+import pickle
+import threading
+import warnings
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+import ravi_otel
+from ravi_otel.runtime.live import drain
+from ravi_otel.runtime.state import STATE
+from ravi_otel.testing import Capture, Disconnect, Malformed, Text
+
+ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}], "stream": True}
+WORDS = Text("one two three four five six", usage=(10, 6))
+MANY = 10_000 if "RAVI_LONG" in os.environ else 200
+LIMITS = ["tokens=1000000000", "requests=1000000", "turns=1000000"]
+
+Ending = Callable[[Any], Awaitable[str | None]]
+
+
+@pytest.fixture
+def quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Let no context be detached wrongly, no error be swallowed, and no finaliser complain."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name.startswith(("opentelemetry", "ravi_otel", "asyncio"))] == []
+
+
+async def pulled(stream: Any, most: int = 10_000) -> list[Any]:
+    seen: list[Any] = []
+    if hasattr(stream, "__anext__"):
+        while len(seen) < most:
+            try:
+                seen.append(await stream.__anext__())
+            except StopAsyncIteration:
+                break
+    else:
+        for item in stream:
+            seen.append(item)
+            if len(seen) >= most:
+                break
+    return seen
+
+
+async def closed(stream: Any) -> None:
+    done = stream.close()
+    if done is not None:
+        await done
+
+
+# -- the endings: each gives the expected `error.type`, None for a whole stream --------------------------------------
+
+
+async def exhausted(stream: Any) -> str | None:
+    await pulled(stream)
+    return None
+
+
+async def closed_early(stream: Any) -> str | None:
+    await pulled(stream, 2)
+    await closed(stream)
+    return "abandoned"
+
+
+async def closed_twice(stream: Any) -> str | None:
+    await closed(stream)
+    await closed(stream)
+    return "abandoned"
+
+
+async def closed_after_the_end(stream: Any) -> str | None:
+    await pulled(stream)
+    await closed(stream)
+    await pulled(stream)
+    return None
+
+
+async def left_by_with(stream: Any) -> str | None:
+    if hasattr(stream, "__aenter__"):
+        async with stream:
+            await pulled(stream, 1)
+    else:
+        with stream:
+            await pulled(stream, 1)
+    return "abandoned"
+
+
+async def raised_in_with(stream: Any) -> str | None:
+    try:
+        if hasattr(stream, "__aenter__"):
+            async with stream:
+                raise LookupError
+        with stream:
+            raise LookupError
+    except LookupError:
+        return "abandoned"
+
+
+async def never_iterated(_: Any) -> str | None:
+    return "abandoned"
+
+
+async def broken_out_of(stream: Any) -> str | None:
+    if hasattr(stream, "__aiter__"):
+        async for _ in stream:
+            break
+    else:
+        for _ in stream:
+            break
+    return "abandoned"
+
+
+async def response_closed(stream: Any) -> str | None:
+    await pulled(stream, 1)
+    if hasattr(stream, "__aiter__"):
+        await stream.response.aclose()
+    else:
+        stream.response.close()
+    return "abandoned"
+
+
+async def iterator_closed(stream: Any) -> str | None:
+    await pulled(stream, 1)
+    if hasattr(stream, "__aiter__"):
+        await stream._iterator.aclose()
+    else:
+        stream._iterator.close()
+    return "abandoned"
+
+
+async def finished_but_never_closed(stream: Any) -> str | None:
+    await pulled(stream, 8)  # the role, six words, the finish reason; the end of the stream was not read
+    return None
+
+
+async def read_elsewhere(stream: Any) -> str | None:
+    if hasattr(stream, "__aiter__"):
+        await asyncio.create_task(pulled(stream), context=contextvars.Context())
+        return None
+    thread = threading.Thread(target=lambda: list(stream))
+    thread.start()
+    thread.join()
+    return None
+
+
+async def begun_here_ended_elsewhere(stream: Any) -> str | None:
+    await pulled(stream, 2)
+    return await read_elsewhere(stream)
+
+
+ENDINGS: list[Ending] = [
+    exhausted, closed_early, closed_twice, closed_after_the_end, left_by_with, raised_in_with, never_iterated, broken_out_of,
+    response_closed, iterator_closed, finished_but_never_closed, read_elsewhere, begun_here_ended_elsewhere,
+]  # fmt: skip
+
+
+def check(capture: Capture, run: Any, expected: list[str | None]) -> None:
+    gc.collect()
+    drain()
+    spans = capture.spans("chat gpt-4o-mini")
+    assert [span.attributes.get("error.type") for span in spans] == expected
+    assert len({span.context.span_id for span in spans}) == len(expected)
+    assert len(STATE.engine.ledger) == 0  # type: ignore[arg-type]  # the ledger of one process knows its length
+    assert [reading.held for reading in run.limits] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda each: each.__name__)
+@pytest.mark.usefixtures("quiet")
+def test_each_ending_ends_the_span_once_and_settles_once(ending: Ending, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+
+    async def program() -> str | None:
+        made = client.chat.completions.create(**ASK)
+        stream = await made if colour == "async" else made
+        assert type(stream) is (openai.AsyncStream if colour == "async" else openai.Stream)
+        expected = await ending(stream)
+        del stream, made
+        gc.collect()
+        if colour == "async":
+            await asyncio.sleep(0)  # the loop closes what was dropped
+        return expected
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        expected = clients.run(colour, program())
+        check(instrumented, run, [expected])
+        spent = run.stats()
+    assert spent.requests == 1
+    assert spent.input_tokens > 0
+
+
+@pytest.mark.parametrize("answer", [Malformed(), Malformed('{"error": {"message": "busy"}}', 2), Disconnect(3), Malformed("[1]", 1)])
+@pytest.mark.usefixtures("quiet")
+def test_an_error_in_the_stream_ends_it_with_that_error(answer: Any, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(answer))
+
+    async def program() -> str | None:
+        made = client.chat.completions.create(**ASK)
+        stream = await made if colour == "async" else made
+        try:
+            await pulled(stream)
+        except Exception as error:
+            return type(error).__name__
+        return None
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        expected = clients.run(colour, program())
+        check(instrumented, run, [expected])
+
+
+@pytest.mark.usefixtures("quiet")
+def test_cancelling_the_task_that_reads_ends_it_as_cancelled(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("async", stage.play(Text("a b c", chunk_s=30)))
+
+    async def program() -> None:
+        stream = await client.chat.completions.create(**ASK)
+        task = asyncio.create_task(pulled(stream))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        clients.run("async", program())
+        check(instrumented, run, ["CancelledError"])
+
+
+@pytest.mark.parametrize("used", ["fully", "early", "never"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.usefixtures("quiet")
+def test_stream_helpers_end_the_span_once(used: str, api: str, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+    chat = client.beta.chat if openai.__version__.startswith("1.") else client.chat
+    ask = {key: value for key, value in ASK.items() if key != "stream"}
+
+    async def program() -> None:
+        manager = chat.completions.stream(**ask) if api == "chat" else client.responses.stream(model="gpt-4o-mini", input="x")
+        if colour == "async":
+            async with manager as stream:
+                if used == "never":
+                    return
+                async for _ in stream:
+                    if used == "early":
+                        return
+        else:
+            with manager as stream:
+                if used == "never":
+                    return
+                for _ in stream:
+                    if used == "early":
+                        return
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        clients.run(colour, program())
+        check(instrumented, run, [None if used == "fully" else "abandoned"])
+
+
+@pytest.mark.parametrize("mode", ["with_raw_response", "with_streaming_response"])
+@pytest.mark.parametrize("part", ["parsed", "parsed and dropped early", "lines", "never", "json"])
+@pytest.mark.usefixtures("quiet")
+def test_raw_responses_end_the_span_once(mode: str, part: str, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+    ask = {**ASK, "stream": part != "json"}
+
+    async def use(response: Any) -> None:
+        if part.startswith("parsed"):
+            parsed = response.parse()
+            stream = await parsed if hasattr(parsed, "__await__") else parsed
+            del response
+            gc.collect()  # the response is gone, the stream goes on
+            await pulled(stream, 2 if part.endswith("early") else 10_000)
+        elif part == "lines":
+            lines = response.http_response.aiter_lines() if colour == "async" else response.http_response.iter_lines()
+            if colour == "async":
+                assert len([line async for line in lines]) > 5
+            else:
+                assert len(list(lines)) > 5
+        elif part == "json":
+            text = response.http_response.aread() if colour == "async" else response.http_response.read()
+            assert await text if colour == "async" else text
+
+    async def program() -> None:
+        made = getattr(client.chat.completions, mode).create(**ask)
+        if mode == "with_raw_response":
+            await use(await made if colour == "async" else made)
+        elif colour == "async":
+            async with made as response:
+                await use(response)
+        else:
+            with made as response:
+                await use(response)
+        del made
+        gc.collect()
+        if colour == "async":
+            await asyncio.sleep(0)
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        clients.run(colour, program())
+        closed_unread = part == "never" and mode == "with_streaming_response"
+        ends_well = part in {"parsed", "lines", "json"} or closed_unread
+        check(instrumented, run, [None if ends_well else "abandoned"])
+        if part == "json":
+            assert run.stats().total_tokens == 16
+            assert instrumented.spans("chat gpt-4o-mini")[0].attributes["gen_ai.usage.input_tokens"] == 10
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_streaming_response_that_is_parsed_tells_its_usage(colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+
+    async def program() -> None:
+        made = client.chat.completions.with_streaming_response.create(**{**ASK, "stream": False})
+        if colour == "async":
+            async with made as response:
+                assert (await response.parse()).usage.total_tokens == 16
+        else:
+            with made as response:
+                assert response.parse().usage.total_tokens == 16
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        clients.run(colour, program())
+        check(instrumented, run, [None])
+        assert run.stats().total_tokens == 16
+
+
+@pytest.mark.parametrize("ending", [exhausted, closed_early, never_iterated, broken_out_of, left_by_with], ids=lambda each: each.__name__)
+@pytest.mark.usefixtures("quiet")
+def test_many_streams_leave_nothing_behind(ending: Ending, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make(colour, stage.play(WORDS), http_client=pool(colour))
+    kept: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    async def program() -> list[str | None]:
+        expected: list[str | None] = []
+        for number in range(MANY):
+            made = client.chat.completions.create(**ASK)
+            stream = await made if colour == "async" else made
+            kept.add(stream)
+            expected.append(await ending(stream))
+            response = stream.response
+            del stream, made
+            if ending in (never_iterated, broken_out_of):
+                await response.aclose() if colour == "async" else None
+            del response
+            if number % 20 == 19:
+                gc.collect()
+                await asyncio.sleep(0) if colour == "async" else None
+        gc.collect()
+        await closed(client)
+        return expected
+
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        expected = clients.run(colour, program())
+        check(instrumented, run, expected)
+        assert run.stats().requests == MANY
+    assert len(kept) == 0
+
+
+def pool(colour: str) -> Any:
+    limits: dict[str, Any] = {"limits": openai.DEFAULT_CONNECTION_LIMITS}
+    return openai.DefaultHttpxClient(**limits) if colour == "sync" else openai.DefaultAsyncHttpxClient(**limits)
+
+
+def test_a_finaliser_takes_no_lock(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(WORDS))
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        for read in (0, 2, 8):
+            stream = client.chat.completions.create(**ASK)
+            for _ in range(read):
+                next(stream)
+            dropped = threading.Event()
+            with STATE.engine.ledger._lock, STATE.lock:  # type: ignore[attr-defined]  # as if a collection came in the middle of a step
+                threading.Thread(target=lambda held: (held.clear(), gc.collect(), dropped.set()), args=([stream],)).start()
+                del stream
+                assert dropped.wait(10)
+                gc.collect()
+        check(instrumented, run, ["abandoned", "abandoned", None])
+
+
+def test_a_dropped_call_that_was_never_finished_takes_no_lock(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("async", stage.play(Text("x", think_s=30)))
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        coroutine = client.chat.completions.create(**{**ASK, "stream": False})
+
+        async def started() -> Any:
+            task = asyncio.ensure_future(asyncio.wait_for(asyncio.shield(holder := asyncio.ensure_future(coroutine)), 0.05))
+            with pytest.raises(TimeoutError):
+                await task
+            return holder
+
+        holder = clients.run("async", started())
+        with STATE.engine.ledger._lock:  # type: ignore[attr-defined]  # as if a collection came in the middle of a step
+            coroutine.close()
+        holder.cancel()
+        with pytest.raises((asyncio.CancelledError, RuntimeError)):
+            clients.run("async", _awaited(holder))
+        check(instrumented, run, ["GeneratorExit"])
+
+
+async def _awaited(future: Any) -> Any:
+    return await future
+
+
+def test_a_response_that_was_read_can_be_pickled_again(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(WORDS))
+    with client.chat.completions.with_streaming_response.create(**{**ASK, "stream": False}) as response:
+        response.read()
+    assert pickle.loads(pickle.dumps(response.http_response)).json()["usage"]["total_tokens"] == 16
+
+
+def test_an_error_is_freed_with_its_last_reference(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(Malformed("<no json>")), max_retries=0, base_url="http://127.0.0.1:9/v1")
+    gc.collect()
+    gc.disable()
+    try:
+        try:
+            client.chat.completions.create(**{**ASK, "stream": False})
+        except openai.APIConnectionError as error:
+            held = weakref.ref(error)
+        assert held() is None
+    finally:
+        gc.enable()
+
+
+def test_streams_still_open_at_the_end_of_the_process_are_told(stage: Any, clients: Any, instrumented: Capture) -> None:
+    from ravi_otel.instrumentation.openai.stream import abandon_open
+
+    client = clients.make("sync", stage.play(WORDS))
+    with ravi_otel.run("r", limits=LIMITS) as run:
+        stream = client.chat.completions.create(**ASK)
+        next(stream)
+        abandon_open()
+        check(instrumented, run, ["abandoned"])
+        assert len(list(stream)) > 0  # it goes on, for whoever reads it
+
+
+def test_the_log_of_contexts_stays_empty_when_streams_cross_tasks(stage: Any, clients: Any, instrumented: Capture, caplog: Any) -> None:
+    client = clients.make("async", stage.play(WORDS))
+
+    async def agen() -> Any:
+        with ravi_otel.run("inner"):
+            stream = await client.chat.completions.create(**ASK)
+            async for item in stream:
+                yield item
+
+    async def program() -> None:
+        source = agen()
+        await asyncio.create_task(source.__anext__(), context=contextvars.Context())
+        await source.aclose()
+
+    with caplog.at_level(logging.DEBUG, logger="opentelemetry.context"):
+        clients.run("async", program())
+    assert [record for record in caplog.records if record.name == "opentelemetry.context"] == []

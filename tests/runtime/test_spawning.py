@@ -1,0 +1,198 @@
+"""Slots as programs take them: through `run(spawn_budget=)` and `agent()`."""
+
+import asyncio
+
+import pytest
+
+import ravi_otel
+from ravi_otel import AgentPausedError, Priority, SpawnBudget, SpawnDeniedError, SpawnTracker
+from ravi_otel.policy.limits import ScopeKind
+
+
+@pytest.fixture
+def run_of(instrumented):
+    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
+
+
+def counts():
+    stats = SpawnTracker.current().stats()
+    return stats.active, stats.paused
+
+
+def test_the_first_agent_of_a_run_is_its_root_and_takes_no_further_slot(run_of):
+    with run_of(2):
+        assert counts() == (1, 0)
+        with ravi_otel.agent("root"):
+            assert counts() == (1, 0)
+
+
+def test_a_cap_of_one_allows_just_the_root(run_of):
+    with run_of(1), ravi_otel.agent("root"):
+        with pytest.raises(SpawnDeniedError, match=r"SpawnBudget\.max_agents=1"), ravi_otel.agent("child", priority=Priority.CRITICAL):
+            pytest.fail("it opened")
+        assert ravi_otel.current_scope().facts.agent_name == "root"
+        assert counts() == (1, 0)
+
+
+def test_a_limit_on_agents_is_the_same_cap(instrumented):
+    with ravi_otel.run("r", limits=["agents=2"]) as run, ravi_otel.agent("root"), ravi_otel.agent("child"):
+        with pytest.raises(SpawnDeniedError), ravi_otel.agent("one more"):
+            pytest.fail("it opened")
+        reading, = run.limits
+        assert (reading.limit.kind, reading.used, reading.remaining) == ("agents", 2, 0)
+
+
+def test_an_observed_limit_on_agents_denies_nobody(instrumented):
+    with ravi_otel.run("r", limits=["agents=1:on=observe"]), ravi_otel.agent("root"), ravi_otel.agent("child"):
+        assert counts() == (2, 0)
+
+
+def test_nested_and_sibling_entries_take_leases_and_give_them_back(run_of):
+    with run_of(3), ravi_otel.agent("root"):
+        with ravi_otel.agent("a"), ravi_otel.agent("b"):
+            assert counts() == (3, 0)
+            with pytest.raises(SpawnDeniedError), ravi_otel.agent("c"):
+                pytest.fail("it opened")
+        for _ in range(5):
+            with ravi_otel.agent("a"):
+                assert counts() == (2, 0)
+        assert counts() == (1, 0)
+
+
+def test_sibling_tasks_take_a_lease_each(run_of):
+    async def child(name):
+        async with ravi_otel.agent(name):
+            await asyncio.sleep(0)
+            return counts()[0]
+
+    async def main():
+        async with run_of(3), ravi_otel.agent("root"):
+            return await asyncio.gather(*(child(name) for name in "abc"), return_exceptions=True), counts()
+
+    found, after = asyncio.run(main())
+    assert [type(one) for one in found].count(SpawnDeniedError) == 1
+    assert after == (1, 0)
+
+
+def test_a_repeated_id_is_two_leases_and_leaks_nothing(run_of):
+    with run_of(3), ravi_otel.agent("root"):
+        with ravi_otel.agent("same"), ravi_otel.agent("same"):
+            assert counts() == (3, 0)
+        assert counts() == (1, 0)
+        SpawnTracker.current().release("same")
+        assert counts() == (1, 0)
+
+
+def test_an_agent_that_fails_gives_its_slot_back(run_of):
+    with run_of(2), ravi_otel.agent("root"):
+        with pytest.raises(KeyError), ravi_otel.agent("a"):
+            raise KeyError
+        assert counts() == (1, 0)
+
+
+def test_one_high_agent_preempts_once_and_its_release_frees_one(run_of, stage, client, ask):
+    with run_of(2), ravi_otel.agent("root"):
+        with ravi_otel.agent("low", priority=Priority.LOW) as low:
+            with ravi_otel.agent("urgent", priority=Priority.HIGH):
+                assert counts() == (2, 1)
+                with pytest.raises(SpawnDeniedError), ravi_otel.agent("urgent too", priority=Priority.HIGH):
+                    pytest.fail("it opened")
+                assert counts() == (2, 1)
+            assert counts() == (1, 1)
+            with ravi_otel.agent("next"):
+                assert counts() == (2, 1)
+            assert low.scope.lease.paused
+        assert counts() == (1, 0)
+
+
+def test_without_preemption_a_full_run_denies_the_most_urgent_too(run_of):
+    with run_of(2, allow_preempt=False), ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.BACKGROUND) as low:
+        with pytest.raises(SpawnDeniedError), ravi_otel.agent("urgent", priority=Priority.CRITICAL):
+            pytest.fail("it opened")
+        assert not low.scope.lease.paused
+        assert counts() == (2, 0)
+
+
+def test_a_paused_agents_next_call_raises_and_it_ends_paused(run_of, stage, client, ask):
+    with run_of(2), ravi_otel.agent("root"):
+        slots = SpawnTracker.current()
+        with pytest.raises(AgentPausedError, match="agent 'low' is paused") as caught, ravi_otel.agent("low", priority=Priority.LOW) as low:
+            ask(client)
+            urgent = slots.acquire("urgent", Priority.HIGH)
+            ask(client)
+        urgent.release()
+        ask(client)
+    assert (low.status, low.stop_reason, caught.value.agent_id) == ("paused", "paused", "low")
+    assert stage.sent == 2
+
+
+def test_a_paused_agents_next_tool_raises_too(run_of):
+    ran = []
+
+    @ravi_otel.tool
+    def work():
+        ran.append(1)
+
+    with run_of(2), ravi_otel.agent("root"):
+        with pytest.raises(AgentPausedError), ravi_otel.agent("low", priority=Priority.LOW):
+            with SpawnTracker.current().acquire("urgent", Priority.HIGH):
+                work()
+        assert ran == []
+        assert counts() == (1, 0)
+
+
+def test_a_paused_agent_that_is_resumed_goes_on(run_of, client, ask):
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW):
+        slots = SpawnTracker.current()
+        slots.acquire("urgent", Priority.HIGH).release()
+        slots.reprioritize("low", Priority.NORMAL)
+        assert not slots.is_paused("low")
+        ask(client)
+
+
+def test_an_agent_adopts_the_lease_acquired_for_it_as_often_as_it_is_entered(run_of):
+    with run_of(2), ravi_otel.agent("root"):
+        slots = SpawnTracker.current()
+        with slots.acquire("worker"):
+            for _ in range(3):
+                with ravi_otel.agent("worker"):
+                    assert counts() == (2, 0)
+                assert counts() == (2, 0)
+        assert counts() == (1, 0)
+
+
+def test_a_run_inside_a_run_has_slots_of_its_own(run_of):
+    with run_of(1), ravi_otel.agent("root"), run_of(1), ravi_otel.agent("root of the inner one"):
+        assert counts() == (1, 0)
+
+
+def test_a_run_without_a_spawn_budget_counts_and_denies_nobody(instrumented):
+    with ravi_otel.run("r"):
+        handles = [ravi_otel.agent(f"a{number}") for number in range(60)]
+        for handle in handles:
+            handle.__enter__()
+        assert counts() == (60, 0)
+        for handle in reversed(handles):
+            handle.__exit__(None, None, None)
+        assert counts() == (1, 0)
+
+
+def test_agents_outside_a_run_take_no_slot(instrumented):
+    with ravi_otel.agent("a") as agent:
+        assert SpawnTracker.current() is None
+        assert agent.scope.lease is None
+        assert agent.scope.facts.kind is ScopeKind.AGENT
+
+
+def test_what_became_of_each_request_is_told(run_of, heard):
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW), ravi_otel.agent("urgent", priority=Priority.HIGH):
+        pass
+    assert heard.spawns == ["granted", "granted", "preempted", "granted", "released", "released", "released"]
+
+
+def test_watching_only_denies_and_pauses_nobody(settings):
+    with settings(observe=True) as heard, ravi_otel.run("r", spawn_budget=SpawnBudget(2)), ravi_otel.agent("root"):
+        with ravi_otel.agent("low", priority=Priority.LOW) as low, ravi_otel.agent("urgent", priority=Priority.HIGH):
+            low.scope.checkpoint()
+    assert "denied" in heard.spawns
+    assert "preempted" not in heard.spawns
