@@ -150,6 +150,7 @@ def _finish(scope: Scope, error: BaseException | None) -> bool:
     swallowed = close_scope(scope, error)
     STATE.left(scope)
     scope.engine.listeners.scope_closed(scope)
+    scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
     return swallowed
 
 
