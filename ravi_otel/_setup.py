@@ -14,6 +14,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.opening import process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
@@ -135,6 +136,7 @@ def instrument(
         checks.choice("instrument(enforcement)", enforcement, _MODES),
         _admission(admission),
     )
+    _check(settings)
     with _lock:
         if _now is not None:
             if settings in (_now.settings, _NOTHING):
@@ -159,6 +161,17 @@ def flush(timeout_s: float = 2.0) -> bool:
     """Send what is waiting to be exported, for `timeout_s` seconds at most; False when it was not all sent."""
     now = _now
     return True if now is None else now.flush(timeout_s)
+
+
+def _check(settings: _Settings) -> None:
+    """Refuse what cannot be used before anything in use is touched."""
+    for name, method in (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter"), ("logger_provider", "get_logger")):
+        given = getattr(settings, name)
+        if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+            made = "".join(part.title() for part in name.split("_"))
+            raise ConfigurationError(f"instrument({name})={checks.show(given)} is no {made}: give an object with {method}(), or None.")
+    PriceBook(settings.prices)
+    process_root(Engine(), settings.limits)
 
 
 def _admission(value: str) -> Admission:

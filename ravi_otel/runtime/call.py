@@ -7,7 +7,7 @@ checkpoint, so that a call refused for time or cancellation is seen like any oth
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.errors import RaviError
@@ -15,6 +15,8 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 from ravi_otel.runtime.state import STATE
+
+_LONGEST_CHAIN: Final = 32
 
 
 class Wire(Protocol):
@@ -52,11 +54,11 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
             swallow("admit", bug)
             live.admitted = True
         result = yield wire.step(live)
-    except GeneratorExit:
-        later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))  # perhaps a finaliser: no lock
-        raise
     except BaseException as raised:
-        _failed(live, wire, cause(raised))
+        if _is_dropped(raised):
+            later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))
+        else:
+            _failed(live, wire, cause(raised))
         del live  # it knows the error, whose traceback knows this frame: a cycle that would keep both alive
         raise
     finally:
@@ -77,6 +79,17 @@ def _begin(call: Call) -> LiveCall | None:
         swallow("begin", bug)
         return None
     return live
+
+
+def _is_dropped(error: BaseException) -> bool:
+    """Tell that a coroutine was closed, perhaps by a finaliser, where no lock may be taken; whatever the client made of it."""
+    links = _LONGEST_CHAIN
+    at: BaseException | None = error
+    while at is not None and links:
+        if isinstance(at, GeneratorExit):
+            return True
+        at, links = at.__context__, links - 1
+    return False
 
 
 def _failed(live: LiveCall, wire: Wire, error: BaseException) -> None:

@@ -98,7 +98,8 @@ class ScopeHandle:
         self._entered = scope.engine.listeners.scope_opened(scope)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    # Typed `bool | None`: it swallows only what `on_exceed="stop"` or `catch` ask for, and a checker must not assume more.
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         attachment, self._attachment = self._attachment, None
         scope = self._scope
         if attachment is None or scope is None:
@@ -115,7 +116,7 @@ class ScopeHandle:
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         return self.__exit__(kind, error, trace)
 
     def _fresh(self, fn: Callable[..., Any]) -> Self:
@@ -125,7 +126,8 @@ class ScopeHandle:
     def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function or coroutine function: each call opens a fresh scope; stopped by its own limit it returns None."""
         if not callable(fn):
-            raise ConfigurationError(f"{self._factory}(...) decorates a function, not {checks.show(fn)}; to open it here, write with ravi_otel.{self._factory}(...).")
+            what, factory = checks.show(fn), self._factory
+            raise ConfigurationError(f"{factory}(...) decorates a function, not {what}; else write with ravi_otel.{factory}(...).")
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(f"{self._factory}(...) cannot decorate the generator function {fn.__qualname__}. Use with inside it.")
         if inspect.iscoroutinefunction(fn):
@@ -275,7 +277,9 @@ def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
     read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
     for limit in read:
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f'{parameter} holds {checks.show(limit)}, which is no limit. Write token_limit(50_000) or "tokens=50k".')
+            raise ConfigurationError(
+                f'{parameter} holds {checks.show(limit)}, which is no limit. Write token_limit(50_000) or "tokens=50k".'
+            )
     return read
 
 

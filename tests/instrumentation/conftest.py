@@ -7,6 +7,7 @@ import gc
 import inspect
 import logging
 import re
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -81,6 +82,13 @@ class Clients:
         except StopIteration as end:
             return end.value
         raise AssertionError("the blocking program awaited something")
+
+
+@pytest.fixture(scope="session")
+def http() -> Any:
+    """Give the HTTP library this version of the client is built on."""
+    found = next(kind for kind in openai.DefaultHttpxClient.__mro__ if kind.__module__.startswith("httpx"))
+    return sys.modules[found.__module__.partition(".")[0]]
 
 
 @pytest.fixture(scope="session")
@@ -180,7 +188,9 @@ async def raw(response: Any) -> Any:
         seen.append(await shown(await got(response.parse())))
     except Exception as error:
         seen.append(await told(error))
-    seen.extend([response.is_closed, sorted(key for key in vars(response.http_response) if key not in {"_elapsed"}), sorted(vars(response))])
+    watched = {"_elapsed"} if response.is_closed else {"_elapsed", "close", "aclose", "read", "aread"}
+    fields = sorted(key for key in vars(response.http_response) if key not in watched)
+    seen.extend([response.is_closed, fields, sorted(vars(response))])
     return seen
 
 

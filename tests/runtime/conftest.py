@@ -95,7 +95,9 @@ class Crowd:
     def _threads(self, count, text, more):
         texts = text if callable(text) else lambda number: text
         with self._stage.client() as client, ThreadPoolExecutor(count) as pool:
-            return [future.exception() or future.result() for future in [pool.submit(create, client, texts(n), **more) for n in range(count)]]
+            return [
+                future.exception() or future.result() for future in [pool.submit(create, client, texts(n), **more) for n in range(count)]
+            ]
 
 
 @pytest.fixture(scope="session")
@@ -177,6 +179,15 @@ def settings():
 @pytest.fixture
 def ask():
     return create
+
+
+@pytest.fixture
+def until():
+    async def come(condition):
+        while not condition():  # noqa: ASYNC110 - what comes is a thread's or the server's doing, with no event to wait for
+            await asyncio.sleep(0)
+
+    return come
 
 
 @pytest.fixture(params=["tasks", "threads"])

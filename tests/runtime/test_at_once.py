@@ -27,7 +27,7 @@ def test_five_of_thirty_two_requests_reach_the_server(crowd, stage, heard, cap):
     assert sorted_out(results) == (5, 27, 0)
     assert (stage.sent, run.stats().requests, run.stats().refused) == (5, 5, 27)
     assert heard.events() == [("run", "requests", "limit_nearing"), ("run", "requests", "limit_exceeded")]
-    reading, = run.limits
+    (reading,) = run.limits
     assert (reading.used, reading.held, reading.denied) == (5, 0, 27)
 
 
@@ -40,7 +40,7 @@ def test_at_most_six_calls_of_two_hundred_tokens_fit_into_a_thousand(crowd, stag
     assert {reply.usage.total_tokens for reply in results if not isinstance(reply, BaseException)} == {200}
     assert stage.sent == fine <= 6
     assert (fine, spent, contended) == (5, 27, 0)
-    reading, = run.limits
+    (reading,) = run.limits
     assert (reading.used, reading.held, run.stats().total_tokens) == (1_000, 0, 1_000)
     assert heard.events() == [("run", "tokens", "limit_nearing"), ("run", "tokens", "limit_exceeded")]
 
@@ -70,7 +70,7 @@ def test_a_prompt_far_above_the_limit_is_refused_alone(crowd, stage, heard):
     texts = lambda number: "word " * 4_000 if number == 3 else "hi"  # noqa: E731 - one line says it
     with ravi_otel.run("crowd", limits=[token_limit(1_500)]) as run:
         results = crowd.go(8, texts, max_tokens=10)
-    refused, = [one for one in results if isinstance(one, BaseException)]
+    (refused,) = [one for one in results if isinstance(one, BaseException)]
     assert (type(refused), refused.reason, refused.limit_kind) == (BudgetExhaustedError, "too_large", "tokens")
     assert (stage.sent, run.stats().refused) == (7, 1)
     assert [event for event in heard.events() if event[2] == "limit_exceeded"] == []

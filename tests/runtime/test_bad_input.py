@@ -129,6 +129,18 @@ def test_a_process_limit_that_cannot_be_kept_is_refused_by_instrument_and_nothin
             ravi_otel.instrument(limits=[limit])
 
 
+@pytest.mark.parametrize("bad", [{"limits": ["agents=3"]}, {"prices": {"m": 5}}, {"tracer_provider": 5}], ids=str)
+def test_a_wrong_instrument_leaves_the_one_in_use_alone(stage, bad):
+    with stage.client() as client, ravi_otel.instrument(limits=["requests=1"]) as handle:
+        with pytest.raises(ConfigurationError):
+            ravi_otel.instrument(**bad)
+        assert ravi_otel.instrument() is handle
+        call = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
+        client.chat.completions.create(**call)
+        with pytest.raises(ravi_otel.BudgetExhaustedError):
+            client.chat.completions.create(**call)
+
+
 def test_a_malformed_limit_keeps_what_was_written():
     with pytest.raises(LimitSyntaxError) as caught:
         ravi_otel.run("r", limits=["tokens=lots"])

@@ -107,7 +107,7 @@ def test_usage_that_is_missing_settles_at_what_was_held(stage, client, ask, hear
     stage.answer = Text("ok", usage="missing")
     with ravi_otel.run("r", limits=["tokens=4000"]) as run:
         ask(client, max_tokens=500)
-    record, = heard.calls
+    (record,) = heard.calls
     assert record.usage.source == "reserved"
     assert run.limits[0].used == record.granted == record.usage.total_tokens
 

@@ -69,8 +69,23 @@ def test_a_tracker_without_limits_only_counts():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"tokens": -1}, {"tokens": 1.5}, {"tokens": True}, {"tokens": "5"}, {"turns": -1}, {"cost": -0.1}, {"cost": float("nan")}]
-    + [{"cost": float("inf")}, {"cost": True}, {"cost": "0.5"}, {"cost": None}, {"tokens": None}, {"cost": 10**40}, {"tokens": 2**80}, {"cost": Decimal("NaN")}],
+    [
+        {"tokens": -1},
+        {"tokens": 1.5},
+        {"tokens": True},
+        {"tokens": "5"},
+        {"turns": -1},
+        {"cost": -0.1},
+        {"cost": float("nan")},
+        {"cost": float("inf")},
+        {"cost": True},
+        {"cost": "0.5"},
+        {"cost": None},
+        {"tokens": None},
+        {"cost": 10**40},
+        {"tokens": 2**80},
+        {"cost": Decimal("NaN")},
+    ],
 )
 def test_what_is_no_amount_is_refused_and_adds_nothing(bad):
     tracker = ExecutionTracker(max_tokens=5)

@@ -38,7 +38,7 @@ def test_a_limit_on_agents_is_the_same_cap(instrumented):
     with ravi_otel.run("r", limits=["agents=2"]) as run, ravi_otel.agent("root"), ravi_otel.agent("child"):
         with pytest.raises(SpawnDeniedError), ravi_otel.agent("one more"):
             pytest.fail("it opened")
-        reading, = run.limits
+        (reading,) = run.limits
         assert (reading.limit.kind, reading.used, reading.remaining) == ("agents", 2, 0)
 
 
@@ -185,7 +185,12 @@ def test_agents_outside_a_run_take_no_slot(instrumented):
 
 
 def test_what_became_of_each_request_is_told(run_of, heard):
-    with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW), ravi_otel.agent("urgent", priority=Priority.HIGH):
+    with (
+        run_of(2),
+        ravi_otel.agent("root"),
+        ravi_otel.agent("low", priority=Priority.LOW),
+        ravi_otel.agent("urgent", priority=Priority.HIGH),
+    ):
         pass
     assert heard.spawns == ["granted", "granted", "preempted", "granted", "released", "released", "released"]
 

@@ -149,8 +149,8 @@ class Reservation:
     `op_id` makes it idempotent. `floor` is what a dispatched operation costs at least if nothing more is learned, by
     account kind. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
     wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
-    waiting has become pointless, and gives one that takes it off again: the wait ends as contended. `spent` says that it happened already, elsewhere: it is
-    recorded, never refused.
+    waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `spent` says
+    that it happened already, elsewhere: it is recorded, never refused.
     """
 
     op_id: str

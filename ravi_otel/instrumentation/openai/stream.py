@@ -151,8 +151,14 @@ class Following:
 
     def _end(self) -> bool:
         over, self._over = self._over, True
+        if over:
+            return False
         _open.discard(self)
-        return not over
+        response = None if self._gone is None else self._gone()
+        if response is not None:
+            for name in (*_CLOSERS, *_READERS):
+                _step_aside(response, name)
+        return True
 
     def finished(self) -> None:
         """Settle a stream that was read to its end."""
@@ -178,8 +184,6 @@ class Following:
         """Settle when the response was closed; while our own iterator runs, that one will tell how it ended."""
         if self._reading or not response.is_closed:
             return
-        for name in (*_CLOSERS, *_READERS):
-            _step_aside(response, name)
         if self._over or _running(self._pull):
             return
         if isinstance(sys.exc_info()[1], GeneratorExit):

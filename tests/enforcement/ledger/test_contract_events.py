@@ -30,7 +30,10 @@ def test_the_warning_level_is_the_limits_own(desk):
 def test_one_settle_that_jumps_over_both_tells_both_in_order(desk):
     account = desk.tokens(100)
     settled = desk.settle(desk.take((account, 50)), {Kind.TOKENS: 101})
-    assert [(one.event, one.phase, one.used) for one in settled.crossings] == [("limit_nearing", "settle", 101), ("limit_exceeded", "settle", 101)]
+    assert [(one.event, one.phase, one.used) for one in settled.crossings] == [
+        ("limit_nearing", "settle", 101),
+        ("limit_exceeded", "settle", 101),
+    ]
 
 
 def test_exactly_the_limit_is_not_exceeded(desk):
@@ -175,6 +178,6 @@ def test_a_crossing_says_where_it_happened_and_how_much_was_used_and_held(desk):
     outer, inner = desk.tokens(1_000), desk.tokens(100, "agent")
     other = desk.take((inner, 10))
     settled = desk.settle(desk.take((outer, 50), (inner, 50)), {Kind.TOKENS: 85})
-    crossing, = settled.crossings
+    (crossing,) = settled.crossings
     assert (crossing.account, crossing.used, crossing.held) == (inner, 85, 10)
     desk.release(other)

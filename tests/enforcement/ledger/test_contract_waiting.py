@@ -26,7 +26,7 @@ class Line:
         """Start waiting, and come back once the one named is in line."""
         before = len(account.line)
         task = asyncio.create_task(self._asked(name, *asks, patience=patience, owner=name, **more))
-        while len(account.line) == before and not task.done():
+        while len(account.line) == before and not task.done():  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
             await asyncio.sleep(0)
         return task
 
