@@ -85,7 +85,7 @@ def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:
 
 def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     if expected.cost is None or expected.least_cost is None:
-        if account.limit.on_unpriced == "warn" or account.observe:
+        if account.limit.on_unpriced == "warn" or account.observe or call.unread:
             return Line(account, 0, 0)  # let through while there is anything left; a price that comes with the answer is charged
         raise owned(unpriced(account, call.provider, call.model), account)
     least = expected.least_cost

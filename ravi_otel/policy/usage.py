@@ -63,6 +63,7 @@ class Call:
     server_address: str | None = None
     server_port: int | None = None
     parameters: Parameters = field(default_factory=dict[str, Any])
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,8 @@ class Compare:
                 outcome = self._clients.run(colour, _outcome(program, self._clients, colour, url, settings))
         finally:
             root.removeHandler(handler)
-        warnings_seen = [(each.category, str(each.message)) for each in warned]
+        # When a socket the client forgot is collected is chance.
+        warnings_seen = [(each.category, str(each.message)) for each in warned if each.category is not ResourceWarning]
         return {"sent": self._stage.seen(), "outcome": outcome, "warnings": warnings_seen, "logs": lines}
 
 

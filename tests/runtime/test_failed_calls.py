@@ -127,9 +127,12 @@ def test_each_retry_costs_a_request_and_the_call_one_turn(stage, instrumented, a
 
 def test_a_retry_past_the_limit_is_refused_instead_of_sent(stage, instrumented, ask, heard):
     stage.answer = Failure(500, "no")
-    with stage.client(max_retries=5) as client, ravi_otel.run("r", limits=[request_limit(3)]) as run:
-        with pytest.raises(BudgetExhaustedError, match=r"^Request limit exceeded"):
-            ask(client)
+    with (
+        stage.client(max_retries=5) as client,
+        ravi_otel.run("r", limits=[request_limit(3)]) as run,
+        pytest.raises(BudgetExhaustedError, match=r"^Request limit exceeded"),
+    ):
+        ask(client)
     assert (stage.sent, used(run)["requests"], run.stats().refused) == (3, 3, 1)
     (record,) = heard.calls
     assert (record.decision, record.error_type, len(record.retries)) == ("denied", "ravi.limit_exceeded", 3)
@@ -231,9 +234,12 @@ def test_an_error_of_the_users_own_hook_is_theirs_and_releases_the_hold(stage, i
         raise KeyError("mine")
 
     http = openai.DefaultHttpxClient(event_hooks={"request": [explode]})
-    with stage.client(http_client=http) as client, ravi_otel.run("r", limits=LIMITS) as run:
-        with pytest.raises((KeyError, openai.APIConnectionError)):
-            ask(client)
+    with (
+        stage.client(http_client=http) as client,
+        ravi_otel.run("r", limits=LIMITS) as run,
+        pytest.raises((KeyError, openai.APIConnectionError)),
+    ):
+        ask(client)
     assert used(run)["held"] == 0
     assert stage.sent == 0
 

@@ -49,7 +49,7 @@ def test_a_block_that_catches_swallows_its_own_breach(client, ask):
 
 
 def test_a_block_that_catches_lets_the_breach_of_others_pass(client, ask):
-    with (
+    with (  # noqa: PT012 - the block must end by it
         pytest.raises(BudgetExhaustedError, match="run 'r'"),
         ravi_otel.run("r", limits=["requests=1"]),
         ravi_otel.apply_limits([request_limit(5)], catch=True),
@@ -184,9 +184,14 @@ def test_setting_a_limit_that_is_not_there_says_which_are(instrumented):
 
 
 def test_a_depth_limit_refuses_the_agent_below_and_says_how_deep(instrumented):
-    with ravi_otel.run("r", limits=["depth=1"]), ravi_otel.agent("a"), ravi_otel.agent("b"):
-        with pytest.raises(BudgetExhaustedError, match=r"^Depth limit exceeded: 2 > 1 in run 'r'"), ravi_otel.agent("c"):
-            pytest.fail("it opened")
+    with (
+        ravi_otel.run("r", limits=["depth=1"]),
+        ravi_otel.agent("a"),
+        ravi_otel.agent("b"),
+        pytest.raises(BudgetExhaustedError, match=r"^Depth limit exceeded: 2 > 1 in run 'r'"),
+        ravi_otel.agent("c"),
+    ):
+        pytest.fail("it opened")
 
 
 def test_a_message_limit_looks_at_the_conversation(stage, client, ask):

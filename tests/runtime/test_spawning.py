@@ -116,7 +116,10 @@ def test_without_preemption_a_full_run_denies_the_most_urgent_too(run_of):
 def test_a_paused_agents_next_call_raises_and_it_ends_paused(run_of, stage, client, ask):
     with run_of(2), ravi_otel.agent("root"):
         slots = SpawnTracker.current()
-        with pytest.raises(AgentPausedError, match="agent 'low' is paused") as caught, ravi_otel.agent("low", priority=Priority.LOW) as low:
+        with (  # noqa: PT012 - the agent must end by it
+            pytest.raises(AgentPausedError, match="agent 'low' is paused") as caught,
+            ravi_otel.agent("low", priority=Priority.LOW) as low,
+        ):
             ask(client)
             urgent = slots.acquire("urgent", Priority.HIGH)
             ask(client)
@@ -134,9 +137,12 @@ def test_a_paused_agents_next_tool_raises_too(run_of):
         ran.append(1)
 
     with run_of(2), ravi_otel.agent("root"):
-        with pytest.raises(AgentPausedError), ravi_otel.agent("low", priority=Priority.LOW):
-            with SpawnTracker.current().acquire("urgent", Priority.HIGH):
-                work()
+        with (
+            pytest.raises(AgentPausedError),
+            ravi_otel.agent("low", priority=Priority.LOW),
+            SpawnTracker.current().acquire("urgent", Priority.HIGH),
+        ):
+            work()
         assert ran == []
         assert counts() == (1, 0)
 
@@ -196,8 +202,13 @@ def test_what_became_of_each_request_is_told(run_of, heard):
 
 
 def test_watching_only_denies_and_pauses_nobody(settings):
-    with settings(observe=True) as heard, ravi_otel.run("r", spawn_budget=SpawnBudget(2)), ravi_otel.agent("root"):
-        with ravi_otel.agent("low", priority=Priority.LOW) as low, ravi_otel.agent("urgent", priority=Priority.HIGH):
-            low.scope.checkpoint()
+    with (
+        settings(observe=True) as heard,
+        ravi_otel.run("r", spawn_budget=SpawnBudget(2)),
+        ravi_otel.agent("root"),
+        ravi_otel.agent("low", priority=Priority.LOW) as low,
+        ravi_otel.agent("urgent", priority=Priority.HIGH),
+    ):
+        low.scope.checkpoint()
     assert "denied" in heard.spawns
     assert "preempted" not in heard.spawns

@@ -29,7 +29,7 @@ from ravi_otel.runtime.call import walk
 from ravi_otel.runtime.live import Ending, LiveCall
 from ravi_otel.runtime.wrapping import Wraps
 
-_FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True)
+_FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True, unread=True)
 
 
 class HttpWire:
