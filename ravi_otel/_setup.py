@@ -18,6 +18,7 @@ from ravi_otel.enforcement.opening import process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
+from ravi_otel.instrumentation.openai.stream import abandon_open
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
@@ -77,6 +78,9 @@ class Instrumentation:
         threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True).start()
         self._openai.install()
         self._carrying.install()
+        self._pipeline.before_exit = _settle_all
+        atexit.unregister(_settle_all)
+        atexit.register(_settle_all)  # last in, first out: before the providers that are there already
         self._on = True
 
     def stop(self) -> None:
@@ -181,6 +185,10 @@ def _admission(value: str) -> Admission:
     return mode
 
 
-_NOTHING = _Settings(None, None, None, (), None, "enforce", Admission.ESTIMATE)
+def _settle_all() -> None:
+    """End what is still open when the process ends."""
+    abandon_open()
+    drain()
 
-atexit.register(drain)
+
+_NOTHING = _Settings(None, None, None, (), None, "enforce", Admission.ESTIMATE)

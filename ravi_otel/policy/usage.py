@@ -44,7 +44,8 @@ class Call:
     `operation` is the convention's name ("chat", "embeddings", …), `endpoint` the API's path shape
     ("chat.completions"). `generative` calls count as requests; `turn` says a logical generation. Token figures are
     estimates; `output_cap` is what the caller stated, None when nothing was. `messages` counts input items, None where
-    the endpoint has none. `parameters` are neutral names (temperature, max_tokens, …) for telemetry.
+    the endpoint has none. `parameters` are neutral names (temperature, max_tokens, …) for telemetry. `unread` marks a
+    request that a bug of ours kept from being read: it is counted as a request, and not refused for want of a price.
     """
 
     operation: str

@@ -13,6 +13,7 @@ from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement import admission, refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_counts, add_usage
 from ravi_otel.errors import BudgetContendedError, BudgetError, RaviError
@@ -316,13 +317,8 @@ def _owner() -> object:
 
 def _patience(scope: Scope, *, blocking: bool) -> float:
     """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
-    if blocking:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            return 0.0
+    if blocking and on_event_loop():
+        return 0.0
     now = scope.engine.clock.monotonic_ns()
     left = [(account.value - (now - since)) / NANO for account, since in scope.clocks if not account.observe]
     return max(0.0, min([LONGEST_WAIT_S, *left]))

@@ -60,7 +60,8 @@ class Pipeline:
     Any provider passed in: nothing is built, the others are the globals. None: decided at the first use, for the
     application's global if it has set one by then; else, with an `OTEL_EXPORTER_OTLP_*ENDPOINT`, for private providers
     (http/protobuf, or grpc with the extra); else for the API's proxies, so a provider set later is used.
-    `observe` takes the gauges' callbacks, by metric name, before the first use.
+    `observe` takes the gauges' callbacks, by metric name, before the first use; `before_exit` is called when the
+    process ends, right before the private providers are closed.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._retired = False
         self.observe: dict[str, Observe] = {}
+        self.before_exit: Callable[[], object] = lambda: None
         if not self._given and not _a_global_is_set():
             _import_exporters()
 
@@ -123,8 +125,14 @@ class Pipeline:
         closers, self._closers = self._closers, []
         if not closers:
             return True
-        atexit.unregister(self.shutdown)
+        atexit.unregister(self._exit)
         return closing.close(closers, timeout_s)
+
+    def _exit(self) -> None:
+        try:
+            self.before_exit()
+        finally:
+            self.shutdown()
 
     def _decide(self) -> Signals:
         if not self._given and not _a_global_is_set():
@@ -164,7 +172,7 @@ class Pipeline:
         self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
         if built:
             self._closers = [closing.Closer(provider) for provider in built.values()]
-            atexit.register(self.shutdown)
+            atexit.register(self._exit)
             _renew_after_fork(self)
 
     def _tracing(self, exporter: Any, resource: Any) -> Any:

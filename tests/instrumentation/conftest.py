@@ -157,7 +157,13 @@ async def told(error: BaseException) -> dict[str, Any]:
 async def shown(value: Any) -> Any:
     """Write down a result with everything its user could see of it; a stream is read to its end."""
     if isinstance(value, pydantic.BaseModel):
-        return type(value), value.model_dump(warnings=False), sorted(value.model_fields_set), getattr(value, "_request_id", None), value.model_extra
+        return (
+            type(value),
+            value.model_dump(warnings=False),
+            sorted(value.model_fields_set),
+            getattr(value, "_request_id", None),
+            value.model_extra,
+        )
     if hasattr(type(value), "__stream__"):
         return type(value), value.response.status_code, await streamed(value)
     if hasattr(type(value), "http_request"):
@@ -170,10 +176,10 @@ async def streamed(stream: Any) -> list[Any]:
     try:
         if hasattr(stream, "__aiter__"):
             async for item in stream:
-                seen.append(await shown(item))
+                seen += [await shown(item)]
         else:
             for item in stream:
-                seen.append(await shown(item))
+                seen += [await shown(item)]
     except Exception as error:
         seen.append(await told(error))
     seen.append(stream.response.is_closed)
@@ -182,7 +188,13 @@ async def streamed(stream: Any) -> list[Any]:
 
 async def raw(response: Any) -> Any:
     headers = sorted((key, value) for key, value in response.headers.items() if key != "date")
-    seen: list[Any] = [type(response), response.status_code, headers, BOUNDARY.sub("boundary", repr(response.http_request.content)), response.retries_taken]
+    seen: list[Any] = [
+        type(response),
+        response.status_code,
+        headers,
+        BOUNDARY.sub("boundary", repr(response.http_request.content)),
+        response.retries_taken,
+    ]
     try:
         seen.append(await shown(await got(response.parse())))
         seen.append(await shown(await got(response.parse())))
@@ -285,3 +297,19 @@ async def _outcome(program: Program, clients: Clients, colour: str, url: str, se
 @pytest.fixture
 def compare(stage: Stage, clients: Clients, capture: Capture) -> Compare:
     return Compare(stage, clients, capture)
+
+
+@pytest.fixture
+def settled(capture: Capture) -> Callable[[Any, list[str | None]], None]:
+    """Give a check: so many calls ended, each once and so, and nothing of theirs is held any more."""
+
+    def check(run: Any, expected: list[str | None]) -> None:
+        gc.collect()
+        drain()
+        spans = capture.spans("chat gpt-4o-mini")
+        assert [(span.attributes or {}).get("error.type") for span in spans] == expected
+        assert len({span.context.span_id for span in spans if span.context}) == len(expected)
+        assert len(STATE.engine.ledger) == 0  # type: ignore[arg-type]  # the ledger of one process knows its length
+        assert [reading.held for reading in run.limits] == [0] * len(run.limits)
+
+    return check

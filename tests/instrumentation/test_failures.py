@@ -31,7 +31,7 @@ async def asked(client: Any, **given: Any) -> Any:
 
 
 async def failed(client: Any, **given: Any) -> Exception:
-    with pytest.raises(Exception) as raised:  # noqa: PT011 - each test says which
+    with pytest.raises(Exception) as raised:
         await asked(client, **given)
     return raised.value
 
@@ -76,7 +76,9 @@ def test_a_retry_past_the_limit_is_refused_and_nothing_more_is_sent(
     assert instrumented.spans("chat gpt-4o-mini")[0].attributes["error.type"] == "ravi.limit_exceeded"
 
 
-def test_a_retry_after_the_end_of_the_run_or_its_cancellation_is_not_sent(colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_a_retry_after_the_end_of_the_run_or_its_cancellation_is_not_sent(
+    colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
     client = clients.make(colour, stage.play(BUSY), max_retries=5)
     with ravi_otel.run("r", limits=LIMITS) as run:
         stage.server._script = lambda _: (run.cancel("enough"), BUSY)[1]
@@ -141,7 +143,9 @@ def test_a_body_that_cannot_be_written_gives_everything_back(colour: str, stage:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429])
-def test_a_refusal_by_the_provider_costs_a_request_and_no_tokens(status: int, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_a_refusal_by_the_provider_costs_a_request_and_no_tokens(
+    status: int, colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
     client = clients.make(colour, stage.play(Failure(status)), max_retries=0)
     with ravi_otel.run("r", limits=LIMITS) as run:
         clients.run(colour, failed(client))
@@ -149,7 +153,9 @@ def test_a_refusal_by_the_provider_costs_a_request_and_no_tokens(status: int, co
 
 
 @pytest.mark.parametrize("answer", [Failure(500), Disconnect(0), Disconnect(1), Text("late", think_s=30)])
-def test_a_failure_after_dispatch_keeps_the_size_of_the_request(answer: Any, colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_a_failure_after_dispatch_keeps_the_size_of_the_request(
+    answer: Any, colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
     client = clients.make(colour, stage.play(answer), max_retries=0, timeout=0.2)
     with ravi_otel.run("r", limits=LIMITS) as run:
         clients.run(colour, failed(client))
@@ -159,7 +165,9 @@ def test_a_failure_after_dispatch_keeps_the_size_of_the_request(answer: Any, col
         assert 0 < spent["cost"] < 0.001
 
 
-def test_an_answer_cut_short_that_a_parser_refuses_costs_what_it_reports(colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_an_answer_cut_short_that_a_parser_refuses_costs_what_it_reports(
+    colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
     client = clients.make(colour, stage.play(Text('{"word": "hel', finish_reason="length", usage=(40, 8))))
     chat = client.beta.chat if openai.__version__.startswith("1.") else client.chat
 

@@ -143,8 +143,9 @@ HOSTILE_USAGE: dict[str, Any] = {
     "booleans": {"prompt_tokens": True, "completion_tokens": False, "total_tokens": True},
 }
 HOSTILE_NAMES = {
-    "_iterator": [1], "response": {"close": 1}, "http_response": {"content": "{}"}, "parse": 3, "http_request": {}, "__stream__": 1,
-    "__class__": "x", "__dict__": {}, "is_closed": False, "model_fields": 1, "choices": "none", "output": {"a": 1}, "error": "text", "status": "failed",
+    "_iterator": [1], "response": {"close": 1}, "http_response": {"content": "{}"}, "parse": 3, "http_request": {},
+    "__stream__": 1, "__class__": "x", "__dict__": {}, "is_closed": False, "model_fields": 1, "choices": "none",
+    "output": {"a": 1}, "error": "text", "status": "failed",
 }  # fmt: skip
 DEEP = b'{"id":' + b"[" * 400 + b"]" * 400 + b"}"
 ANSWERS: dict[str, tuple[Answer, ...]] = {
@@ -195,6 +196,7 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
     "stream that says nothing": (Raw(b"data: [DONE]\n\n", content_type="text/event-stream"),),
     "empty stream": (Raw(b"", content_type="text/event-stream"),),
 }  # fmt: skip
+
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -281,7 +283,11 @@ def test_whatever_is_asked_the_server_is_sent_the_same(given: str, colour: str, 
     "given",
     [
         {"input": ({"role": "user", "content": each} for each in ())},
-        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}], "instructions": "Be brief.", "max_output_tokens": 16},
+        {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}],
+            "instructions": "Be brief.",
+            "max_output_tokens": 16,
+        },
         {"input": [], "previous_response_id": "resp_0", "conversation": {"id": "c"}, "text": {"format": {"type": "json_object"}}},
         {"input": "x", "reasoning": {"effort": "low"}, "tools": [{"type": "web_search"}], "background": True},
         {"input": 7, "extra_body": {"input": None}},
@@ -297,7 +303,9 @@ def test_odd_requests_to_responses_are_sent_the_same(given: dict[str, Any], colo
 HELPERS = ["chat", "responses"]
 
 
-@pytest.mark.parametrize("answer", ["text", "tool calls", "refusal", "cut by length", "error event", "disconnect in the middle", "broken event"])
+@pytest.mark.parametrize(
+    "answer", ["text", "tool calls", "refusal", "cut by length", "error event", "disconnect in the middle", "broken event"]
+)
 @pytest.mark.parametrize("kind", HELPERS)
 @pytest.mark.parametrize("leave_after", [None, 0, 2])
 def test_stream_helpers_tell_the_same_events(answer: str, kind: str, leave_after: int | None, colour: str, compare: Any) -> None:

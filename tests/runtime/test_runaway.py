@@ -39,6 +39,7 @@ class Runaway:
         self._stage = stage
         self.errors = []
         self.sent_before = None
+        self.steps = 0
 
     def swallow(self, error):
         if self.sent_before is None:
@@ -47,7 +48,8 @@ class Runaway:
 
     @property
     def going(self):
-        return len(self.errors) < REFUSALS
+        self.steps += 1  # a bound for the day when nothing stops it
+        return len(self.errors) < REFUSALS and self.steps < 3 * REFUSALS
 
     @property
     def sent_after(self):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
-from ravi_otel._flow import Done, Flow
+from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.ledger.contract import (
     Account,
     Crossing,
@@ -18,7 +18,7 @@ from ravi_otel.enforcement.ledger.contract import (
     Reservation,
     Settled,
 )
-from ravi_otel.enforcement.ledger.line import Waiter, wake_all
+from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import Kind, ScopeKind
 
@@ -69,7 +69,7 @@ class MemoryLedger:
         with self._lock:
             operation = self._operations.pop(op_id, None)
             settled = _NOTHING if operation is None else self._settle(operation, actual or {}, woken)
-        wake_all(woken)
+        self._wake(woken)
         return cast("Flow[Settled]", Done(settled))
 
     def release(self, op_id: str) -> Flow[None]:
@@ -79,7 +79,7 @@ class MemoryLedger:
             operation = self._operations.pop(op_id, None)
             if operation is not None:
                 self._release(operation, woken)
-        wake_all(woken)
+        self._wake(woken)
         return cast("Flow[None]", Done(None))
 
     def retune(self, account: Account, value: int) -> Flow[None]:
@@ -92,7 +92,7 @@ class MemoryLedger:
             account.value = value
             account.warn_value = -int(-value * warn_at // 1)
             self._rejudge(account, woken)
-        wake_all(woken)
+        self._wake(woken)
         return cast("Flow[None]", Done(None))
 
     def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
@@ -187,9 +187,8 @@ class MemoryLedger:
 
     def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
         waiter = Waiter(request)
-        step = waiter.prepare()
         with self._lock:
-            answer = self._judge(request, newcomer=True)  # again, with the waiter ready: nothing freed since is missed
+            answer = self._judge(request, newcomer=True)  # again, now that it can be woken: nothing freed since is missed
             if not _contended(answer):
                 return answer
             account = cast("Denied", answer).account
@@ -198,7 +197,7 @@ class MemoryLedger:
             account.line.append(waiter)
         forget = None if request.on_stop is None else request.on_stop(waiter.wake)
         try:
-            yield step
+            yield waiter.step()
         except BaseException:
             if isinstance(self._leave(waiter, account), Grant):
                 yield from self.release(request.op_id)
@@ -218,8 +217,14 @@ class MemoryLedger:
                         line.account.line.remove(waiter)
                         self._rejudge(line.account, woken)  # whoever stood behind may fit where this one did not
                 answer = _deny(Line(account, 0, 0), "contended")
-        wake_all(woken)
+        self._wake(woken)
         return answer
+
+    def _wake(self, woken: list[Waiter]) -> None:
+        """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
+        for waiter in woken:
+            if not waiter.wake() and isinstance(waiter.answer, Grant):
+                run_sync(self.release(waiter.request.op_id))
 
     def _let_in(self, operation: _Operation, woken: list[Waiter]) -> None:
         """Judge again those who wait for what the operation gave back; only once all of it is back."""

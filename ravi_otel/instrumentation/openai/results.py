@@ -14,7 +14,8 @@ from ravi_otel.runtime.live import LiveCall
 
 def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
     """Follow a result that is still open; False when it is complete."""
-    if hasattr(type(result), "__stream__"):
+    kind: type = type(result)
+    if hasattr(kind, "__stream__"):
         Following(live, endpoint).stream(result)
         return True
     if not _is_raw(result):
@@ -40,5 +41,5 @@ def read(result: Any, endpoint: Endpoint) -> Reply:
 
 def _is_raw(result: Any) -> bool:
     # The class tells, never the object: a provider may answer a model with any field names it likes.
-    kind = type(result)
+    kind: type = type(result)
     return hasattr(kind, "parse") and hasattr(kind, "http_request")

@@ -30,6 +30,7 @@ from ravi_otel.runtime.live import Ending, LiveCall
 from ravi_otel.runtime.wrapping import Wraps
 
 _FALLBACK: Final = Call(operation="request", endpoint="request", provider="openai", provider_assumed=True, unread=True)
+_FALLBACK_ENDPOINT: Final = endpoint_for("POST", "request")
 
 
 class HttpWire:
@@ -140,7 +141,7 @@ class Seam:
         if not self.active or _is_wrong(args, kwargs):
             return wrapped(*args, **kwargs)
         wire = _prepare(wrapped, instance, args, kwargs)
-        coroutine = run_async(walk(wire.call, wire, blocking=False))
+        coroutine: Any = run_async(walk(wire.call, wire, blocking=False))
         coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__  # what "never awaited" names
         return coroutine
 
@@ -190,7 +191,7 @@ def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kw
             wire.observe_parser(options)
     except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
         swallow("prepare", error)
-        return HttpWire(wrapped, args, kwargs, _FALLBACK, endpoint_for("POST", "request"))
+        return HttpWire(wrapped, args, kwargs, _FALLBACK, _FALLBACK_ENDPOINT)
     return wire
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import sys
@@ -98,7 +99,8 @@ class Following:
     def _parsed(self, raw: Any, found: Any) -> Any:
         try:
             vars(raw).pop("parse", None)  # seen once is enough, and it holds `raw` in a cycle
-            if self._pull is None and hasattr(type(found), "__stream__"):
+            kind: type = type(found)
+            if self._pull is None and hasattr(kind, "__stream__"):
                 self._between(found)
         except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
             swallow("stream", error)
@@ -242,7 +244,8 @@ def _stand_before(response: Any, name: str, before: Callable[[], None], after: C
             _tell(after, response)
 
     ours: Any = heard_async if inspect.iscoroutinefunction(method) else heard
-    ours.ravi_original = vars(response).get(name)
+    standing: dict[str, Any] = vars(response)
+    ours.ravi_original = standing.get(name)
     setattr(response, name, ours)
 
 
@@ -255,7 +258,7 @@ def _tell(after: Callable[[Any], None], response: Any) -> None:
 
 def _step_aside(response: Any, name: str) -> None:
     """Put back what stood there, unless somebody stands before us by now."""
-    own = vars(response)
+    own: dict[str, Any] = vars(response)
     ours = own.get(name)
     if hasattr(ours, "ravi_original"):
         if ours.ravi_original is None:
@@ -278,6 +281,7 @@ def _cut(reply: Reply) -> Reply:
 def observe_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) -> Callable[[Any], Any]:
     """Look at what a post-parser is given, before it may refuse it."""
 
+    @functools.wraps(parser)  # the client writes it into its debug log
     def observed(raw: Any) -> Any:
         saw(raw)
         return parser(raw)
