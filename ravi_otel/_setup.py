@@ -127,7 +127,8 @@ def instrument(
     `prices` adds or overrides prices in USD per million tokens: `{"my-model": {"input": 2.5, "output": 10}}`.
     `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate" or "after".
 
-    Called again with the same arguments, or with none, it returns the same handle; with others it replaces it.
+    Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
+    would forget what limits of the process have counted.
     Raises ConfigurationError for arguments that cannot be used.
     """
     global _now  # noqa: PLW0603 - one instrumentation per process
@@ -145,6 +146,11 @@ def instrument(
         if _now is not None:
             if settings in (_now.settings, _NOTHING):
                 return _now
+            if _now.settings.limits:
+                raise ConfigurationError(
+                    "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
+                    "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
+                )
             _now.stop()
         made = Instrumentation(settings)
         made.start()

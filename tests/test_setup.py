@@ -96,6 +96,13 @@ def test_instrument_again_with_the_same_or_nothing_gives_the_same_handle_and_wra
     assert all(now is then for now, then in zip(methods(), wrapped, strict=True))
 
 
+def test_instrument_with_other_arguments_never_forgets_what_process_limits_have_counted() -> None:
+    handle = ravi_otel.instrument(limits=["requests=1"])
+    with pytest.raises(ravi_otel.ConfigurationError, match=r"uninstrument\(\) first"):
+        ravi_otel.instrument(limits=["requests=2"])
+    assert ravi_otel.instrument() is handle
+
+
 def test_instrument_with_other_arguments_replaces_it_and_still_wraps_once() -> None:
     before = methods()
     ravi_otel.instrument()
@@ -322,7 +329,8 @@ def test_a_fault_at_any_point_never_reaches_the_call(point: str, error: type[Exc
     def fails(*_: Any, **__: Any) -> Any:
         raise error
 
-    with Capture() as capture, ScriptedLLM([Text("hi"), Text("one two"), Text("bye")]) as server, ravi_otel.instrument(**given(capture)):
+    server = ScriptedLLM([Text("hi"), Text("one two"), Text("bye")])
+    with Capture() as capture, server, ravi_otel.instrument(**given(capture)):  # noqa: SIM117 - one line would be too long
         with openai.OpenAI(base_url=server.base_url, api_key="k") as client, ravi_otel.run("r", limits=["tokens=1M", "cost=5usd"]):
             with monkeypatch.context() as patch:
                 patch.setattr(point, fails)

@@ -50,9 +50,11 @@ class Engine:
             kind, scope = (None, None) if account is None else (account.kind, account.facts.kind)
             self.listeners.counted(CountEvent(what, amount, kind, scope))
 
-    def settle(self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None) -> None:
+    def settle(
+        self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
+    ) -> None:
         """Settle from code that has no colour to choose: finished streams, attempts, finalisers' queue."""
-        settled = run_sync(self.ledger.settle(op_id, actual))
+        settled = run_sync(self.ledger.settle(op_id, actual, guessed=guessed))
         self.tell(settled.crossings, at)
         for account, amount in settled.overage:
             self.count("overage", account, amount)

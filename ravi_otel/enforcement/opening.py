@@ -16,7 +16,7 @@ from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
@@ -82,9 +82,9 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     return scope
 
 
-def close_scope(scope: Scope, error: BaseException | None) -> bool:
+def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
-    swallowed = scope.end(error)
+    swallowed = scope.end(error, catch=catch)
     if scope.lease is not None:
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
         scope.lease.leave(quiet=isinstance(error, GeneratorExit))
@@ -245,10 +245,15 @@ def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
         raise ConfigurationError(
             f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks."
         )
-    if limit.admission is Admission.STRICT:
-        raise ConfigurationError(
-            f'limit {format_limit(limit)!r}: admission="strict" is not in this version. Use "estimate" (the default) or "after".'
-        )
+    unbuilt = {
+        'admission="strict"': limit.admission is Admission.STRICT,
+        f'on_exceed="{limit.on_exceed}"': limit.on_exceed in (Outcome.PAUSE, Outcome.ASK),
+        f'on_unbounded="{limit.on_unbounded}"': limit.on_unbounded != "refuse",
+        f'on_store_failure="{limit.on_store_failure}"': limit.on_store_failure is not None,
+    }
+    for option, given in unbuilt.items():
+        if given:
+            raise ConfigurationError(f"limit {format_limit(limit)!r}: {option} is not in this version. Leave it out.")
 
 
 def _inherit(scope: Scope) -> None:

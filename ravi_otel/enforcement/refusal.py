@@ -76,14 +76,14 @@ def refused(denied: Denied) -> BudgetError:
     if account.nature is Nature.LEVEL:  # a height, not a sum
         past = shown(kind, denied.minimum)
     if denied.reason == "draining" and denied.used <= account.value:
-        past = f"{used} used, draining after a refusal,"
-        return BudgetExhaustedError(f"{title} exceeded: {past} of {limit} in {where}. {way_out}", **fields)
+        spent = f"{used} of {limit} used in {where}, and a call that did not fit was refused before, so nothing more is sent"
+        return BudgetExhaustedError(f"{title} exceeded: {spent}. {way_out}", **fields)
     return BudgetExhaustedError(f"{title} exceeded: {past} > {limit} in {where}. {way_out}", **fields)
 
 
 def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaustedError:
     """Write the error of a cost limit that meets a model without a price."""
-    what = "no model" if model is None else f"model {named(model)}"
+    what = "a call without a model" if model is None else f"model {named(model)}"
     return BudgetExhaustedError(
         f"Cost budget cannot be kept: {what} of provider {named(provider)} has no known price in {place(account.facts)}. "
         f'Give one with instrument(prices=...), or set on_unpriced="warn" on {account.origin}.',

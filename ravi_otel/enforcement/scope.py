@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import how_it_ended, owned, swallows
+from ravi_otel.enforcement.ending import belongs_to, how_it_ended, owned, swallows
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Line, Nature, Reservation, new_op_id
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts
@@ -16,7 +16,7 @@ from ravi_otel.errors import AgentPausedError, BudgetExhaustedError, Configurati
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind, public_amount
+from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind, public_amount
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.tab import ExecutionTracker
 
 _generation = 0
-_NANO_KINDS = frozenset({Kind.COST, Kind.TIME, Kind.WORKING})
+
+
+def _inner(kind: str, value: object) -> int:
+    """Convert a limit's public value to the kind's inner integer."""
+    if kind == Kind.COST:
+        return checks.nano_usd("set_limit(value) in USD", value)
+    if kind in CLOCKS:
+        return checks.nanoseconds("set_limit(value) in seconds", value)
+    return checks.count("set_limit(value)", value)
+
+
 _JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 
 
@@ -240,15 +250,18 @@ class Scope:
 
     # -- changing and reading it ----------------------------------------------------------------------------------
 
-    def set_limit(self, kind: str, value: int) -> None:
-        """Set another value, in the kind's inner unit, on this scope's own limits of `kind`; raising arms its events again."""
-        value = checks.count("set_limit(value)", value, most=checks.MAX_NANO if kind in _NANO_KINDS else checks.MAX_COUNT)
+    def set_limit(self, kind: str, value: float) -> None:
+        """Set another value on this scope's own limits of `kind`: USD for cost, seconds for time, else a count.
+
+        Raising a limit arms its events again.
+        """
+        inner = _inner(kind, value)
         found = [account for account in self.accounts if account.kind == kind]
         if not found:
             have = ", ".join(sorted({account.kind for account in self.accounts})) or "none"
             raise ConfigurationError(f"set_limit({kind!r}, …): {refusal.place(self.facts)} has no such limit; it has {have}.")
         for account in found:
-            run_sync(self.engine.ledger.retune(account, value))
+            run_sync(self.engine.ledger.retune(account, inner))
 
     def close(self) -> None:
         """Stop everything in here: the next call, tool or charge is refused, and calls that wait in line are let go."""
@@ -308,13 +321,13 @@ class Scope:
             events=account.events,
         )
 
-    def end(self, error: BaseException | None) -> bool:
-        """Write how the body ended; tell whether its error is one this scope's own `on_exceed="stop"` swallows."""
+    def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
+        """Write how the body ended; tell whether it swallows the error: by `on_exceed="stop"`, or by `catch`, of its own limits."""
         self.ended_ns = self.engine.clock.monotonic_ns()
         for account, _ in self.clocks:
             if account.facts.scope_id == self.facts.scope_id:
                 account.used = max(account.used, self.ended_ns - self.started_ns)
         self.error = error
-        mine = swallows(self.facts.scope_id, error)
+        mine = swallows(self.facts.scope_id, error) or (catch and belongs_to(self.facts.scope_id, error))
         self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
         return mine

@@ -28,6 +28,7 @@ class Tally:
         "cached_input_tokens",
         "cost_nano",
         "errors",
+        "estimated_calls",
         "input_tokens",
         "output_tokens",
         "priced_calls",
@@ -36,6 +37,7 @@ class Tally:
         "tool_calls",
         "turns",
         "unpriced_calls",
+        "unreported_calls",
     )
 
     def __init__(self) -> None:
@@ -47,6 +49,8 @@ class Tally:
         self.cost_nano = 0
         self.priced_calls = 0
         self.unpriced_calls = 0
+        self.unreported_calls = 0
+        self.estimated_calls = 0
         self.tool_calls = 0
         self.refused = 0
         self.errors = 0
@@ -54,7 +58,7 @@ class Tally:
     def photograph(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
         with _lock:
-            unknown = self.unpriced_calls > 0 and self.priced_calls == 0
+            unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
             return Spend(
                 requests=self.requests,
                 turns=self.turns,
@@ -63,6 +67,8 @@ class Tally:
                 cached_input_tokens=self.cached_input_tokens,
                 cost_usd=None if unknown else self.cost_nano / NANO,
                 unpriced_calls=self.unpriced_calls,
+                unreported_calls=self.unreported_calls,
+                estimated_calls=self.estimated_calls,
                 tool_calls=self.tool_calls,
                 refused=self.refused,
                 errors=self.errors,
@@ -80,6 +86,7 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
             tally.input_tokens += usage.input_tokens
             tally.output_tokens += usage.output_tokens
             tally.cached_input_tokens += usage.cached_input_tokens
+            tally.estimated_calls += usage.source == "estimated"
             if cost_nano is None:
                 tally.unpriced_calls += 1
             else:
@@ -87,7 +94,16 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
                 tally.priced_calls += 1
 
 
-def add_counts(tallies: Tallies, *, requests: int = 0, turns: int = 0, tool_calls: int = 0, refused: int = 0, errors: int = 0) -> None:
+def add_counts(  # one keyword a counter
+    tallies: Tallies,
+    *,
+    requests: int = 0,
+    turns: int = 0,
+    tool_calls: int = 0,
+    refused: int = 0,
+    errors: int = 0,
+    unreported: int = 0,
+) -> None:
     """Add to the plain counters; negative gives back what was never sent."""
     with _lock:
         for tally in tallies:
@@ -96,3 +112,4 @@ def add_counts(tallies: Tallies, *, requests: int = 0, turns: int = 0, tool_call
             tally.tool_calls += tool_calls
             tally.refused += refused
             tally.errors += errors
+            tally.unreported_calls += unreported

@@ -96,7 +96,13 @@ class LimitReading:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Photograph what a scope has used: counts, tokens, and USD (None when any part of it is unknown and none is known)."""
+    """Photograph what a scope has used: counts, tokens, and USD.
+
+    `cost_usd` is what is known, None when calls were answered and no price is. `unreported_calls` were answered without
+    usage: their tokens and cost are not in here, though limits were charged what was held. `estimated_calls` are in
+    here by our own count: streams without usage, and calls that failed on the way. `unpriced_calls` have tokens and no
+    price.
+    """
 
     requests: int = 0
     turns: int = 0
@@ -105,6 +111,8 @@ class Spend:
     cached_input_tokens: int = 0
     cost_usd: float | None = None
     unpriced_calls: int = 0
+    unreported_calls: int = 0
+    estimated_calls: int = 0
     tool_calls: int = 0
     refused: int = 0
     errors: int = 0

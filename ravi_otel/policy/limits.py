@@ -90,7 +90,16 @@ StoreFailure = Literal["closed", "open", "local"]
 
 
 class LimitOptions(TypedDict, total=False):
-    """List the keywords every limit constructor takes."""
+    """List the keywords every limit constructor takes.
+
+    `scope` and `name` say where the limit belongs: "run", "session" or "tenant" around it, or, as a template, every
+    "agent", "block" or "handoff" inside of that name. `warn_at` is the share at which it is told to be near (0.8).
+    `on_exceed` is "raise", "stop" (the scope that owns the limit ends quietly) or "observe" (told, never refused);
+    "final" acts as "stop" and "deny_tool" as "raise" where the program drives its own loop. `admission` "after" only
+    counts what came back. `on_unpriced` "warn" lets a model without a price pass a cost limit. The rest, `per`, `tz`,
+    `on_unbounded`, `on_store_failure` and the other values, is for ledgers and agents this version does not have, and
+    is refused where a scope is opened with it.
+    """
 
     scope: str | None
     name: str | None
@@ -129,6 +138,12 @@ class Limit:
     on_unbounded: Unbounded = "refuse"
     on_store_failure: StoreFailure | None = None
 
+    def __post_init__(self) -> None:
+        """Check what a program that builds a Limit by hand can get wrong."""
+        checks.name("Limit(kind)", self.kind)
+        most = checks.MAX_NANO if self.kind == Kind.COST or self.kind in CLOCKS else checks.MAX_COUNT
+        checks.count("Limit(value)", self.value, most=most)
+
     @property
     def label(self) -> str:
         """Give the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`."""
@@ -157,42 +172,42 @@ PREFIXES: Final = tuple(kind.value for kind in ScopeKind if kind is not ScopeKin
 
 def token_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `n` tokens, input and output together."""
-    return make_limit(Kind.TOKENS, checks.count("n", n), options)
+    return make_limit(Kind.TOKENS, checks.count("token_limit(n)", n), options)
 
 
 def cost_limit(usd: float | Decimal | str, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `usd` US dollars; kept as nano-USD, so text and Decimal have at most 9 decimals."""
-    return make_limit(Kind.COST, checks.nano_usd("usd", usd), options)
+    return make_limit(Kind.COST, checks.nano_usd("cost_limit(usd)", usd), options)
 
 
 def turn_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `n` model generations, whatever the attempts each of them takes."""
-    return make_limit(Kind.TURNS, checks.count("n", n), options)
+    return make_limit(Kind.TURNS, checks.count("turn_limit(n)", n), options)
 
 
 def message_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
     """Allow a conversation of `n` messages, input items and answers together."""
-    return make_limit(Kind.MESSAGES, checks.count("n", n), options)
+    return make_limit(Kind.MESSAGES, checks.count("message_limit(n)", n), options)
 
 
 def tool_call_limit(n: int, tool: str | None = None, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `n` starts of tools, or of the one named `tool`."""
-    return make_limit(Kind.TOOL_CALLS, checks.count("n", n), options, detail=checks.optional_name("tool", tool))
+    return make_limit(Kind.TOOL_CALLS, checks.count("tool_call_limit(n)", n), options, detail=checks.optional_name("tool", tool))
 
 
 def request_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `n` requests to generative endpoints, retries included."""
-    return make_limit(Kind.REQUESTS, checks.count("n", n), options)
+    return make_limit(Kind.REQUESTS, checks.count("request_limit(n)", n), options)
 
 
 def time_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `s` seconds of wall time from the moment the scope opens."""
-    return make_limit(Kind.TIME, checks.nanoseconds("s", s), options)
+    return make_limit(Kind.TIME, checks.nanoseconds("time_limit(s)", s), options)
 
 
 def working_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `s` seconds of wall time, declared waits not counted."""
-    return make_limit(Kind.WORKING, checks.nanoseconds("s", s), options)
+    return make_limit(Kind.WORKING, checks.nanoseconds("working_limit(s)", s), options)
 
 
 def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str | None = None, agent: str | None = None) -> Limit:

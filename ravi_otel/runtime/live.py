@@ -197,7 +197,7 @@ class LiveCall:
         error_type = ending.error_type
         if isinstance(error, RaviError):  # a retry that was refused
             self.record.decision, error_type = "denied", REFUSED
-        add_counts(self.scope.tallies, errors=1)
+        add_counts(self.scope.tallies, errors=int(status == "error"))
         if not ending.sent and self._take_back(status, error_type):
             return
         self._settle_attempt()
@@ -240,26 +240,39 @@ class LiveCall:
 
     def _close(self, status: Status, reply: Reply, spent: Usage | None, error_type: str | None) -> None:
         record, engine, call = self.record, self.scope.engine, self.record.call
-        cost = self._price(reply, spent) if call.generative and spent is not None else None
-        if call.generative and spent is not None:
-            add_usage(self.scope.tallies, spent, cost)
-            if cost is None:
-                engine.count("unpriced")
+        cost = self._charge(reply, spent) if call.generative else None
         if self._held:
             messages = None if call.messages is None else call.messages + reply.answers
-            engine.settle(record.op_id, None if spent is None else admission.actual_amounts(spent, cost, messages), record)
+            actual = None if spent is None else admission.actual_amounts(spent, cost, messages)
+            # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
+            guessed = status == "ok" and spent is not None and spent.source == "estimated"
+            engine.settle(record.op_id, actual, record, guessed=guessed)
         record.reply, record.error_type = reply, error_type
         self._told(status)
 
+    def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
+        """Add tokens and cost to every tally, or note that nobody told them; give the cost in nano-USD, None unknown."""
+        tallies = self.scope.tallies
+        if spent is None:
+            add_counts(tallies, unreported=1)
+            return None
+        if spent.total_tokens == 0:
+            return 0  # the provider refused the call, and billed nothing
+        cost = self._price(reply, spent)
+        add_usage(tallies, spent, cost)
+        if cost is None:
+            self.scope.engine.count("unpriced")
+        return cost
+
     def _price(self, reply: Reply, usage: Usage) -> int | None:
         call, prices = self.record.call, self.scope.engine.prices
-        if usage.total_tokens == 0:
-            return 0
         try:
             cost, source = prices.cost(call.provider, reply.model, call.model, usage, reply.service_tier)
         except Exception as error:  # noqa: BLE001 - a price that cannot be had is unknown, and the call goes on
             swallow("pricing", error)
             return None
+        if self.record.usage is None:  # charged for safety, but what a failed call really cost is not known
+            return cost
         self.record.cost_nano = cost
         self.record.cost_source = "assumed" if call.provider_assumed and source not in (None, "override") else source
         return cost

@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
-from ravi_otel.enforcement.ending import belongs_to
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -111,7 +110,7 @@ class ScopeHandle:
             later(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
         drain()
-        return _finish(scope, error) or (self._catch and belongs_to(scope.facts.scope_id, error))
+        return _finish(scope, error, catch=self._catch)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -148,8 +147,8 @@ class ScopeHandle:
         return run_called
 
 
-def _finish(scope: Scope, error: BaseException | None) -> bool:
-    swallowed = close_scope(scope, error)
+def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
+    swallowed = close_scope(scope, error, catch=catch)
     STATE.left(scope)
     scope.engine.listeners.scope_closed(scope)
     scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
@@ -272,7 +271,7 @@ def _name(parameter: str, value: str | None, *, required: bool = False) -> str |
 
 def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
     """Read limits and spellings of limits; ConfigurationError or LimitSyntaxError names what cannot be used."""
-    if isinstance(limits, (str, Limit)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+    if isinstance(limits, (str, Limit, Mapping)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(f'{parameter}={checks.show(limits)} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].')
     read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
     for limit in read:

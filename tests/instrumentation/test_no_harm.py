@@ -260,7 +260,7 @@ INPUTS: dict[str, Callable[[], dict[str, Any]]] = {
     "long": lambda: {"messages": [{"role": "user", "content": "word " * 50_000}]},
     "deep": lambda: {"metadata": deep(200)},
     "tools": lambda: {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}], "tool_choice": "auto"},
-    "image": lambda: {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]},
+    "image": lambda: {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x;base64,AA"}}]}]},
     "usage asked for": lambda: {"stream_options": {"include_usage": True}},
 }  # fmt: skip
 

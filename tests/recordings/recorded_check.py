@@ -70,7 +70,7 @@ class Case:
 @dataclass
 class Verdict:
     """What became of one exchange. `told` is what the body tells, `guessed` what the span marks as estimated, `held`
-    what the ledger charged at the grant because the answer is not read."""
+    what the ledger charged beyond that, up to the grant, because nobody told the usage."""
 
     case: Case
     same: bool
@@ -206,7 +206,7 @@ def _check_span(verdict: Verdict, span: Mapping[str, Any], told: Told, outcome: 
 
 
 def _check_sums(verdict: Verdict, span: Mapping[str, Any], told: Told) -> None:
-    """Spans and metrics are the body's counts or the marked estimate; the ledger's are these, or else the grant."""
+    """Spans and metrics are the body's counts or the marked estimate; the ledger's are the body's, else at least the grant."""
     spans, metrics, ledger = verdict.by_spans, verdict.by_metrics, verdict.by_ledger
     source = span.get("ravi.usage.source")
     if source == "estimated":
@@ -216,9 +216,9 @@ def _check_sums(verdict: Verdict, span: Mapping[str, Any], told: Told) -> None:
     _expect(verdict, "tokens by metrics", _pair(metrics), _pair(spans))
     _expect(verdict, "cost by metrics", metrics.cost, spans.cost)
     _expect(verdict, "operations by metrics", metrics.requests, 1)
-    if source == "reserved":
-        verdict.held = ledger - Sums(requests=1, turns=ledger.turns)
-        _expect(verdict, "tokens held at the grant", ledger.tokens, span.get("ravi.limit.granted"))
+    if source is not None:  # nobody told the usage: the ledger settles no lower than what it held
+        verdict.held = ledger - Sums(spans.input, spans.output, spans.tokens, spans.cost, 1, ledger.turns)
+        _expect(verdict, "tokens held at the grant", ledger.tokens, max(span.get("ravi.limit.granted", 0), spans.tokens))
     else:
         _expect(verdict, "tokens by ledger", (*_pair(ledger), ledger.tokens), (*_pair(spans), spans.tokens))
         _expect(verdict, "cost by ledger", ledger.cost, spans.cost)

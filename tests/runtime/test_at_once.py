@@ -140,7 +140,10 @@ def test_all_five_are_in_flight_together(stage, instrumented):
 
     stage.server.hold()
     with stage.client() as client, ThreadPoolExecutor(32) as pool, ravi_otel.run("crowd", limits=[request_limit(5)]):
-        ask = lambda: client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])  # noqa: E731
+
+        def ask():
+            return client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+
         futures = [pool.submit(ask) for _ in range(32)]
         stage.wait_for(5)
         refused = [future for future in futures if future.done()]

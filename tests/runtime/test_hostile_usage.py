@@ -96,11 +96,29 @@ def test_no_number_that_is_none_poisons_a_counter(stage, client, ask, literal):
 
 
 def test_a_claim_of_nothing_is_believed_but_costs_a_request_each(stage, client, ask):
-    """Zero is a count; what bounds such a provider is `requests` or `turns`."""
+    """Zero is a count, and real answers tell it; what bounds such a provider is `requests` or `turns`."""
     stage.answer = Text("ok", usage=(0, 0))
     with ravi_otel.run("r", limits=["tokens=4000", "requests=5"]) as run:
         assert swallow(lambda: ask(client), 10) == 5
     assert run.limits[0].used == 0
+
+
+def test_calls_whose_usage_nobody_told_are_counted_as_such_and_their_cost_is_unknown(stage, client, ask):
+    stage.answer = Text("ok", usage="missing")
+    with ravi_otel.run("r") as run:
+        ask(client)
+    assert run.stats().unreported_calls == 1
+    assert run.cost_usd is None
+
+
+def test_a_stream_without_usage_is_estimated_in_the_stats_and_settles_no_lower_than_what_was_held(stage):
+    """Reasoning is not streamed: what can be seen of an answer may be a small part of what it used."""
+    stage.answer = Text("ok")
+    with stage.client() as client, ravi_otel.instrument(), ravi_otel.run("r", limits=["tokens=50k"]) as run:
+        list(client.chat.completions.create(model="gpt-5-mini", messages=[{"role": "user", "content": "hi"}], stream=True))
+        assert run.stats().estimated_calls == 1
+        assert run.stats().total_tokens < 50
+        assert run.limits[0].used > 1_024
 
 
 def test_usage_that_is_missing_settles_at_what_was_held(stage, client, ask, heard):

@@ -211,8 +211,11 @@ class Ledger(Protocol):
         """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""
         ...
 
-    def settle(self, op_id: str, actual: Mapping[str, int] | None) -> Flow[Settled]:
-        """Replace the holds by what was used, by account kind; None, or a kind left out, settles at its grant."""
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """Replace the holds by what was used, by account kind; None, or a kind left out, settles at its grant.
+
+        With `guessed` the amounts are our own count of what could be seen: they settle no lower than their grants.
+        """
         ...
 
     def release(self, op_id: str) -> Flow[None]:

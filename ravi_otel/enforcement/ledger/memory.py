@@ -63,12 +63,12 @@ class MemoryLedger:
             return cast("Flow[Grant | Denied]", Done(answer))
         return self._wait(request)
 
-    def settle(self, op_id: str, actual: Mapping[str, int] | None) -> Flow[Settled]:
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
         woken: list[Waiter] = []
         with self._lock:
             operation = self._operations.pop(op_id, None)
-            settled = _NOTHING if operation is None else self._settle(operation, actual or {}, woken)
+            settled = _NOTHING if operation is None else self._settle(operation, actual or {}, woken, guessed=guessed)
         self._wake(woken)
         return cast("Flow[Settled]", Done(settled))
 
@@ -154,14 +154,14 @@ class MemoryLedger:
         self._operations[request.op_id] = operation
         return grant
 
-    def _settle(self, operation: _Operation, actual: Mapping[str, int], woken: list[Waiter]) -> Settled:
+    def _settle(self, operation: _Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
         crossings: list[Crossing] = []
         overage: list[tuple[Account, int]] = []
         for line, hold in operation.holds:
             account = line.account
             if account.nature is Nature.COUNTED:
                 continue
-            amount = max(0, actual.get(account.limit.kind, hold))
+            amount = max(hold if guessed else 0, actual.get(account.limit.kind, hold))
             if account.nature is Nature.LEVEL:
                 account.used = actual.get(account.limit.kind, account.used)
             else:

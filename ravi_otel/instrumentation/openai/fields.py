@@ -57,8 +57,8 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
     """Read a usage object; None when it is missing or its totals are no counts."""
     given = count(get(usage, inputs))
     made = 0 if outputs is None else count(get(usage, outputs))
-    if given is None or made is None or (outputs is not None and given + made == 0):
-        return None  # a generation that used nothing at all is one whose usage is not known
+    if given is None or made is None:
+        return None
     return Usage(
         input_tokens=given,
         output_tokens=made,

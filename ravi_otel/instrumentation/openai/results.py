@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
 from ravi_otel.instrumentation.openai.fields import get
@@ -14,7 +14,7 @@ from ravi_otel.runtime.live import LiveCall
 
 def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
     """Follow a result that is still open; False when it is complete."""
-    kind: type = type(result)
+    kind = cast("object", type(result))
     if hasattr(kind, "__stream__"):
         Following(live, endpoint).stream(result)
         return True
@@ -41,5 +41,5 @@ def read(result: Any, endpoint: Endpoint) -> Reply:
 
 def _is_raw(result: Any) -> bool:
     # The class tells, never the object: a provider may answer a model with any field names it likes.
-    kind: type = type(result)
+    kind = cast("object", type(result))
     return hasattr(kind, "parse") and hasattr(kind, "http_request")

@@ -36,7 +36,7 @@ _FALLBACK_ENDPOINT: Final = endpoint_for("POST", "request")
 class HttpWire:
     """Send one call over the client it was made on."""
 
-    __slots__ = ("_args", "_endpoint", "_kwargs", "_live", "_seen", "_wrapped", "call")
+    __slots__ = ("_args", "_endpoint", "_kwargs", "_live", "_seen", "_wrapped", "call", "failed")
 
     def __init__(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, endpoint: Endpoint) -> None:
         self._wrapped = wrapped
@@ -46,6 +46,7 @@ class HttpWire:
         self._live: LiveCall | None = None
         self._seen: Any = None
         self.call = call
+        self.failed: BaseException | None = None
 
     # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
 
@@ -98,6 +99,7 @@ class HttpWire:
 
     def retrying(self, wait_s: Any, error: BaseException | None) -> None:
         """Note that an attempt failed."""
+        self.failed = error
         if self._live is not None:
             failed = retry_of(error)
             waits = wait_s if isinstance(wait_s, (int, float)) else None
@@ -152,8 +154,8 @@ class Seam:
             return wrapped(*args, **kwargs)
         try:
             wire.attempt(kwargs.get("retries_taken", 0))
-        except RaviError:
-            raise
+        except RaviError as refusal:
+            raise refusal from wire.failed  # why there was a retry at all
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
             swallow("attempt", error)
         request = wrapped(*args, **kwargs)

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from types import AsyncGeneratorType, GeneratorType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.openai.endpoints.contract import Collector, Endpoint
@@ -98,9 +98,8 @@ class Following:
 
     def _parsed(self, raw: Any, found: Any) -> Any:
         try:
-            vars(raw).pop("parse", None)  # seen once is enough, and it holds `raw` in a cycle
-            kind: type = type(found)
-            if self._pull is None and hasattr(kind, "__stream__"):
+            _fields(raw).pop("parse", None)  # seen once is enough, and it holds `raw` in a cycle
+            if self._pull is None and hasattr(cast("object", type(found)), "__stream__"):
                 self._between(found)
         except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
             swallow("stream", error)
@@ -244,8 +243,7 @@ def _stand_before(response: Any, name: str, before: Callable[[], None], after: C
             _tell(after, response)
 
     ours: Any = heard_async if inspect.iscoroutinefunction(method) else heard
-    standing: dict[str, Any] = vars(response)
-    ours.ravi_original = standing.get(name)
+    ours.ravi_original = _fields(response).get(name)
     setattr(response, name, ours)
 
 
@@ -258,13 +256,17 @@ def _tell(after: Callable[[Any], None], response: Any) -> None:
 
 def _step_aside(response: Any, name: str) -> None:
     """Put back what stood there, unless somebody stands before us by now."""
-    own: dict[str, Any] = vars(response)
-    ours = own.get(name)
+    own = _fields(response)
+    ours: Any = own.get(name)
     if hasattr(ours, "ravi_original"):
         if ours.ravi_original is None:
             del own[name]
         else:
             own[name] = ours.ravi_original
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", vars(value))
 
 
 def _running(held: weakref.ref[Any] | None) -> bool:
