@@ -7,10 +7,17 @@ import logging
 import os
 import threading
 import time
+from pathlib import Path
+
+from opentelemetry import _logs as logging_api
 
 _log = logging.getLogger("ravi_otel")
 _EVERY_S = 60.0
 _MOST_PLACES = 256
+_PACKAGE = str(Path(__file__).parents[1])
+_STANDARD = str(Path(os.__file__).parent)
+_INSTALLED = str(Path(logging_api.__file__).parents[2])
+_BENEATH = (_PACKAGE, *(f"{_INSTALLED}{os.sep}{name}{os.sep}" for name in ("opentelemetry", "genai_prices", "anyio", "wrapt")))
 
 _lock = threading.Lock()
 _last: dict[str, float] = {}
@@ -35,6 +42,19 @@ def swallow(place: str, error: Exception) -> None:
         count = _counts[place]
     with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
         _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
+
+
+def ours(error: BaseException) -> bool:
+    """Tell whether `error` was raised by our own code or a library beneath it, and not by a signal handler in between."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return True
+    file = trace.tb_frame.f_code.co_filename
+    if file.startswith(_INSTALLED):
+        return file.startswith(_BENEATH)
+    return file.startswith(("<", _PACKAGE, _STANDARD))
 
 
 def swallowed() -> dict[str, int]:

@@ -6,12 +6,13 @@ checkpoint, so that a call refused for time or cancellation is seen like any oth
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import ours, swallow
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 from ravi_otel.runtime.state import STATE
@@ -44,18 +45,22 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
     live = _begin(call)
     if live is None:
         return (yield wire.step(None))
+    outer = sys.exc_info()[1]
     entered = live.scope.engine.listeners.call_started(live.record)
     try:
         try:
             yield from live.admit(blocking=blocking)
         except RaviError:
             raise
-        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+        except Exception as bug:
+            if live.waiting or not ours(bug):
+                raise  # it ended the wait, or came from a signal: the caller's own
             swallow("admit", bug)
             live.admitted = True
         result = yield wire.step(live)
+        _conclude(live, wire, result)
     except BaseException as raised:
-        if _is_dropped(raised):
+        if _is_dropped(raised, outer):
             later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))
         else:
             _failed(live, wire, cause(raised))
@@ -63,7 +68,6 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
         raise
     finally:
         entered.leave()
-    _conclude(live, wire, result)
     return result
 
 
@@ -81,11 +85,14 @@ def _begin(call: Call) -> LiveCall | None:
     return live
 
 
-def _is_dropped(error: BaseException) -> bool:
-    """Tell that a coroutine was closed, perhaps by a finaliser, where no lock may be taken; whatever the client made of it."""
+def _is_dropped(error: BaseException, outer: BaseException | None) -> bool:
+    """Tell that a coroutine was closed, perhaps by a finaliser, where no lock may be taken; whatever the client made of it.
+
+    `outer` was being handled before the call began, and is none of its doing.
+    """
     links = _LONGEST_CHAIN
     at: BaseException | None = error
-    while at is not None and links:
+    while at is not None and at is not outer and links:
         if isinstance(at, GeneratorExit):
             return True
         at, links = at.__context__, links - 1

@@ -48,6 +48,7 @@ class LiveCall:
     """Hold what one call was granted, and give each way it can end its settlement."""
 
     __slots__ = (
+        "_asked",
         "_credit",
         "_expected",
         "_held",
@@ -55,10 +56,12 @@ class LiveCall:
         "_over",
         "_paid_attempt",
         "_sent_before",
+        "_settled",
         "admitted",
         "built",
         "record",
         "scope",
+        "waiting",
     )
 
     def __init__(self, scope: Scope, call: Call) -> None:
@@ -68,6 +71,9 @@ class LiveCall:
         self.built = False
         self._expected = admission.NOTHING
         self._held = False
+        self._asked = False  # the ledger may know this operation
+        self._settled = False
+        self.waiting = False
         self._sent_before = False  # an earlier attempt of this call reached the provider
         self._credit = False  # an attempt was paid for and never left: the next one is free
         self._paid_attempt: str | None = None  # the operation that paid for the latest retry, not settled yet
@@ -86,8 +92,11 @@ class LiveCall:
                 floor: dict[str, int] = {Kind.TOKENS: self._expected.input_tokens}
                 patience = _patience(scope, blocking=blocking)
                 request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop)
+                self._asked = True
                 answering = scope.engine.ledger.reserve(request)
+                self.waiting = not isinstance(answering, Done)
                 answer = yield from answering
+                self.waiting = False
                 if not isinstance(answering, Done):
                     self._still_wanted(answer)
                 self._answered(answer)
@@ -173,6 +182,8 @@ class LiveCall:
             self._close("ok" if reply.error_type is None else "error", reply, reply.usage, reply.error_type)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
+        finally:
+            self._leave_nothing_held()
 
     def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
         """Settle or release what a failed send held."""
@@ -186,6 +197,14 @@ class LiveCall:
                 self._failed(error, ending, reply)
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
             swallow("settle", bug)
+        finally:
+            self._leave_nothing_held()
+
+    def _leave_nothing_held(self) -> None:
+        """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
+        if self._asked and not self._settled:
+            ledger, op_id = self.scope.engine.ledger, self.record.op_id
+            run_sync(ledger.settle(op_id, None) if self.admitted else ledger.release(op_id))
 
     def _end(self) -> bool:
         with self._lock:
@@ -216,6 +235,7 @@ class LiveCall:
             return False
         if self._held:
             run_sync(ledger.release(self.record.op_id))
+            self._settled = True
         if call.generative:
             add_counts(self.scope.tallies, requests=-1, turns=-int(call.turn))
         self.record.error_type = error_type
@@ -247,6 +267,7 @@ class LiveCall:
             # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
             guessed = status == "ok" and spent is not None and spent.source == "estimated"
             engine.settle(record.op_id, actual, record, guessed=guessed)
+            self._settled = True
         record.reply, record.error_type = reply, error_type
         self._told(status)
 

@@ -27,13 +27,18 @@ _NOTHING = Settled()
 
 
 class _Operation:
-    """Remember what one operation holds."""
+    """Remember what one operation holds, and how many of its lines are settled.
 
-    __slots__ = ("grant", "holds", "owner")
+    A signal handler may raise between two lines of ours. So an operation is known before the first account changes, each
+    change is noted right beside it, and whoever ends the operation again goes on where the first attempt stopped.
+    """
 
-    def __init__(self, owner: object, holds: list[tuple[Line, int]]) -> None:
+    __slots__ = ("done", "grant", "holds", "owner")
+
+    def __init__(self, owner: object) -> None:
         self.owner = owner
-        self.holds = holds
+        self.holds: list[tuple[Line, int]] = []
+        self.done = 0
         self.grant: Grant | None = None
 
 
@@ -67,8 +72,9 @@ class MemoryLedger:
         """See `Ledger.settle`."""
         woken: list[Waiter] = []
         with self._lock:
-            operation = self._operations.pop(op_id, None)
+            operation = self._operations.get(op_id)
             settled = _NOTHING if operation is None else self._settle(operation, actual or {}, woken, guessed=guessed)
+            self._operations.pop(op_id, None)
         self._wake(woken)
         return cast("Flow[Settled]", Done(settled))
 
@@ -76,9 +82,10 @@ class MemoryLedger:
         """See `Ledger.release`."""
         woken: list[Waiter] = []
         with self._lock:
-            operation = self._operations.pop(op_id, None)
+            operation = self._operations.get(op_id)
             if operation is not None:
                 self._release(operation, woken)
+                del self._operations[op_id]
         self._wake(woken)
         return cast("Flow[None]", Done(None))
 
@@ -127,46 +134,51 @@ class MemoryLedger:
         crossings: list[Crossing] = []
         granted: int | None = None
         decision = "admitted" if observed is None else "observed"
-        holds: list[tuple[Line, int]] = []
+        operation = self._operations[request.op_id] = _Operation(request.owner)
         for line in request.lines:
             account = line.account
             hold = 0
             if account.nature is Nature.COUNTED:
                 refused = account.used + line.want > account.value
                 account.used += line.want
+                operation.holds.append((line, 0))
                 _cross(account, "admission", decision, crossings, denied=refused)
+                continue
             elif account.nature is Nature.HELD:
                 room = account.value - account.used - account.held
                 hold = line.want if account.observe else max(0, min(line.want, room))
                 account.held += hold
+                operation.holds.append((line, hold))
                 if account.observe and room < line.minimum:
                     _cross(account, "admission", decision, crossings, denied=account.used + line.minimum > account.value)
                 if account.kind == Kind.TOKENS and not account.observe and (granted is None or hold < granted):
                     granted = hold
-            elif account.nature is Nature.LEVEL:
-                account.used = line.want
-                _cross(account, "admission", decision, crossings, denied=line.want > account.value)
-            if account.observe and account is observed:
-                account.denied += 1
-            holds.append((line, hold))
-        operation = _Operation(request.owner, holds)
+            else:
+                operation.holds.append((line, 0))
+                if account.nature is Nature.LEVEL:
+                    account.used = line.want
+                    _cross(account, "admission", decision, crossings, denied=line.want > account.value)
+        if observed is not None:
+            observed.denied += 1
         operation.grant = grant = Grant(request.op_id, granted, crossings, observed)
-        self._operations[request.op_id] = operation
         return grant
 
     def _settle(self, operation: _Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
         crossings: list[Crossing] = []
         overage: list[tuple[Account, int]] = []
-        for line, hold in operation.holds:
+        for line, hold in operation.holds[operation.done :]:
             account = line.account
             if account.nature is Nature.COUNTED:
+                operation.done += 1
                 continue
             amount = max(hold if guessed else 0, actual.get(account.limit.kind, hold))
             if account.nature is Nature.LEVEL:
                 account.used = actual.get(account.limit.kind, account.used)
+                operation.done += 1
             else:
                 account.held -= hold
                 account.used += amount
+                operation.done += 1
                 if amount > hold and account.nature is Nature.HELD:
                     overage.append((account, amount - hold))
             _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
@@ -174,9 +186,10 @@ class MemoryLedger:
         return Settled(crossings, overage)
 
     def _release(self, operation: _Operation, woken: list[Waiter]) -> None:
-        for line, hold in operation.holds:
+        for line, hold in operation.holds[operation.done :]:
             account = line.account
             account.held -= hold
+            operation.done += 1
             if account.nature is Nature.COUNTED:
                 account.used -= line.want
                 if account.used < account.warn_value:
