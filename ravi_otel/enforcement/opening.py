@@ -16,7 +16,7 @@ from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 

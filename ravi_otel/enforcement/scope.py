@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ravi_otel._flow import run_sync
@@ -42,7 +43,7 @@ _JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 
 def _same(known: Account, other: Account) -> bool:
     mine, theirs = known.limit, other.limit
-    return (mine.kind, mine.detail, mine.agent, mine.on_exceed) == (theirs.kind, theirs.detail, theirs.agent, theirs.on_exceed)
+    return (mine.kind, mine.detail, mine.agent) == (theirs.kind, theirs.detail, theirs.agent)
 
 
 def _forked() -> None:
@@ -171,14 +172,19 @@ class Scope:
         self._revision = revision
 
     def allow(self, account: Account) -> None:
-        """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again."""
+        """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again.
+
+        With other options it is a limit of its own, which begins at what the first has counted.
+        """
         with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
-            known = next((one for one in self.accounts if _same(one, account)), None) if self.facts.kind in _JOINED else None
-            if known is None:
+            known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in _JOINED else []
+            twin = next((one for one in known if replace(one.limit, value=0) == replace(account.limit, value=0)), None)
+            if twin is None:
+                account.used = max([account.used, *(one.used for one in known)])
                 self.accounts.append(account)
                 self.engine.revision += 1
-        if known is not None and account.value < known.value:
-            run_sync(self.engine.ledger.retune(known, account.value))
+            elif account.value < twin.value:
+                run_sync(self.engine.ledger.retune(twin, account.value))
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
         """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.

@@ -13,6 +13,9 @@ _lock = threading.Lock()
 """One lock for all tallies: an operation adds to several at once, and none may show half of it."""
 
 
+_PATIENCE_S = 0.1
+
+
 def _renew() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
     _lock = threading.Lock()
@@ -56,8 +59,12 @@ class Tally:
         self.errors = 0
 
     def photograph(self, duration_s: float) -> Spend:
-        """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
-        with _lock:
+        """Give a frozen copy; cost is None while calls were made and none of them had a known price.
+
+        Never waits long: a signal handler may ask while the code it interrupted is adding, and then sees half of it.
+        """
+        locked = _lock.acquire(timeout=_PATIENCE_S)
+        try:
             unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
             return Spend(
                 requests=self.requests,
@@ -74,6 +81,9 @@ class Tally:
                 errors=self.errors,
                 duration_s=duration_s,
             )
+        finally:
+            if locked:
+                _lock.release()
 
 
 Tallies = tuple[Tally, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -343,9 +344,13 @@ def _floor(expected: admission.Estimate) -> Usage:
 def _owner() -> object:
     """Identify the task, or else the thread, that asks."""
     try:
-        task = asyncio.current_task()
+        task: object = asyncio.current_task()
     except RuntimeError:
-        task = None
+        trio = sys.modules.get("trio")
+        try:
+            task = None if trio is None else trio.lowlevel.current_task()
+        except RuntimeError:
+            task = None
     return threading.get_ident() if task is None else task
 
 

@@ -87,15 +87,23 @@ class ScopeHandle:
                 f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
             )
         drain()
-        scope = self._scope = open_scope((parent := STATE.around()).engine, parent, self._ask)
+        parent = STATE.around()
+        scope = self._scope = open_scope(parent.engine, parent, self._ask)
+        try:
+            self._enter(scope)
+        except BaseException as error:  # a signal: nobody will leave what was not entered
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def _enter(self, scope: Scope) -> None:
+        self._attachment = _current.Attachment(_current.with_leaf(scope))
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
         if scope.accounts:
             STATE.warn_uninstrumented()
-        self._attachment = _current.Attachment(_current.with_leaf(scope))
         self._attachment.__enter__()
         self._entered = scope.engine.listeners.scope_opened(scope)
-        return self
 
     # Typed `bool | None`: it swallows only what `on_exceed="stop"` or `catch` ask for, and a checker must not assume more.
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
@@ -142,9 +150,15 @@ class ScopeHandle:
         @wraps(fn)
         def run_called(*args: P.args, **kwargs: P.kwargs) -> Any:
             with self._fresh(fn):
-                return fn(*args, **kwargs)
+                result = fn(*args, **kwargs)
+            # A plain wrapper around a coroutine function: nothing of it has run yet, so it runs in a scope of its own.
+            return self._awaited(fn, result) if inspect.iscoroutine(result) else result
 
         return run_called
+
+    async def _awaited(self, fn: Callable[..., Any], result: Awaitable[Any]) -> Any:
+        async with self._fresh(fn):
+            return await result
 
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
@@ -15,7 +16,7 @@ from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
-from ravi_otel.runtime.live import REFUSED
+from ravi_otel.runtime.live import REFUSED, later
 from ravi_otel.runtime.state import STATE
 
 P = ParamSpec("P")
@@ -27,7 +28,7 @@ def walk(name: str, step: Step) -> Flow[Any]:
     scope, _ = STATE.locate()
     engine = scope.engine
     record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns())
-    started = False
+    started = dropped = False
     entered = engine.listeners.tool_started(record)
     status: Status = "ok"
     try:
@@ -38,14 +39,17 @@ def walk(name: str, step: Step) -> Flow[Any]:
         started = True
         return (yield step)
     except BaseException as raised:
-        error = cause(raised)
-        status = _failed(record, error, started=started)
+        dropped = isinstance(raised, GeneratorExit)
+        status = _failed(record, cause(raised), started=started)
         raise
     finally:
         entered.leave()
         record.status = status
         record.duration_ns = engine.clock.monotonic_ns() - record.started_ns
-        engine.listeners.tool_ended(record)
+        if dropped:
+            later(partial(engine.listeners.tool_ended, record))  # a finaliser may be running, which must not take a lock
+        else:
+            engine.listeners.tool_ended(record)
 
 
 def _check(scope: Scope, record: ToolRecord) -> None:

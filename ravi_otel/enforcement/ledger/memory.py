@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
@@ -48,6 +49,7 @@ class MemoryLedger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._operations: dict[str, _Operation] = {}
+        self._dropped: deque[Waiter] = deque()
 
     def __len__(self) -> int:
         """Count the operations that still hold something."""
@@ -57,11 +59,14 @@ class MemoryLedger:
         """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
         self._lock = threading.Lock()
         self._operations = {}
+        self._dropped.clear()
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
+        if self._dropped:
+            self._sweep()
         with self._lock:
             answer = self._judge(request, newcomer=True)
         if request.patience_s <= 0 or not _contended(answer):
@@ -70,6 +75,8 @@ class MemoryLedger:
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
+        if self._dropped:
+            self._sweep()
         woken: list[Waiter] = []
         with self._lock:
             operation = self._operations.get(op_id)
@@ -80,6 +87,8 @@ class MemoryLedger:
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
+        if self._dropped:
+            self._sweep()
         woken: list[Waiter] = []
         with self._lock:
             operation = self._operations.get(op_id)
@@ -143,7 +152,6 @@ class MemoryLedger:
                 account.used += line.want
                 operation.holds.append((line, 0))
                 _cross(account, "admission", decision, crossings, denied=refused)
-                continue
             elif account.nature is Nature.HELD:
                 room = account.value - account.used - account.held
                 hold = line.want if account.observe else max(0, min(line.want, room))
@@ -211,14 +219,29 @@ class MemoryLedger:
         forget = None if request.on_stop is None else request.on_stop(waiter.wake)
         try:
             yield waiter.step()
+        except GeneratorExit:
+            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
+            raise
         except BaseException:
-            if isinstance(self._leave(waiter, account), Grant):
-                yield from self.release(request.op_id)
+            self._give_up(waiter, account)
             raise
         finally:
             if forget is not None:
                 forget()
         return self._leave(waiter, account)
+
+    def _give_up(self, waiter: Waiter, account: Account) -> None:
+        if isinstance(self._leave(waiter, account), Grant):
+            run_sync(self.release(waiter.request.op_id))
+
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+        while self._dropped:
+            try:
+                waiter = self._dropped.popleft()
+            except IndexError:
+                return
+            self._give_up(waiter, waiter.request.lines[0].account)
 
     def _leave(self, waiter: Waiter, account: Account) -> Grant | Denied:
         woken: list[Waiter] = []
