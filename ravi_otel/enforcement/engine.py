@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
@@ -26,7 +27,8 @@ class Engine:
     """Be the one thing that scopes, calls and tools share.
 
     `observe` is shadow mode: refusals are told, never done. `joined` keeps session and tenant scopes by kind and id,
-    the least recently used out first beyond 10,000. `revision` grows whenever a living scope gets another limit.
+    the least recently used out first beyond 10,000; one that is in use
+    stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
     """
 
     ledger: Ledger = field(default_factory=MemoryLedger)
@@ -36,6 +38,7 @@ class Engine:
     observe: bool = False
     admission: Admission = Admission.ESTIMATE
     joined: OrderedDict[tuple[str, str], Any] = field(default_factory=OrderedDict[tuple[str, str], Any])
+    living: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary[tuple[str, str], Any])
     lock: threading.Lock = field(default_factory=threading.Lock)
     revision: int = 0
 
@@ -62,7 +65,8 @@ class Engine:
     def join(self, key: tuple[str, str], made: ScopeT) -> ScopeT:
         """Give the living scope under `key`, or keep `made` as the one."""
         with self.lock:
-            scope: ScopeT = self.joined.setdefault(key, made)
+            scope: ScopeT = self.living.setdefault(key, made)
+            self.joined[key] = scope
             self.joined.move_to_end(key)
             if len(self.joined) > _MOST_JOINED:
                 self.joined.popitem(last=False)

@@ -65,13 +65,11 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
         parent, also = _joined(engine, parent, ask)
     scope = _make(engine, parent, ask, also)
     tracker = scope.tracker
-    budget = None if tracker is None else tracker.budget
     used = (0, 0, 0) if tracker is None else tracker.bind(scope)
     try:
         _declare(scope, ask.limits, ask.origins)
-        if tracker is not None and budget is not None:
-            title = "ExecutionTracker" if isinstance(ask.budget, ExecutionTracker) else "ExecutionBudget"
-            tracker.follow(_declare_budget(scope, budget, used, title))
+        if tracker is not None:
+            _declare_budget(scope, tracker, used, "ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
         _inherit(scope)
         if ask.kind is ScopeKind.AGENT:
             _enter_agent(scope, ask)
@@ -267,18 +265,27 @@ def _inherit(scope: Scope) -> None:
                 _allow(scope, limit, origin)
 
 
-def _declare_budget(scope: Scope, budget: ExecutionBudget, used: tuple[int, int, int], title: str) -> list[Account]:
-    tokens, cost, turns = used
-    accounts: list[Account] = []
+def _declare_budget(scope: Scope, tracker: ExecutionTracker, used: tuple[int, int, int], title: str) -> None:
+    """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
+    budget, (tokens, cost, turns) = tracker.budget, used
     if budget.max_tokens is not None:
-        accounts.append(_allow(scope, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens))
+        _keep(scope, tracker, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
     if budget.max_cost_usd is not None:
-        accounts.append(_allow(scope, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost))
+        _keep(scope, tracker, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
     if budget.max_turns is not None:
-        accounts.append(_allow(scope, turn_limit(budget.max_turns), f"{title}.max_turns", turns))
+        _keep(scope, tracker, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
     if budget.deadline_s is not None:
         _allow(scope, time_limit(budget.deadline_s), f"{title}.deadline_s")
-    return accounts
+
+
+def _keep(scope: Scope, tracker: ExecutionTracker, limit: Limit, origin: str, used: int) -> None:
+    known = tracker.accounts.get(limit.kind)
+    if known is None:
+        tracker.accounts[limit.kind] = _allow(scope, limit, origin, used)
+        return
+    known.facts = scope.facts
+    known.used = max(known.used, used)  # more was consumed by hand while no scope was open
+    scope.allow(known)
 
 
 # -- which slot it takes ------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -42,14 +42,14 @@ class ExecutionTracker:
     serves one live scope at a time and keeps what was used from one to the next.
     """
 
-    __slots__ = ("_accounts", "_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "budget")
+    __slots__ = ("_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "accounts", "budget")
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = threading.Lock()
         self._scope: Bound | None = None
         self._tally: Tally | None = None
-        self._accounts: tuple[Account, ...] = ()
+        self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
         self._tokens = 0
         self._cost = 0
         self._turns = 0
@@ -80,7 +80,7 @@ class ExecutionTracker:
         if tally is None:
             return self._tokens, self._cost, self._turns
         # A call whose use was never told is in the account, at what was held for it, and not in the tally.
-        charged = {account.kind: account.used for account in self._accounts}
+        charged = {account.kind: account.used for account in self.accounts.values()}
         return (
             max(self._tokens + tally.input_tokens + tally.output_tokens, charged.get(Kind.TOKENS, 0)),
             max(self._cost + tally.cost_nano, charged.get(Kind.COST, 0)),
@@ -143,12 +143,8 @@ class ExecutionTracker:
                     f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
             self._tokens, self._cost, self._turns = self._used()
-            self._scope, self._tally, self._accounts = scope, scope.tally, ()
+            self._scope, self._tally = scope, scope.tally
             return self._tokens, self._cost, self._turns
-
-    def follow(self, accounts: Sequence[Account]) -> None:
-        """Count at least what the ledger has charged to the accounts made for this tab's budget."""
-        self._accounts = tuple(accounts)
 
     def unbind(self, scope: Bound) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""

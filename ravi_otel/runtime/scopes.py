@@ -149,6 +149,7 @@ class ScopeHandle:
 
         @wraps(fn)
         def run_called(*args: P.args, **kwargs: P.kwargs) -> Any:
+            result: Any = None  # what is left when the scope's own limit stops it
             with self._fresh(fn):
                 result = fn(*args, **kwargs)
             # A plain wrapper around a coroutine function: nothing of it has run yet, so it runs in a scope of its own.

@@ -80,6 +80,7 @@ class State:
         self.top_runs = {}
         self.engine.lock = threading.Lock()
         self.engine.joined.clear()
+        self.engine.living.clear()
         if isinstance(self.engine.ledger, MemoryLedger):
             self.engine.ledger.reset_after_fork()
         self.root = process_root(self.engine, self.limits)

@@ -9,8 +9,8 @@ from typing import Any
 
 from ravi_otel.testing import Exchange
 
-KINDS = ("chat/completions", "responses", "embeddings")
-"""The endpoints whose answers are read; any other has a plain span, and its usage is unknown to it."""
+KINDS = ("chat/completions", "responses", "completions", "embeddings")
+"""The endpoints whose answers are read; of any other, its usage is, where its body tells one."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,24 @@ def tail_of(exchange: Exchange) -> str:
 def told_by(exchange: Exchange) -> Told:
     """Read one body; an error's or an unread endpoint's tells nothing."""
     kind = tail_of(exchange)
-    if exchange.status >= 400 or kind not in KINDS:
+    if exchange.status >= 400:
         return Told()
-    if kind == "chat/completions":
+    if kind not in KINDS:
+        return _usage_alone(exchange.body)
+    if kind in ("chat/completions", "completions"):
         return _chat_stream(exchange.body) if exchange.streamed else _chat(json.loads(exchange.body))
     if kind == "responses":
         return _response(_last_response(exchange.body) if exchange.streamed else json.loads(exchange.body))
     body = json.loads(exchange.body)
     return Told(model=body["model"], input_tokens=body["usage"]["prompt_tokens"], output_tokens=0)
+
+
+def _usage_alone(body: str) -> Told:
+    try:
+        usage = json.loads(body)["usage"]
+        return Told(input_tokens=usage["input_tokens"], output_tokens=usage["output_tokens"])
+    except (ValueError, KeyError, TypeError):
+        return Told()
 
 
 def server_sent(body: str) -> Iterator[dict[str, Any]]:

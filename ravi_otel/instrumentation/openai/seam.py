@@ -36,7 +36,7 @@ _FALLBACK_ENDPOINT: Final = endpoint_for("POST", "request")
 class HttpWire:
     """Send one call over the client it was made on."""
 
-    __slots__ = ("_args", "_endpoint", "_kwargs", "_live", "_seen", "_wrapped", "call", "failed")
+    __slots__ = ("_args", "_builds", "_endpoint", "_kwargs", "_live", "_request", "_seen", "_wrapped", "call", "failed")
 
     def __init__(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], call: Call, endpoint: Endpoint) -> None:
         self._wrapped = wrapped
@@ -45,6 +45,8 @@ class HttpWire:
         self._endpoint = endpoint
         self._live: LiveCall | None = None
         self._seen: Any = None
+        self._builds = 0
+        self._request: object = None
         self.call = call
         self.failed: BaseException | None = None
 
@@ -66,7 +68,7 @@ class HttpWire:
     def ending(self, live: LiveCall, error: BaseException) -> Ending:
         """See `Wire.ending`."""
         seen = None if self._seen is None else read(self._seen, self._endpoint)
-        return ending_of(error, built=live.built, seen=seen)
+        return ending_of(error, built=self._request if live.built else None, seen=seen)
 
     def _send(self) -> Any:
         token = _in_flight.set(self)
@@ -87,13 +89,15 @@ class HttpWire:
 
     # -- what the other two hooks tell ----------------------------------------------------------------------------
 
-    def attempt(self, retries_taken: int) -> None:
-        """Ask whether one more attempt may be sent."""
+    def attempt(self) -> None:
+        """Ask whether one more attempt may be sent; we count them, since a subclass may not tell the client's own count."""
+        before, self._builds = self._builds, self._builds + 1
         if self._live is not None:
-            self._live.attempt(retries_taken)
+            self._live.attempt(before)
 
-    def built(self) -> None:
+    def built(self, request: object) -> None:
         """Note that an attempt's request was built: from here on bytes may leave."""
+        self._request = request
         if self._live is not None:
             self._live.built = True
 
@@ -101,7 +105,7 @@ class HttpWire:
         """Note that an attempt failed."""
         self.failed = error
         if self._live is not None:
-            failed = retry_of(error)
+            failed = retry_of(error, self._request)
             waits = wait_s if isinstance(wait_s, (int, float)) else None
             number = len(self._live.record.retries) + 1
             self._live.retrying(RetryRecord(number, failed.status, waits, failed.error_type), sent=failed.sent)
@@ -153,13 +157,13 @@ class Seam:
         if wire is None:
             return wrapped(*args, **kwargs)
         try:
-            wire.attempt(kwargs.get("retries_taken", 0))
+            wire.attempt()
         except RaviError as refusal:
             raise refusal from wire.failed  # why there was a retry at all
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
             swallow("attempt", error)
         request = wrapped(*args, **kwargs)
-        wire.built()
+        wire.built(request)
         return request
 
     def pause(self, wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -186,7 +190,7 @@ def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kw
         path, method = str(options.url), str(options.method).upper()
         body = body_of(options.json_data, options.extra_json, get(options, "content"))
         stream = bool(kwargs.get("stream"))
-        endpoint = endpoint_for(method, path)
+        endpoint = endpoint_for(method, path, client.base_url.path)
         call = endpoint.call(Request(method, path, body, host_of(client), stream))
         wire = HttpWire(wrapped, args, kwargs, call, endpoint)
         if callable(options.post_parser):

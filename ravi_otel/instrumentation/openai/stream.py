@@ -9,19 +9,26 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from types import AsyncGeneratorType, GeneratorType
+from types import AsyncGeneratorType, FrameType, GeneratorType
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.openai.endpoints.contract import Collector, Endpoint
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.live import Ending, LiveCall, later
+from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 
 ABANDONED = "abandoned"
 """The `error.type` of a stream that was closed or dropped before its end."""
 
 _CLOSERS: Final = ("close", "aclose")
 _READERS: Final = ("read", "aread")
+
+_MOST_FRAMES: Final = 100
+_LOCKING: Final = (
+    *("ravi_otel.enforcement", "ravi_otel.hooks", "ravi_otel.local", "ravi_otel.pricing", "ravi_otel.runtime.live", "ravi_otel.telemetry"),
+    *("opentelemetry.context", "opentelemetry.exporter", "opentelemetry.metrics", "opentelemetry.sdk", "opentelemetry.trace"),
+)
+"""Modules that hold locks while they run, and do not run the user's code meanwhile."""
 
 _open: set[Following] = set()
 """Keeps followers, and with them their weak references, alive until they end."""
@@ -189,11 +196,12 @@ class Following:
             return
         if isinstance(sys.exc_info()[1], GeneratorExit):
             self.dropped()  # some generator closes it while being finalised
-        elif self._pull is None:
-            if self._end():
-                self._live.succeed(self._read(response))
-        elif self._end():
-            self._abandoned()
+            return
+        if not self._end():
+            return
+        later(self._abandoned if self._pull is not None else functools.partial(self._live.succeed, self._read(response)))
+        if not _interrupting():
+            drain()
 
     def dropped(self) -> None:
         """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
@@ -267,6 +275,21 @@ def _step_aside(response: Any, name: str) -> None:
 
 def _fields(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", vars(value))
+
+
+def _interrupting() -> bool:
+    """Tell that whoever closes a stream may have come in between somebody who holds a lock that settling needs.
+
+    A finaliser runs wherever the collector happens to start, and only the stack shows what it came upon.
+    """
+    frame: FrameType | None = inspect.currentframe()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "__del__" or str(frame.f_globals.get("__name__", "")).startswith(_LOCKING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _running(held: weakref.ref[Any] | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _PER_MESSAGE = 4
@@ -39,7 +39,7 @@ class Chat:
             messages=size if known else None,
             server_address=host.address,
             server_port=host.port,
-            parameters=_parameters(body),
+            parameters=parameters(body),
         )
 
     def reply(self, result: Any) -> Reply:
@@ -74,7 +74,7 @@ def usage(found: Any) -> Usage | None:
 class ChatCollector:
     """Follow a chat stream: what names it, why it ended, and how much text came."""
 
-    __slots__ = ("_bytes", "_chunks", "_estimate", "_finish", "_first", "_named", "_usage")
+    __slots__ = ("_chunks", "_estimate", "_finish", "_first", "_named", "_usage", "_weight")
 
     def __init__(self, input_estimate: int) -> None:
         self._estimate = input_estimate
@@ -82,7 +82,7 @@ class ChatCollector:
         self._named = False
         self._usage: Any = None
         self._finish: dict[int, str] = {}
-        self._bytes = 0
+        self._weight = 0
         self._chunks = 0
 
     @property
@@ -105,9 +105,9 @@ class ChatCollector:
             content = get(delta, "content")
             if isinstance(content, str):
                 self._chunks += bool(content)
-                self._bytes += len(content)
+                self._weight += weight_of(content)
             elif delta is not None:
-                self._bytes += _other_text(delta)
+                self._weight += _other_weight(delta)
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
@@ -132,19 +132,20 @@ class ChatCollector:
         if self._first is None:
             return None
         # One chunk is at least one token; where several are packed together their text tells.
-        output = max(self._chunks, (self._bytes + 3) // 4)
+        output = max(self._chunks, tokens_of_weight(self._weight))
         return Usage(input_tokens=self._estimate, output_tokens=output, source="estimated")
 
 
-def _other_text(delta: Any) -> int:
-    size = len(text(delta, "refusal") or "") + len(text(delta, "reasoning_content") or "")
+def _other_weight(delta: Any) -> int:
+    size = weight_of(text(delta, "refusal") or "") + weight_of(text(delta, "reasoning_content") or "")
     for call in items(delta, "tool_calls"):
         function = get(call, "function")
-        size += len(text(function, "name") or "") + len(text(function, "arguments") or "")
+        size += weight_of(text(function, "name") or "") + weight_of(text(function, "arguments") or "")
     return size
 
 
-def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the request's settings under their neutral names."""
     found = {name: body[name] for name in _SAME_NAMES if body.get(name) is not None}
     cap = body.get("max_completion_tokens", body.get("max_tokens"))
     if cap is not None:

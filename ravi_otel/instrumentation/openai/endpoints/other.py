@@ -1,13 +1,15 @@
-"""Read whatever has no module of its own: a plain span, and a request counted when a model is asked."""
+"""Read whatever has no module of its own: a plain span, and a request counted when a model may be asked."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from ravi_otel.instrumentation.openai.endpoints import chat, responses
 from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.endpoints.silent import SilentCollector
-from ravi_otel.instrumentation.openai.fields import text, tokens_in
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.instrumentation.openai.endpoints.paths import segments
+from ravi_otel.instrumentation.openai.fields import count, get, text, tokens_in
+from ravi_otel.policy.usage import Call, Reply, Usage
 
 _MOST_SEGMENTS = 4
 _WORDS = frozenset(
@@ -24,35 +26,108 @@ _WORDS = frozenset(
 """The words of the API's paths. Any other segment may be an id, a name or a key, and is nobody's business."""
 
 
+_FREE = frozenset(
+    """
+    assistants batches chatkit containers content_provenance_checks conversations evals files fine_tuning organization projects
+    skills threads uploads vaults vector_stores webhook_endpoints
+    """.split()  # noqa: SIM905 - seventeen words read better as text
+)
+"""What a path begins with that asks no model for anything, or only for what nobody is told."""
+
+_FREE_PATHS = frozenset(
+    {
+        ("audio", "voice_consents"),
+        ("realtime", "client_secrets"),
+        ("realtime", "sessions"),
+        ("realtime", "transcription_sessions"),
+        ("realtime", "translations", "client_secrets"),
+        ("responses", "input_tokens"),
+    }
+)
+_FREE_ENDS = frozenset({"cancel", "hangup", "reject"})
+_ASKING_ENDS = {"threads": frozenset({"runs", "submit_tool_outputs"}), "fine_tuning": frozenset({"run"})}
+"""Where a model is asked all the same: a thread's run, and a grader that is tried out."""
+
+_STORED_CHAT = "chatcmpl"
+_VERSION = re.compile(r"v\d{1,3}")
+
+
 class Other:
-    """Read any other path. A POST that names a model is generative: it counts as a request; what it used is unknown."""
+    """Read any other path. A POST is generative, and counts as a request, unless its path is known to ask no model."""
 
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
-        host, model = request.host, text(request.body, "model")
-        generative = request.method == "POST" and model is not None
-        shape = path_shape(request.path)
+        host, body, shape = request.host, request.body, path_shape(request.path)
+        generative = request.method == "POST" and asks_a_model(request.path)
+        moderation = generative and shape == "moderations"
         return Call(
             operation=shape if generative else f"{request.method} {shape}",
             endpoint=shape,
             provider=host.provider,
             provider_assumed=host.assumed,
-            model=model,
+            model=text(body, "model"),
             generative=generative,
-            turn=shape == "completions",
+            turn=False,
             stream=request.stream,
-            input_estimate=tokens_in(request.body) if generative else 0,
+            input_estimate=tokens_in(body) if generative and not moderation else 0,
+            choices=max(1, count(body.get("n")) or 1),
             server_address=host.address,
             server_port=host.port,
+            unread=moderation,  # it costs nothing, so it is not refused for want of a price
         )
 
     def reply(self, result: Any) -> Reply:
         """See `Endpoint.reply`."""
-        return Reply(id=None, model=text(result, "model"))
+        return Reply(id=None, model=text(result, "model"), usage=any_usage(get(result, "usage")))
 
-    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
+    def collector(self, call: Call) -> OtherCollector:  # noqa: ARG002 - the protocol's
         """See `Endpoint.collector`."""
-        return SilentCollector()
+        return OtherCollector()
+
+
+class OtherCollector:
+    """Follow a stream for the usage one of its events may tell."""
+
+    __slots__ = ("_model", "_usage")
+
+    def __init__(self) -> None:
+        self._usage: Usage | None = None
+        self._model: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return self._usage is not None
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        for holder in (event, get(event, "data"), get(event, "response")):
+            if holder is not None:
+                self._usage = any_usage(get(holder, "usage")) or self._usage
+                self._model = text(holder, "model") or self._model
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        return Reply(model=self._model, usage=self._usage)
+
+
+def any_usage(found: Any) -> Usage | None:
+    """Read a usage object of either spelling; None when it is neither."""
+    return None if found is None else responses.usage(found) or chat.usage(found)
+
+
+def asks_a_model(path: str) -> bool:
+    """Tell whether a POST to `path` may make a model work; a path nobody knows may."""
+    parts = segments(path)
+    while parts and _VERSION.fullmatch(parts[0]):
+        parts = parts[1:]
+    if not parts:
+        return True
+    first, last = parts[0], parts[-1]
+    if last in _ASKING_ENDS.get(first, ()):
+        return True
+    stored = parts[:2] == ("chat", "completions") and last.startswith(_STORED_CHAT)
+    return not (first in _FREE or last in _FREE_ENDS or parts in _FREE_PATHS or stored)
 
 
 def path_shape(path: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _PER_ITEM = 4
@@ -77,7 +77,7 @@ def usage(found: Any) -> Usage | None:
 class ResponsesCollector:
     """Follow a Responses stream: the object it starts with, the text between, the object it ends with."""
 
-    __slots__ = ("_bytes", "_chunks", "_endpoint", "_error", "_estimate", "_final", "_response")
+    __slots__ = ("_chunks", "_endpoint", "_error", "_estimate", "_final", "_response", "_weight")
 
     def __init__(self, input_estimate: int, endpoint: Responses) -> None:
         self._endpoint = endpoint
@@ -85,7 +85,7 @@ class ResponsesCollector:
         self._response: Any = None
         self._final = False
         self._error: str | None = None
-        self._bytes = 0
+        self._weight = 0
         self._chunks = 0
 
     @property
@@ -98,7 +98,7 @@ class ResponsesCollector:
         delta = get(event, "delta")
         if isinstance(delta, str):
             self._chunks += bool(delta)
-            self._bytes += len(delta)
+            self._weight += weight_of(delta)
             return
         response = get(event, "response")
         if response is not None:
@@ -112,7 +112,7 @@ class ResponsesCollector:
         told = self._endpoint.reply(self._response)
         reported = told.usage
         if reported is None and self._response is not None:
-            output = max(self._chunks, (self._bytes + 3) // 4)
+            output = max(self._chunks, tokens_of_weight(self._weight))
             reported = Usage(input_tokens=self._estimate, output_tokens=output, source="estimated")
         return Reply(
             id=told.id,

@@ -1,0 +1,81 @@
+"""Read legacy completions: a prompt in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from ravi_otel.instrumentation.openai.endpoints.chat import Chat, ChatCollector, parameters
+from ravi_otel.instrumentation.openai.endpoints.contract import Request
+from ravi_otel.instrumentation.openai.endpoints.other import any_usage
+from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, weight_of
+from ravi_otel.policy.usage import Call, Reply
+
+_INPUT_FIELDS = ("prompt", "suffix", "messages")
+"""The last is no field of this API, but a server may take a chat here."""
+
+
+class Completions:
+    """Read `/completions`, whose answer is shaped like a chat's."""
+
+    def __init__(self) -> None:
+        self._chat = Chat()
+
+    def call(self, request: Request) -> Call:
+        """See `Endpoint.call`."""
+        body, host = request.body, request.host
+        each = max(1, count(body.get("n")) or 1, count(body.get("best_of")) or 1)
+        return Call(
+            operation="text_completion",
+            endpoint="completions",
+            provider=host.provider,
+            provider_assumed=host.assumed,
+            model=text(body, "model"),
+            stream=request.stream,
+            input_estimate=sum(tokens_in(body.get(name)) for name in _INPUT_FIELDS) + 1,
+            output_cap=count(body.get("max_tokens")),
+            choices=each * _prompts(body.get("prompt")),
+            server_address=host.address,
+            server_port=host.port,
+            parameters=parameters(body),
+        )
+
+    def reply(self, result: Any) -> Reply:
+        """See `Endpoint.reply`."""
+        reply = self._chat.reply(result)
+        return reply if reply.usage is not None else replace(reply, usage=any_usage(get(result, "usage")))
+
+    def collector(self, call: Call) -> CompletionsCollector:
+        """See `Endpoint.collector`."""
+        return CompletionsCollector(call.input_estimate)
+
+
+class CompletionsCollector(ChatCollector):
+    """Follow a completions stream, whose chunks are whole answers with a little text each."""
+
+    __slots__ = ()
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        if not self._named:
+            self._name(event)
+        found = get(event, "usage")
+        if found is not None:
+            self._usage = found
+        for choice in items(event, "choices"):
+            reason = get(choice, "finish_reason")
+            if isinstance(reason, str):
+                self._finish[count(get(choice, "index")) or 0] = reason
+            content = get(choice, "text")
+            if isinstance(content, str) and content:
+                self._chunks += 1
+                self._weight += weight_of(content)
+
+
+def _prompts(prompt: Any) -> int:
+    """Count the prompts: a list of texts or of token lists holds many, a list of tokens is one."""
+    if not isinstance(prompt, (list, tuple)):
+        return 1
+    many = cast("Sequence[Any]", prompt)
+    return len(many) if many and isinstance(many[0], (str, list, tuple)) else 1
