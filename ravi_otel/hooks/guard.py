@@ -5,20 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import threading
 import time
-from pathlib import Path
-
-from opentelemetry import _logs as logging_api
 
 _log = logging.getLogger("ravi_otel")
 _EVERY_S = 60.0
 _MOST_PLACES = 256
-_PACKAGE = str(Path(__file__).parents[1])
-_STANDARD = str(Path(os.__file__).parent)
-_INSTALLED = str(Path(logging_api.__file__).parents[2])
-_BENEATH = (_PACKAGE, *(f"{_INSTALLED}{os.sep}{name}{os.sep}" for name in ("opentelemetry", "genai_prices", "anyio", "wrapt")))
-
 _lock = threading.Lock()
 _last: dict[str, float] = {}
 _counts: dict[str, int] = {}
@@ -44,17 +37,15 @@ def swallow(place: str, error: Exception) -> None:
         _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
 
 
-def ours(error: BaseException) -> bool:
-    """Tell whether `error` was raised by our own code or a library beneath it, and not by a signal handler in between."""
+def from_signal(error: BaseException) -> bool:
+    """Tell whether a signal handler of the program raised `error` while our code was running: then it is not our bug."""
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in map(signal.getsignal, signal.valid_signals())}
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
         trace = trace.tb_next
-    if trace is None:
-        return True
-    file = trace.tb_frame.f_code.co_filename
-    if file.startswith(_INSTALLED):
-        return file.startswith(_BENEATH)
-    return file.startswith(("<", _PACKAGE, _STANDARD))
+    return False
 
 
 def swallowed() -> dict[str, int]:

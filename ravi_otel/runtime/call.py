@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import ours, swallow
+from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 from ravi_otel.runtime.state import STATE
@@ -53,7 +53,7 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
         except RaviError:
             raise
         except Exception as bug:
-            if live.waiting or not ours(bug):
+            if live.waiting or from_signal(bug):
                 raise  # it ended the wait, or came from a signal: the caller's own
             swallow("admit", bug)
             live.admitted = True

@@ -203,9 +203,13 @@ class LiveCall:
 
     def _leave_nothing_held(self) -> None:
         """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
-        if self._asked and not self._settled:
-            ledger, op_id = self.scope.engine.ledger, self.record.op_id
+        if not self._asked or self._settled:
+            return
+        ledger, op_id = self.scope.engine.ledger, self.record.op_id
+        try:
             run_sync(ledger.settle(op_id, None) if self.admitted else ledger.release(op_id))
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("settle", error)
 
     def _end(self) -> bool:
         with self._lock:

@@ -166,7 +166,7 @@ def test_the_base_url_is_part_of_the_path(made, http):
 
 
 def test_a_path_that_is_no_url_is_left_to_the_client():
-    assert isinstance(endpoint_for("POST", "//[chat/completions"), Chat)
+    assert isinstance(endpoint_for("POST", "//[/chat/completions"), Chat)
     assert isinstance(endpoint_for("POST", "//["), Other)
 
 
@@ -197,7 +197,7 @@ def test_a_connection_that_was_never_had_is_no_request(made, http):
         assert scope.limits[0].used == 0
 
 
-class _Refusal(Exception):
+class _RefusalError(Exception):
     status_code = 422
 
 
@@ -205,13 +205,13 @@ class _Picky(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def refuse(cls, _: Any) -> Any:
-        raise _Refusal("unfit")
+        raise _RefusalError("unfit")
 
 
 def test_an_answer_a_parser_refused_was_billed_whatever_its_error_says(stage, clients, instrumented):
     client = clients.make("sync", stage.play(Text("{}", usage=(500, 5000))), max_retries=0)
     with run("r", limits=[token_limit(10**6)]) as scope:
-        with pytest.raises(_Refusal):
+        with pytest.raises(_RefusalError):
             client.chat.completions.parse(**CHAT, response_format=_Picky)
         assert scope.limits[0].used == 5500
 
