@@ -77,7 +77,7 @@ def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:
         least = max(expected.input_tokens, 1)
         return Line(account, least, least)
     if kind == Kind.OUTPUT_TOKENS:
-        return Line(account, max(expected.output_tokens, 1), 1) if call.turn else None
+        return None if call.operation == "embeddings" else Line(account, max(expected.output_tokens, 1), 1)
     if kind == Kind.MESSAGES:
         return None if call.messages is None else Line(account, call.messages + call.choices, call.messages + call.choices)
     return None

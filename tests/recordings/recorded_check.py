@@ -220,7 +220,7 @@ def _check_sums(verdict: Verdict, span: Mapping[str, Any], told: Told) -> None:
         verdict.held = ledger - Sums(spans.input, spans.output, spans.tokens, spans.cost, 1, ledger.turns)
         _expect(verdict, "tokens held at the grant", ledger.tokens, max(span.get("ravi.limit.granted", 0), spans.tokens))
     else:
-        made = spans.output if tail_of(verdict.case.exchange) in TURNS else 0  # a limit on output tokens holds turns only
+        made = spans.output
         _expect(verdict, "tokens by ledger", (*_pair(ledger), ledger.tokens), (spans.input, made, spans.tokens))
         _expect(verdict, "cost by ledger", ledger.cost, spans.cost)
     _expect(verdict, "requests by ledger", ledger.requests, 1)

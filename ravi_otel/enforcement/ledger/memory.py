@@ -28,18 +28,19 @@ _NOTHING = Settled()
 
 
 class _Operation:
-    """Remember what one operation holds, and how many of its lines are settled.
+    """Remember what one operation holds, how many of its lines were taken, and how many were ended.
 
     A signal handler may raise between two lines of ours. So an operation is known before the first account changes, each
     change is noted right beside it, and whoever ends the operation again goes on where the first attempt stopped.
     """
 
-    __slots__ = ("done", "grant", "holds", "owner")
+    __slots__ = ("ended", "grant", "holds", "owner", "taken")
 
-    def __init__(self, owner: object) -> None:
+    def __init__(self, owner: object, holds: list[tuple[Line, int]]) -> None:
         self.owner = owner
-        self.holds: list[tuple[Line, int]] = []
-        self.done = 0
+        self.holds = holds
+        self.taken = 0
+        self.ended = 0
         self.grant: Grant | None = None
 
 
@@ -141,52 +142,40 @@ class MemoryLedger:
 
     def _admit(self, request: Reservation, observed: Account | None) -> Grant:
         crossings: list[Crossing] = []
-        granted: int | None = None
         decision = "admitted" if observed is None else "observed"
-        operation = self._operations[request.op_id] = _Operation(request.owner)
-        for line in request.lines:
+        holds = [(line, _hold(line)) for line in request.lines]
+        operation = self._operations[request.op_id] = _Operation(request.owner, holds)
+        for line, hold in holds:
             account = line.account
-            hold = 0
+            denied = account.observe and _over(line)
+            # One statement: an account changes together with the note that it did.
             if account.nature is Nature.COUNTED:
-                refused = account.used + line.want > account.value
-                account.used += line.want
-                operation.holds.append((line, 0))
-                _cross(account, "admission", decision, crossings, denied=refused)
-            elif account.nature is Nature.HELD:
-                room = account.value - account.used - account.held
-                hold = line.want if account.observe else max(0, min(line.want, room))
-                account.held += hold
-                operation.holds.append((line, hold))
-                if account.observe and room < line.minimum:
-                    _cross(account, "admission", decision, crossings, denied=account.used + line.minimum > account.value)
-                if account.kind == Kind.TOKENS and not account.observe and (granted is None or hold < granted):
-                    granted = hold
+                account.used, operation.taken = account.used + line.want, operation.taken + 1
+            elif account.nature is Nature.LEVEL:
+                account.used, operation.taken = line.want, operation.taken + 1
             else:
-                operation.holds.append((line, 0))
-                if account.nature is Nature.LEVEL:
-                    account.used = line.want
-                    _cross(account, "admission", decision, crossings, denied=line.want > account.value)
+                account.held, operation.taken = account.held + hold, operation.taken + 1
+            _cross(account, "admission", decision, crossings, denied=denied)
         if observed is not None:
             observed.denied += 1
+        granted = min((hold for line, hold in holds if line.account.kind == Kind.TOKENS and not line.account.observe), default=None)
         operation.grant = grant = Grant(request.op_id, granted, crossings, observed)
         return grant
 
     def _settle(self, operation: _Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
         crossings: list[Crossing] = []
         overage: list[tuple[Account, int]] = []
-        for line, hold in operation.holds[operation.done :]:
+        for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
+            told = actual.get(account.limit.kind, hold)
+            amount = max(hold if guessed else 0, told)
             if account.nature is Nature.COUNTED:
-                operation.done += 1
+                operation.ended += 1
                 continue
-            amount = max(hold if guessed else 0, actual.get(account.limit.kind, hold))
             if account.nature is Nature.LEVEL:
-                account.used = actual.get(account.limit.kind, account.used)
-                operation.done += 1
+                account.used, operation.ended = actual.get(account.limit.kind, account.used), operation.ended + 1
             else:
-                account.held -= hold
-                account.used += amount
-                operation.done += 1
+                account.held, account.used, operation.ended = account.held - hold, account.used + amount, operation.ended + 1
                 if amount > hold and account.nature is Nature.HELD:
                     overage.append((account, amount - hold))
             _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
@@ -194,14 +183,12 @@ class MemoryLedger:
         return Settled(crossings, overage)
 
     def _release(self, operation: _Operation, woken: list[Waiter]) -> None:
-        for line, hold in operation.holds[operation.done :]:
+        for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
-            account.held -= hold
-            operation.done += 1
-            if account.nature is Nature.COUNTED:
-                account.used -= line.want
-                if account.used < account.warn_value:
-                    account.draining = False
+            back = line.want if account.nature is Nature.COUNTED else 0
+            account.held, account.used, operation.ended = account.held - hold, account.used - back, operation.ended + 1
+            if back and account.used < account.warn_value:
+                account.draining = False
         self._let_in(operation, woken)
 
     # -- the line -------------------------------------------------------------------------------------------------
@@ -285,21 +272,34 @@ class MemoryLedger:
 
 
 def _refusal(line: Line, *, newcomer: bool) -> Reason | None:
-    account, nature = line.account, line.account.nature
+    account = line.account
     if account.draining:
         return "draining"
+    if _over(line):
+        return "exhausted"
+    if account.nature is not Nature.HELD:
+        return None
+    contended = account.remaining < line.minimum or (newcomer and account.line)
+    return "contended" if contended else None
+
+
+def _over(line: Line) -> bool:
+    """Tell that what is used, whatever is held, leaves no room for the least the line needs."""
+    account, nature = line.account, line.account.nature
     if nature is Nature.HELD:
-        if account.used + line.minimum > account.value:
-            return "exhausted"
-        contended = account.value - account.used - account.held < line.minimum or (newcomer and account.line)
-        return "contended" if contended else None
+        return account.used + line.minimum > account.value
     if nature is Nature.COUNTED:
-        over = account.used + line.want > account.value
-    elif nature is Nature.AFTER:
-        over = account.used >= account.value
-    else:
-        over = line.want > account.value
-    return "exhausted" if over else None
+        return account.used + line.want > account.value
+    if nature is Nature.AFTER:
+        return account.used >= account.value
+    return line.want > account.value
+
+
+def _hold(line: Line) -> int:
+    account = line.account
+    if account.nature is not Nature.HELD:
+        return 0
+    return line.want if account.observe else max(0, min(line.want, account.remaining))
 
 
 def _deny(line: Line, reason: Reason) -> Denied:
