@@ -287,7 +287,9 @@ def _name(parameter: str, value: str | None, *, required: bool = False) -> str |
 def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
     """Read limits and spellings of limits; ConfigurationError or LimitSyntaxError names what cannot be used."""
     if isinstance(limits, (str, Limit, Mapping)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        raise ConfigurationError(f'{parameter}={checks.show(limits)} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].')
+        raise ConfigurationError(
+            f'{parameter}={checks.show(cast("object", limits))} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].'
+        )
     read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
     for limit in read:
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
