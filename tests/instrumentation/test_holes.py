@@ -208,11 +208,16 @@ class _Picky(pydantic.BaseModel):
         raise _RefusalError("unfit")
 
 
+def parse_of(client):
+    """The oldest client has it under `beta` only."""
+    return getattr(client.chat.completions, "parse", None) or client.beta.chat.completions.parse
+
+
 def test_an_answer_a_parser_refused_was_billed_whatever_its_error_says(stage, clients, instrumented):
     client = clients.make("sync", stage.play(Text("{}", usage=(500, 5000))), max_retries=0)
     with run("r", limits=[token_limit(10**6)]) as scope:
         with pytest.raises(_RefusalError):
-            client.chat.completions.parse(**CHAT, response_format=_Picky)
+            parse_of(client)(**CHAT, response_format=_Picky)
         assert scope.limits[0].used == 5500
 
 
