@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement import admission, refusal
@@ -331,14 +330,6 @@ def drain() -> None:
             end()
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
             swallow("drain", error)
-
-
-def orphan(live: LiveCall, reply: Reply, ending: Ending, *, complete: bool) -> None:
-    """Queue a call whose stream was dropped, `complete` or not."""
-    if complete:
-        later(partial(live.succeed, reply))
-    else:
-        later(partial(live.fail, GeneratorExit("the stream was dropped before its end"), ending, reply))
 
 
 def _floor(expected: admission.Estimate) -> Usage:

@@ -167,11 +167,10 @@ class MemoryLedger:
         overage: list[tuple[Account, int]] = []
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
-            told = actual.get(account.limit.kind, hold)
-            amount = max(hold if guessed else 0, told)
             if account.nature is Nature.COUNTED:
                 operation.ended += 1
                 continue
+            amount = max(hold if guessed else 0, actual.get(account.limit.kind, hold))
             if account.nature is Nature.LEVEL:
                 account.used, operation.ended = actual.get(account.limit.kind, account.used), operation.ended + 1
             else:

@@ -101,13 +101,16 @@ class ChatCollector:
             reason = get(choice, "finish_reason")
             if isinstance(reason, str):
                 self._finish[count(get(choice, "index")) or 0] = reason
-            delta = get(choice, "delta")
-            content = get(delta, "content")
-            if isinstance(content, str):
-                self._chunks += bool(content)
-                self._weight += weight_of(content)
-            elif delta is not None:
-                self._weight += _other_weight(delta)
+            self._weigh(choice)
+
+    def _weigh(self, choice: Any) -> None:
+        delta = get(choice, "delta")
+        content = get(delta, "content")
+        if isinstance(content, str):
+            self._chunks += bool(content)
+            self._weight += weight_of(content)
+        elif delta is not None:
+            self._weight += _other_weight(delta)
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""

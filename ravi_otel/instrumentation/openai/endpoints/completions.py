@@ -9,7 +9,7 @@ from typing import Any, cast
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat, ChatCollector, parameters
 from ravi_otel.instrumentation.openai.endpoints.contract import Request
 from ravi_otel.instrumentation.openai.endpoints.other import any_usage
-from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, weight_of
+from ravi_otel.instrumentation.openai.fields import count, get, text, tokens_in, weight_of
 from ravi_otel.policy.usage import Call, Reply
 
 _INPUT_FIELDS = ("prompt", "suffix", "messages")
@@ -56,21 +56,11 @@ class CompletionsCollector(ChatCollector):
 
     __slots__ = ()
 
-    def add(self, event: Any) -> None:
-        """See `Collector.add`."""
-        if not self._named:
-            self._name(event)
-        found = get(event, "usage")
-        if found is not None:
-            self._usage = found
-        for choice in items(event, "choices"):
-            reason = get(choice, "finish_reason")
-            if isinstance(reason, str):
-                self._finish[count(get(choice, "index")) or 0] = reason
-            content = get(choice, "text")
-            if isinstance(content, str) and content:
-                self._chunks += 1
-                self._weight += weight_of(content)
+    def _weigh(self, choice: Any) -> None:
+        content = get(choice, "text")
+        if isinstance(content, str) and content:
+            self._chunks += 1
+            self._weight += weight_of(content)
 
 
 def _prompts(prompt: Any) -> int:
