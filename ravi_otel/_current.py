@@ -13,6 +13,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 _LEAF = otel_context.create_key("ravi-otel-leaf")
+_surrounding: Leaf | None = None
 
 
 class Leaf(Protocol):
@@ -30,9 +31,23 @@ class Leaf(Protocol):
 
 
 def leaf(context: Context | None = None) -> Leaf | None:
-    """Give the innermost scope of `context` (default: the current one), None outside any."""
+    """Give the innermost scope of `context` (default: the current one), else what surrounds the process, None outside any."""
+    found = entered(context)
+    if found is not None:
+        return found
+    return None if _surrounding is None or _surrounding.abandoned else _surrounding
+
+
+def entered(context: Context | None = None) -> Leaf | None:
+    """Give the innermost scope that code entered in `context` (default: the current one), None outside any."""
     found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
     return None if found is None or found.abandoned else found
+
+
+def surround(scope: Leaf | None) -> None:
+    """Put the whole process into `scope`: it is the leaf wherever no code entered another."""
+    global _surrounding  # noqa: PLW0603 - one process, one scope around it
+    _surrounding = scope
 
 
 def with_leaf(scope: Leaf | None) -> Context:

@@ -13,6 +13,7 @@ EXTRAS: dict[str, str | None] = {
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
     "uvicorn": "testing",
+    "yaml": "yaml",
 }
 
 

@@ -8,7 +8,7 @@ sync from async.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -29,16 +29,16 @@ Flow = Generator[Step, Any, T]
 class Done(Generic[T]):
     """Be a flow that has nothing to wait for: `yield from Done(value)` is `value`, without a generator's cost."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value",)
 
     def __init__(self, value: T) -> None:
-        self._value = value
+        self.value = value
 
     def __iter__(self) -> Done[T]:
         return self
 
     def __next__(self) -> Step:
-        raise StopIteration(self._value)
+        raise StopIteration(self.value)
 
 
 class Carried(BaseException):
@@ -56,6 +56,8 @@ def cause(error: BaseException) -> BaseException:
 
 def run_sync(flow: Flow[T]) -> T:
     """Drive a flow from synchronous code; its return value, or what it raises, is the caller's."""
+    if type(flow) is Done:
+        return cast("T", flow.value)
     try:
         step = next(flow)
         while True:

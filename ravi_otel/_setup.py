@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,8 +15,11 @@ from opentelemetry._logs import LoggerProvider
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from ravi_otel._extras import load
+from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.opening import process_root
+from ravi_otel.enforcement.ledger.contract import Ledger
+from ravi_otel.enforcement.opening import Opening, process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
@@ -27,10 +32,11 @@ from ravi_otel.runtime.carrying import Carrying
 from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
-from ravi_otel.telemetry import Pipeline, Telemetry
+from ravi_otel.telemetry import Pipeline, Sink, Telemetry
 
 Enforcement = Literal["enforce", "observe"]
 _MODES = ("enforce", "observe")
+_PRELOAD_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,32 @@ class _Settings:
     admission: Admission
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
+
+    `ledger` keeps its counters, for all processes of the program. `sink` makes the local store's end in this process.
+    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process.
+    """
+
+    run: Opening
+    ledger: Ledger
+    sink: Callable[[], Sink]
+    observe: bool = False
+    admission: Admission = Admission.ESTIMATE
+    prices: PriceMap | None = None
+    pause_after: Callable[[BaseException], float] | None = None
+    when_told: Callable[[], object] = lambda: None
+
+
 class Instrumentation:
     """Be what is instrumented now; as a context manager it ends with the block."""
 
-    def __init__(self, settings: _Settings) -> None:
+    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
-        self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider)
+        self._surroundings = surroundings
+        sink = None if surroundings is None else surroundings.sink
+        self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._telemetry = Telemetry(self._pipeline)
         self._listeners = Listeners([self._telemetry])
         self._openai = OpenAIInstrumentation()
@@ -65,23 +91,47 @@ class Instrumentation:
 
     def start(self) -> None:
         """Build the engine, install the wrappers."""
-        prices = PriceBook(self.settings.prices)
-        engine = Engine(
-            listeners=self._listeners,
-            prices=prices,
-            observe=self.settings.enforcement == "observe",
-            admission=self.settings.admission,
-        )
-        STATE.install(engine, self.settings.limits)
+        engine = self._engine()
+        prices = engine.prices
+        STATE.install(engine, self.settings.limits, None if self._surroundings is None else self._surroundings.run)
+        STATE.when_told = self._end_before_others
         STATE.instrumented = True
         # The price table takes most of a second to import: not on the path of the first call.
-        threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True).start()
+        _preload(prices)
         self._openai.install()
         self._carrying.install()
         self._pipeline.before_exit = _settle_all
-        atexit.unregister(_settle_all)
-        atexit.register(_settle_all)  # last in, first out: before the providers that are there already
+        _settle_at_exit()
         self._on = True
+
+    def _engine(self) -> Engine:
+        settings, around = self.settings, self._surroundings
+        observe = settings.enforcement == "observe"
+        if around is None:
+            return Engine(listeners=self._listeners, prices=PriceBook(settings.prices), observe=observe, admission=settings.admission)
+        return Engine(
+            ledger=around.ledger,
+            listeners=self._listeners,
+            prices=PriceBook({**(around.prices or {}), **(settings.prices or {})}),
+            observe=observe or around.observe,
+            firm=frozenset() if around.observe else frozenset(around.run.limits),
+            pause_after=around.pause_after,
+            admission=settings.admission if settings.admission is not Admission.ESTIMATE else around.admission,
+        )
+
+    def _end_before_others(self) -> None:
+        """Arrange that the run around the process ends before the providers that the program has made by now."""
+        _settle_at_exit()
+        if self._surroundings is not None:
+            self._surroundings.when_told()
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None and processes.parent_process() is not None:
+            # A worker of a pool leaves without `atexit`, but runs its finalisers.
+            load("multiprocessing.util").Finalize(None, self._leave, exitpriority=100)
+
+    def _leave(self) -> None:
+        _settle_all()
+        self._pipeline.shutdown()
 
     def stop(self) -> None:
         """Put back every wrapped method, fall silent, and let go of what was built."""
@@ -91,6 +141,7 @@ class Instrumentation:
         self._openai.remove()
         self._carrying.remove()
         drain()
+        STATE.conclude()
         STATE.instrumented = False
         STATE.install(Engine(), ())
         self._telemetry.retire()
@@ -106,8 +157,28 @@ class Instrumentation:
         return self._pipeline.flush(timeout_s)
 
 
+_preloading: threading.Thread | None = None
+
+
+def _preload(prices: PriceBook) -> None:
+    global _preloading  # noqa: PLW0603 - the one thread that a fork has to wait for
+    _preloading = threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True)
+    with without_signals():
+        _preloading.start()
+
+
+def _before_fork() -> None:
+    """Let the price table be imported: a child forked meanwhile could never import it, its lock being held by a thread it lacks."""
+    thread = _preloading
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(_PRELOAD_S)
+
+
+os.register_at_fork(before=_before_fork)
+
 _lock = threading.Lock()
 _now: Instrumentation | None = None
+_surroundings: Surroundings | None = None
 
 
 def instrument(
@@ -142,6 +213,7 @@ def instrument(
         _admission(admission),
     )
     _check(settings)
+    load("openai")  # before the lock: under a launcher the first import of the client comes back to this module
     with _lock:
         if _now is not None:
             if settings in (_now.settings, _NOTHING):
@@ -152,19 +224,33 @@ def instrument(
                     "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
                 )
             _now.stop()
-        made = Instrumentation(settings)
+        made = Instrumentation(settings, _surroundings)
         made.start()
         _now = made
         return made
 
 
 def uninstrument() -> None:
-    """Put everything back as it was before `instrument()`; nothing to do when it was not called."""
-    global _now
+    """Put everything back as it was before `instrument()`; nothing to do when it was not called.
+
+    Under `ravi-otel run` the launcher's own run and limits stay: they are not the program's to lift.
+    """
+    global _now  # noqa: PLW0603 - one instrumentation per process
     with _lock:
         now, _now = _now, None
         if now is not None:
             now.stop()
+        if _surroundings is not None:
+            _now = Instrumentation(_NOTHING, _surroundings)
+            _now.start()
+
+
+def surround(surroundings: Surroundings | None) -> None:
+    """Put the whole process into a launcher's run, before the program begins; None takes it away again."""
+    global _surroundings  # noqa: PLW0603 - one launcher per process
+    with _lock:
+        _surroundings = surroundings
+    uninstrument()
 
 
 def flush(timeout_s: float = 2.0) -> bool:
@@ -191,10 +277,21 @@ def _admission(value: str) -> Admission:
     return mode
 
 
+def _settle_at_exit() -> None:
+    atexit.unregister(_settle_all)
+    atexit.register(_settle_all)  # last in, first out: before the providers that are there already
+
+
 def _settle_all() -> None:
     """End what is still open when the process ends."""
     abandon_open()
     drain()
+    STATE.conclude(_how_it_ended())
+
+
+def _how_it_ended() -> BaseException | None:
+    """Give the exception that nobody caught, if that is why the process ends."""
+    return getattr(sys, "last_value", None)
 
 
 _NOTHING = _Settings(None, None, None, (), None, "enforce", Admission.ESTIMATE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,16 @@ from pathlib import Path
 import pytest
 
 from ravi_otel.policy import parse_limit
-from ravi_otel.testing import ScriptedLLM
+from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[1]
+RUNAWAY = """
+import openai
+
+client = openai.OpenAI()
+while True:
+    client.chat.completions.create(model="gpt-4.1-mini", messages=[{"role": "user", "content": "Again."}], max_completion_tokens=1_000)
+"""
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -31,6 +39,30 @@ def test_the_examples_run_as_written_and_print_what_the_readme_says():
     assert blocks("text")[0].strip() in done.stdout
     assert "requests=1" in done.stdout
     assert sent == 3
+
+
+def test_the_one_liner_holds_a_program_to_its_limits(tmp_path):
+    (line,) = [line for block in blocks("console") for line in block.splitlines() if "ravi-otel run" in line]
+    command = shlex.split(line.removeprefix("$ "))
+    assert command[0] == "ravi-otel"
+    (tmp_path / "my_agent.py").write_text(RUNAWAY, encoding="utf-8")
+    with ScriptedLLM(Text("Hello!", usage=(1_000, 1_000))) as server:
+        environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+        done = subprocess.run(
+            [sys.executable, "-m", "ravi_otel", *command[1:]],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+        sent = len(server.requests)
+    assert (done.returncode, sent) == (4, 10)
+    assert "Token budget exceeded" in done.stderr
+    assert (tmp_path / ".ravi").is_dir()
 
 
 def test_its_two_commands_are_targets_of_the_makefile_and_ci_runs_the_same_test_command():

@@ -1,16 +1,30 @@
-"""Be the command line: one group, one file a command, errors as one sentence."""
+"""Be the command line: one group, one file a command, each imported when it is called; errors as one sentence."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, cast
 
 import click
 
 from ravi_otel import __version__
-from ravi_otel.cli.demo import demo
+from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
 
 NAME = "ravi-otel"
+
+COMMANDS: Final = {
+    "run": "Run a program under observation and a hard budget.",
+    "limits": "Show the limits that count, and where each comes from.",
+    "runs": "List the stored runs, newest first.",
+    "show": "Show a stored run as a tree, with its budgets.",
+    "cost": "Add up what stored runs cost.",
+    "suggest": "Write a policy file from what past runs used.",
+    "replay": "Send a stored run to an OTLP backend.",
+    "prune": "Delete old runs from the store.",
+    "demo": "Watch a support desk work, and a runaway agent be stopped.",
+    "completion": "Print the completion script of a shell.",
+}
+"""Each command with its line of help, in the order of `--help`; `NAME` of module `ravi_otel.cli.NAME`."""
 
 
 class _BadInput(click.ClickException):
@@ -32,13 +46,29 @@ class Commands(click.Group):
             raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+class _Loaded(Commands):
+    """Import a command when it is called, and none for the list of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Give the names in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import one command; None for a name that is none."""
+        if cmd_name not in COMMANDS:
+            return None
+        return cast("click.Command", getattr(load(f"ravi_otel.cli.{cmd_name}"), cmd_name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Loaded, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name=NAME)
 def commands() -> None:
     """Observe LLM agents with OpenTelemetry, and hold them to budgets that really hold."""
-
-
-commands.add_command(demo)
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Account, Line
@@ -13,11 +14,17 @@ from ravi_otel.policy.limits import Kind
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.pricing import RateCard
 
+_TOKENS: Final = Kind.TOKENS.value  # reading a member off its class costs more than all else that is done with it here
+_INPUT_TOKENS: Final = Kind.INPUT_TOKENS.value
+_OUTPUT_TOKENS: Final = Kind.OUTPUT_TOKENS.value
+_COST: Final = Kind.COST.value
+_MESSAGES: Final = Kind.MESSAGES.value
+
 OUTPUT_GUESS = 1_024
 """Output tokens held per choice when the caller stated no cap."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Estimate:
     """Hold what a call is expected to use: tokens, and nano-USD (None: no known price)."""
 
@@ -52,35 +59,40 @@ def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
     Raises BudgetExhaustedError (`reason="unpriced_model"`) when a cost limit meets a model without a price.
     """
     lines: list[Line] = []
+    if not call.generative:
+        return lines
     for account in scope.chain:
-        line = _call_line(account, call, expected)
+        asks = _ASKS.get(account.kind)
+        line = None if asks is None else asks(account, call, expected)
         if line is not None:
             lines.append(line)
     return lines
 
 
-def _call_line(account: Account, call: Call, expected: Estimate) -> Line | None:  # noqa: PLR0911 - one way out a kind
-    kind = account.kind
-    if not call.generative:
-        return None
-    if kind == Kind.TOKENS:
-        spare = 1 if call.turn else 0
-        least = max(expected.input_tokens + spare, 1)
-        return Line(account, max(expected.input_tokens + expected.output_tokens, least), least)
-    if kind == Kind.REQUESTS:
-        return Line(account, 1, 1)
-    if kind == Kind.TURNS:
-        return Line(account, 1, 1) if call.turn else None
-    if kind == Kind.COST:
-        return _cost_line(account, call, expected)
-    if kind == Kind.INPUT_TOKENS:
-        least = max(expected.input_tokens, 1)
-        return Line(account, least, least)
-    if kind == Kind.OUTPUT_TOKENS:
-        return None if call.operation == "embeddings" else Line(account, max(expected.output_tokens, 1), 1)
-    if kind == Kind.MESSAGES:
-        return None if call.messages is None else Line(account, call.messages + call.choices, call.messages + call.choices)
-    return None
+def _tokens_line(account: Account, call: Call, expected: Estimate) -> Line:
+    least = max(expected.input_tokens + call.turn, 1)
+    return Line(account, max(expected.input_tokens + expected.output_tokens, least), least)
+
+
+def _request_line(account: Account, _call: Call, _expected: Estimate) -> Line:
+    return Line(account, 1, 1)
+
+
+def _turn_line(account: Account, call: Call, _expected: Estimate) -> Line | None:
+    return Line(account, 1, 1) if call.turn else None
+
+
+def _input_line(account: Account, _call: Call, expected: Estimate) -> Line:
+    least = max(expected.input_tokens, 1)
+    return Line(account, least, least)
+
+
+def _output_line(account: Account, call: Call, expected: Estimate) -> Line | None:
+    return None if call.operation == "embeddings" else Line(account, max(expected.output_tokens, 1), 1)
+
+
+def _messages_line(account: Account, call: Call, _expected: Estimate) -> Line | None:
+    return None if call.messages is None else Line(account, call.messages + call.choices, call.messages + call.choices)
 
 
 def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
@@ -91,6 +103,18 @@ def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     least = expected.least_cost
     # A model that costs nothing passes an empty purse; any other needs at least what its request costs.
     return Line(account, max(expected.cost, least), least)
+
+
+_ASKS: Final[Mapping[str, Callable[[Account, Call, Estimate], Line | None]]] = {
+    Kind.TOKENS: _tokens_line,
+    Kind.REQUESTS: _request_line,
+    Kind.TURNS: _turn_line,
+    Kind.COST: _cost_line,
+    Kind.INPUT_TOKENS: _input_line,
+    Kind.OUTPUT_TOKENS: _output_line,
+    Kind.MESSAGES: _messages_line,
+}
+"""What a call asks of an account, by the account's kind; other kinds are none of its business."""
 
 
 def tool_lines(scope: Scope, tool: str) -> list[Line]:
@@ -107,17 +131,12 @@ def attempt_lines(scope: Scope) -> list[Line]:
 def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None) -> dict[str, int]:
     """Write what was used by account kind; a kind left out settles at its grant."""
     amounts: dict[str, int] = {
-        Kind.TOKENS: usage.total_tokens,
-        Kind.INPUT_TOKENS: usage.input_tokens,
-        Kind.OUTPUT_TOKENS: usage.output_tokens,
+        _TOKENS: usage.total_tokens,
+        _INPUT_TOKENS: usage.input_tokens,
+        _OUTPUT_TOKENS: usage.output_tokens,
     }
     if cost_nano is not None:
-        amounts[Kind.COST] = cost_nano
+        amounts[_COST] = cost_nano
     if messages is not None:
-        amounts[Kind.MESSAGES] = messages
+        amounts[_MESSAGES] = messages
     return amounts
-
-
-def has_cost_limit(chain: Sequence[Account]) -> bool:
-    """Tell whether any account of the chain counts cost."""
-    return any(account.kind == Kind.COST for account in chain)

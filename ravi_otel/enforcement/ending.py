@@ -7,7 +7,7 @@ from typing import TypeVar
 from ravi_otel.enforcement.ledger.contract import Account
 from ravi_otel.errors import AgentPausedError, BudgetError, BudgetExhaustedError, CancellationError, DeadlineExceededError
 from ravi_otel.hooks.records import Status
-from ravi_otel.policy.limits import Outcome
+from ravi_otel.policy.limits import Limit, Outcome
 from ravi_otel.policy.stops import StopReason
 
 _ATTRIBUTE = "_ravi_owner"
@@ -18,9 +18,15 @@ ErrorT = TypeVar("ErrorT", bound=BudgetError)
 
 
 def owned(error: ErrorT, account: Account) -> ErrorT:
-    """Write on the error which scope's limit it is, and what that limit asks for; gone when it crosses a process."""
-    setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit.on_exceed))
+    """Write on the error which scope's limit it is, and the limit; gone when it crosses a process."""
+    setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit))
     return error
+
+
+def limit_of(error: BaseException | None) -> Limit | None:
+    """Give the limit that raised `error`, None for what no limit raised."""
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
+    return None if owner is None else owner[1]
 
 
 def belongs_to(scope_id: str, error: BaseException | None) -> bool:
@@ -31,7 +37,7 @@ def belongs_to(scope_id: str, error: BaseException | None) -> bool:
 
 def swallows(scope_id: str, error: BaseException | None) -> bool:
     """Tell whether this scope set the limit that raised `error`, and asked to be stopped rather than to raise."""
-    return belongs_to(scope_id, error) and getattr(error, _ATTRIBUTE)[1] in _STOPPING
+    return belongs_to(scope_id, error) and getattr(error, _ATTRIBUTE)[1].on_exceed in _STOPPING
 
 
 def how_it_ended(error: BaseException | None, *, swallowed: bool = False) -> tuple[Status, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -15,7 +15,7 @@ from ravi_otel.enforcement.ledger.contract import Account, Crossing, Ledger
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
-from ravi_otel.policy.limits import Admission, public_amount
+from ravi_otel.policy.limits import Admission, Limit, public_amount
 from ravi_otel.pricing import PriceBook
 
 ScopeT = TypeVar("ScopeT")
@@ -26,7 +26,8 @@ _MOST_JOINED = 10_000
 class Engine:
     """Be the one thing that scopes, calls and tools share.
 
-    `observe` is shadow mode: refusals are told, never done. `joined` keeps session and tenant scopes by kind and id,
+    `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
+    says for how many seconds to hold back a refusal before it is raised. `joined` keeps session and tenant scopes by kind and id,
     the least recently used out first beyond 10,000; one that is in use
     stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
     """
@@ -36,6 +37,8 @@ class Engine:
     prices: PriceBook = field(default_factory=PriceBook)
     clock: Clock = field(default_factory=SystemClock)
     observe: bool = False
+    firm: frozenset[Limit] = frozenset()
+    pause_after: Callable[[BaseException], float] | None = None
     admission: Admission = Admission.ESTIMATE
     joined: OrderedDict[tuple[str, str], Any] = field(default_factory=OrderedDict[tuple[str, str], Any])
     living: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary[tuple[str, str], Any])

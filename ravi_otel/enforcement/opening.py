@@ -29,7 +29,11 @@ _UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """Ask for a scope: everything `run()`, `agent()` and blocks let a user say."""
+    """Ask for a scope: everything `run()`, `agent()` and blocks let a user say.
+
+    A `surrounding` run is that of a launched program: its scope's id is the run's, so that every process of the program
+    counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock.
+    """
 
     kind: ScopeKind
     name: str | None = None
@@ -44,6 +48,8 @@ class Opening:
     priority: Priority = Priority.NORMAL
     retention: HistoryRetention = HistoryRetention.RUN
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    surrounding: bool = False
+    started_ns: int | None = None
 
 
 def process_root(engine: Engine, limits: Iterable[Limit] = ()) -> Scope:
@@ -64,6 +70,8 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     if ask.kind is ScopeKind.RUN:
         parent, also = _joined(engine, parent, ask)
     scope = _make(engine, parent, ask, also)
+    if ask.started_ns is not None:
+        scope.started_ns = ask.started_ns
     tracker = scope.tracker
     used = (0, 0, 0) if tracker is None else tracker.bind(scope)
     try:
@@ -120,7 +128,7 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
         agent_name, agent_id = ask.name, ask.agent_id or ask.name
         supervision = _supervise(outer, ask)
     return ScopeFacts(
-        scope_id=uuid.uuid4().hex,
+        scope_id=run_id if ask.surrounding and run_id else uuid.uuid4().hex,
         kind=ask.kind,
         name=ask.name,
         run_id=run_id,
@@ -131,6 +139,7 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
         agent_id=agent_id,
         supervision=supervision,
         tags={**outer.tags, **ask.tags},
+        surrounding=ask.surrounding,
     )
 
 
@@ -229,7 +238,8 @@ def _enclosing(scope: Scope, limit: Limit) -> Scope:
 
 def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
     engine = scope.engine
-    account = Account(limit, scope.facts, origin=origin, used=used, observe=engine.observe, admission=engine.admission)
+    observe = engine.observe and limit not in engine.firm
+    account = Account(limit, scope.facts, origin=origin, used=used, observe=observe, admission=engine.admission)
     scope.allow(account)
     return account
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,9 @@ class Scope:
         self._generation = _generation
         self._revision = -1
         self._chain: tuple[Account, ...] = ()
+        self._priced = False
         self._clocks: tuple[tuple[Account, int], ...] = ()
+        self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
         self.tallies: Tallies = tuple(scope.tally for scope in self.charged())
 
     def __repr__(self) -> str:
@@ -117,13 +119,9 @@ class Scope:
         """Give this scope's place in the supervision tree, None outside a run."""
         return self.facts.supervision
 
-    def upwards(self) -> Iterator[Scope]:
-        """Walk from here to the root; `also` are the session and tenant that a run inside other work has joined."""
-        scope: Scope | None = self
-        while scope is not None:
-            yield scope
-            yield from scope.also
-            scope = scope.parent
+    def upwards(self) -> tuple[Scope, ...]:
+        """List the scopes from here to the root; `also` are the session and tenant that a run inside other work has joined."""
+        return (self, *self._outer)
 
     def charged(self) -> list[Scope]:
         """List, root to leaf, the scopes a charge made here goes to: the innermost agent's, and every one that is no agent's."""
@@ -149,6 +147,13 @@ class Scope:
         return self._chain
 
     @property
+    def priced(self) -> bool:
+        """Tell whether any account of the chain counts cost."""
+        if self._revision != self.engine.revision:
+            self._map()
+        return self._priced
+
+    @property
     def clocks(self) -> tuple[tuple[Account, int], ...]:
         """List, root to leaf, every enclosing clock with the monotonic ns it began at; an agent's binds its children too."""
         if self._revision != self.engine.revision:
@@ -163,9 +168,10 @@ class Scope:
             for account in tuple(scope.accounts)
             if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent)
         )
+        self._priced = any(account.kind == Kind.COST for account in self._chain)
         self._clocks = tuple(
             (account, scope.started_ns)
-            for scope in reversed(tuple(self.upwards()))
+            for scope in reversed(self.upwards())
             for account in tuple(scope.accounts)
             if account.nature is Nature.CLOCK and account.limit.agent in (None, agent)
         )
@@ -204,7 +210,8 @@ class Scope:
             if scope.lease is not None and scope.lease.paused:
                 name = refusal.named(scope.lease.agent_id)
                 raise AgentPausedError(f"agent {name} is paused: its slot went to more urgent work", agent_id=scope.lease.agent_id)
-        self._check_clocks(at)
+        if self.clocks:
+            self._check_clocks(at)
 
     def _check_clocks(self, at: CallRecord | ToolRecord | None) -> None:
         now = self.engine.clock.monotonic_ns()
@@ -277,7 +284,7 @@ class Scope:
 
     def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
         """Call `wake`, from any thread, when work in here is closed or cancelled; give a function that takes it off again."""
-        key, around = object(), list(self.upwards())
+        key, around = object(), self.upwards()
         for scope in around:
             scope._stops[key] = wake  # noqa: SLF001 - another scope of this class
         unsubscribe = None if self.cancellation is None else self.cancellation.subscribe(wake)

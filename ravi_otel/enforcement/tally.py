@@ -91,17 +91,26 @@ Tallies = tuple[Tally, ...]
 
 def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
     """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
+    given, made, cached, estimated = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.source == "estimated"
     with _lock:
         for tally in tallies:
-            tally.input_tokens += usage.input_tokens
-            tally.output_tokens += usage.output_tokens
-            tally.cached_input_tokens += usage.cached_input_tokens
-            tally.estimated_calls += usage.source == "estimated"
+            tally.input_tokens += given
+            tally.output_tokens += made
+            tally.cached_input_tokens += cached
+            tally.estimated_calls += estimated
             if cost_nano is None:
                 tally.unpriced_calls += 1
             else:
                 tally.cost_nano += cost_nano
                 tally.priced_calls += 1
+
+
+def add_request(tallies: Tallies, *, turn: bool) -> None:
+    """Count one call that was admitted."""
+    with _lock:
+        for tally in tallies:
+            tally.requests += 1
+            tally.turns += turn
 
 
 def add_counts(  # one keyword a counter

@@ -102,7 +102,15 @@ class Listeners:
 
     def call_started(self, record: CallRecord) -> Entered:
         """Tell that a model call begins; leave what is returned before control goes back to the caller."""
-        return self._enter("listener.call_started", lambda heard: heard.call_started(record))
+        entered = Entered()  # written out, like `call_ended`: these two run on every call
+        for heard in self._all:
+            try:
+                manager = heard.call_started(record)
+                if manager is not None:
+                    entered.enter(manager)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow("listener.call_started", error)
+        return entered
 
     def tool_started(self, record: ToolRecord) -> Entered:
         """Tell that a tool call begins; leave what is returned when it ends."""
@@ -121,7 +129,11 @@ class Listeners:
 
     def call_ended(self, record: CallRecord) -> None:
         """Tell that a model call is over."""
-        self._each("listener.call_ended", lambda heard: heard.call_ended(record))
+        for heard in self._all:
+            try:
+                heard.call_ended(record)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow("listener.call_ended", error)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell that a tool call is over."""

@@ -30,7 +30,8 @@ class CallRecord:
 
     Times are `time.perf_counter_ns()` readings and spans of it in ns. `cost_nano` None is unknown, never free.
     `first_chunk_ns` is the time from before the request to the first chunk. `decision` is "admitted", "denied" or
-    "observed" (shadow mode let through what a limit would have refused). `marks` is for listeners, by their own key.
+    "observed" (shadow mode let through what a limit would have refused). `requests` counts the attempts that were paid for;
+    `charged` is what a failed call was charged whose usage nobody told. `marks` is for listeners, by their own key.
     """
 
     call: Call
@@ -53,6 +54,9 @@ class CallRecord:
     duration_ns: int = 0
     request_id: str | None = None
     retries: list[RetryRecord] = field(default_factory=list[RetryRecord])
+    requests: int = 1
+    charged: Usage | None = None
+    charged_nano: int | None = None
     marks: dict[object, object] = field(default_factory=dict[object, object])
 
 

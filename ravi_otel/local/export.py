@@ -9,6 +9,7 @@ from typing import Any
 from ravi_otel.hooks.records import LimitEvent, LimitReading
 from ravi_otel.local import outline
 from ravi_otel.local.record import Branch, Leaf, RunRecord
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
 
 Fields = dict[str, Any]
@@ -23,8 +24,8 @@ def as_json(record: RunRecord, *, indent: int | None = None) -> str:
     """
     document = {
         "nodes": _nodes(record),
-        "limits": [_limit(branch, reading) for branch, reading in outline.limits(record)],
-        "left_out": dict(record.left_out),
+        "limits": [limit_fields(branch.facts, reading) for branch, reading in outline.limits(record)],
+        "left_out": dict(record.left_out) | ({"lines": record.unread} if record.unread else {}),
     }
     return json.dumps(document, allow_nan=False, indent=indent)
 
@@ -96,11 +97,12 @@ def _leaf(leaf: Leaf) -> Fields:
     return fields
 
 
-def _limit(branch: Branch, reading: LimitReading) -> Fields:
+def limit_fields(facts: ScopeFacts, reading: LimitReading) -> Fields:
+    """Write the reading of one limit of the scope `facts`."""
     limit = reading.limit
     return {
         "scope": reading.scope.value,
-        "scope_id": branch.facts.scope_id,
+        "scope_id": facts.scope_id,
         "scope_name": reading.scope_name,
         "limit": limit.label,
         "threshold": _number(limit.amount),

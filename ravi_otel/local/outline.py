@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Final, Literal
@@ -21,6 +21,9 @@ ASSUMED: Final = "assumed"
 """The source of a price that was looked up for a provider we only guess, since its host is none we know."""
 
 _SHOWN: Final = 3
+_MOST_SIBLINGS: Final = 30
+"""Lines below one scope from which on like ones are folded wherever they stand, and then whatever spent least."""
+
 _MOST_LIMITS: Final = 30
 _MOST_SENTENCE: Final = 400
 _TROUBLE: Final[dict[str, Tone]] = {
@@ -81,10 +84,28 @@ def lines(record: RunRecord) -> Iterator[Line]:
 
 
 def arranged(nodes: Sequence[Branch | Leaf]) -> list[Item]:
-    """Fold long runs of like nodes: the ones that spent most first, then one line for the rest."""
+    """Fold long runs of like nodes: the ones that spent most first, then one line for the rest.
+
+    Where that still leaves too many, as when calls and tools take turns, like ones are folded wherever they stand; and
+    where nothing is like anything, the ones that spent least are one line.
+    """
+    kept = list(nodes)
+    items = _folded([list(run) for _, run in groupby(kept, key=_likeness)])
+    if len(items) <= _MOST_SIBLINGS:
+        return items
+    alike: dict[object, list[Branch | Leaf]] = {}
+    for node in kept:
+        alike.setdefault(_likeness(node), []).append(node)
+    items = _folded(alike.values())
+    if len(items) <= _MOST_SIBLINGS:
+        return items
+    ranked = sorted(kept, key=_spent, reverse=True)
+    return [*ranked[: _MOST_SIBLINGS - 1], Fold(tuple(ranked[_MOST_SIBLINGS - 1 :]))]
+
+
+def _folded(groups: Iterable[list[Branch | Leaf]]) -> list[Item]:
     items: list[Item] = []
-    for _, run in groupby(list(nodes), key=_likeness):
-        alike = list(run)
+    for alike in groups:
         shown = 1 if _is_refused(alike[0]) else _SHOWN
         if len(alike) < FOLD_FROM:
             items.extend(alike)
@@ -127,12 +148,20 @@ def budgets(record: RunRecord) -> tuple[list[Budget], str]:
 def left_out(record: RunRecord) -> str:
     """Say what was too much to keep; empty when all is there."""
     missing = [f"{number:,} {what}" for what, number in record.left_out.items() if number]
-    return f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}." if missing else ""
+    sentences = [f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}."] if missing else []
+    if record.unread:
+        lines = "1 line" if record.unread == 1 else f"{record.unread:,} lines"
+        sentences.append(f"{lines} of the stored run could not be read, and {'is' if record.unread == 1 else 'are'} left out.")
+    return " ".join(sentences)
 
 
 def legend(shown: Sequence[Line]) -> str:
     """Explain the marks that are in use; empty when every figure is exact."""
-    figures = "".join("".join(astuple(line.figures)) for line in shown)
+    return explained("".join("".join(astuple(line.figures)) for line in shown))
+
+
+def explained(figures: str) -> str:
+    """Explain the marks in these figures; empty when there are none."""
     marks = (("~", "estimated, or priced at an assumed provider's rates"), ("≥", "at least"), (UNKNOWN, "unknown"))
     return "   ".join(f"{mark} {meaning}" for mark, meaning in marks if mark in figures)
 
@@ -264,11 +293,23 @@ def _spent(node: Branch | Leaf) -> tuple[float, int, int]:
 
 def _fold_line(fold: Fold, guide: tuple[bool, ...]) -> Line:
     first, number = fold.nodes[0], len(fold.nodes)
+    if len({_likeness(node) for node in fold.nodes}) > 1:
+        return Line(guide, f"… {number:,} more: {_kinds(fold.nodes)}", "quiet")
     if isinstance(first, Branch):
         return Line(guide, f"… {number:,} more {scope_title(first, 40)}", "quiet")
     what = first.status if first.status != "ok" else _leaf_title(first)
     tone = _TROUBLE.get(first.status, "quiet")
     return Line(guide, f"… {number:,} more {what}", tone, _sum([node for node in fold.nodes if isinstance(node, Leaf)]))
+
+
+def _kinds(nodes: Sequence[Branch | Leaf]) -> str:
+    """Count by kind: `120 agents, 1 call`."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        kind = node.what if isinstance(node, Leaf) else node.facts.kind.value
+        found[kind] = found.get(kind, 0) + 1
+    named = (f"{number:,} {kind if number == 1 else 'processes' if kind == 'process' else f'{kind}s'}" for kind, number in found.items())
+    return ", ".join(named)
 
 
 def _sum(leaves: list[Leaf]) -> Figures:

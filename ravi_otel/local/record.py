@@ -73,6 +73,8 @@ class RunRecord(Listener):
         self._branches: dict[str, Branch] = {}
         self.roots: list[Branch] = []
         self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
+        self.unread: int = 0
+        """Lines of a stored run that could not be read."""
 
     def __len__(self) -> int:
         return self._size
@@ -131,6 +133,26 @@ class RunRecord(Listener):
             leaf = None if at is None else at.marks.get(self)
             place = leaf if isinstance(leaf, Leaf) else self._branches.get(event.scope_id)
             if place is not None and self._room("events"):
+                place.events.append(event)
+
+    # -- what was stored ------------------------------------------------------------------------------------------
+
+    def put_scope(self, branch: Branch, parent: Branch | None) -> None:
+        """Keep a scope that was read somewhere, below one that was kept before; the reader bounds how many."""
+        with self._lock:
+            self._size += 1
+            self._hang(branch, parent)
+
+    def put_leaf(self, leaf: Leaf, parent: Branch) -> None:
+        """Keep a call or tool that was read somewhere, or count it."""
+        with self._lock:
+            if self._room("calls" if leaf.what == "call" else "tools"):
+                parent.children.append(leaf)
+
+    def put_event(self, event: LimitEvent, place: Branch | Leaf) -> None:
+        """Keep a limit event that was read somewhere, or count it."""
+        with self._lock:
+            if self._room("events"):
                 place.events.append(event)
 
     # -- keeping, under the lock ----------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ class ScopeFacts:
     """Identify a scope; everything unknown or not applicable is None.
 
     Made once when the scope opens, read by telemetry, hooks, events and errors. `scope_id` is unique per opened scope,
-    `name` is its own name, `run_name` and `agent_name` are those of the innermost enclosing run and agent.
+    `name` is its own name, `run_name` and `agent_name` are those of the innermost enclosing run and agent. A `surrounding`
+    scope is the whole process's: no block of code entered it, and several processes may have the same one.
     """
 
     scope_id: str
@@ -28,3 +29,4 @@ class ScopeFacts:
     agent_id: str | None = None
     supervision: Supervision | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    surrounding: bool = False

@@ -15,6 +15,7 @@ from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import Ending, LiveCall, drain, later
+from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 
 _LONGEST_CHAIN: Final = 32
@@ -64,6 +65,9 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
             later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))
         else:
             _failed(live, wire, cause(raised))
+            pause_s = pause_after(live.scope.engine, raised)
+            if pause_s > 0:
+                yield pause(pause_s)
         del live  # it knows the error, whose traceback knows this frame: a cycle that would keep both alive
         raise
     finally:

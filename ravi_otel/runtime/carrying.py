@@ -75,7 +75,7 @@ class Carrying:
         if not self._active:
             return None
         context = otel_context.get_current()
-        return None if _current.leaf(context) is None else context
+        return None if _current.entered(context) is None else context
 
 
 class _Carried:

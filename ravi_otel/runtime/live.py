@@ -15,12 +15,14 @@ from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_counts, add_usage
+from ravi_otel.enforcement.tally import add_counts, add_request, add_usage
 from ravi_otel.errors import BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, RetryRecord, Status
 from ravi_otel.policy.limits import NANO, Kind
 from ravi_otel.policy.usage import Call, Reply, Usage
+
+_TOKENS = Kind.TOKENS.value
 
 LONGEST_WAIT_S = 30.0
 """How long a call waits in line for what others hold, if no deadline comes first."""
@@ -89,31 +91,34 @@ class LiveCall:
         if record.call.generative:
             lines = self._lines()
             if lines:
-                floor: dict[str, int] = {Kind.TOKENS: self._expected.input_tokens}
+                floor: dict[str, int] = {_TOKENS: self._expected.input_tokens}
                 patience = _patience(scope, blocking=blocking)
                 request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop)
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
-                self.waiting = not isinstance(answering, Done)
-                answer = yield from answering
-                self.waiting = False
-                if not isinstance(answering, Done):
+                if isinstance(answering, Done):
+                    answer: Grant | Denied = answering.value
+                else:
+                    self.waiting = True
+                    answer = yield from answering
+                    self.waiting = False
                     self._still_wanted(answer)
                 self._answered(answer)
-            add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
+            add_request(scope.tallies, turn=record.call.turn)
         record.decision = record.decision or "admitted"
         self.admitted = True
 
     def _lines(self) -> list[Line]:
         scope, call = self.scope, self.record.call
-        card = scope.engine.prices.card(call.provider, call.model) if admission.has_cost_limit(scope.chain) else None
+        card = scope.engine.prices.card(call.provider, call.model) if scope.priced else None
         self._expected = admission.estimate(call, card)
         return admission.call_lines(scope, call, self._expected)
 
     def _answered(self, answer: Grant | Denied) -> None:
         record, engine = self.record, self.scope.engine
         self._held = not isinstance(answer, Denied)
-        engine.tell(answer.crossings, record)
+        if answer.crossings:
+            engine.tell(answer.crossings, record)
         if isinstance(answer, Denied):
             self._blame(answer.account, answer.reason)
             engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
@@ -150,6 +155,7 @@ class LiveCall:
         self._settle_attempt()
         self._paid_attempt = self.scope.charge_lines(admission.attempt_lines(self.scope), self.record)
         add_counts(self.scope.tallies, requests=1)
+        self.record.requests += 1
 
     def retrying(self, retry: RetryRecord, *, sent: bool) -> None:
         """Note that an attempt failed and another will follow."""
@@ -235,6 +241,7 @@ class LiveCall:
         if paid is not None:
             run_sync(ledger.release(paid))
             add_counts(self.scope.tallies, requests=-1)
+            self.record.requests -= 1
         if self._sent_before:
             return False
         if self._held:
@@ -242,12 +249,14 @@ class LiveCall:
             self._settled = True
         if call.generative:
             add_counts(self.scope.tallies, requests=-1, turns=-int(call.turn))
+            self.record.requests -= 1
         self.record.error_type = error_type
         self._told(status)
         return True
 
     def _refused(self, error: BaseException) -> None:
         record = self.record
+        record.requests = 0
         if not isinstance(error, RaviError):  # cancelled while it waited in line
             record.error_type = type(error).__name__
             self._told("error" if isinstance(error, Exception) else "cancelled")
@@ -297,6 +306,7 @@ class LiveCall:
             swallow("pricing", error)
             return None
         if self.record.usage is None:  # charged for safety, but what a failed call really cost is not known
+            self.record.charged, self.record.charged_nano = usage, cost
             return cost
         self.record.cost_nano = cost
         self.record.cost_source = "assumed" if call.provider_assumed and source not in (None, "override") else source
@@ -338,21 +348,29 @@ def _floor(expected: admission.Estimate) -> Usage:
 
 def _owner() -> object:
     """Identify the task, or else the thread, that asks."""
-    try:
-        task: object = asyncio.current_task()
-    except RuntimeError:
-        trio = sys.modules.get("trio")
-        try:
-            task = None if trio is None else trio.lowlevel.current_task()
-        except RuntimeError:
-            task = None
+    task = asyncio.current_task() if on_event_loop() else _trio_task()
     return threading.get_ident() if task is None else task
+
+
+def _trio_task() -> object:
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return None
+    in_task = getattr(trio.lowlevel, "in_trio_task", None)  # newer than the oldest trio; an error costs more than the question
+    if in_task is not None and not in_task():
+        return None
+    try:
+        return trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
 
 
 def _patience(scope: Scope, *, blocking: bool) -> float:
     """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
     if blocking and on_event_loop():
         return 0.0
+    if not scope.clocks:
+        return LONGEST_WAIT_S
     now = scope.engine.clock.monotonic_ns()
     left = [(account.value - (now - since)) / NANO for account, since in scope.clocks if not account.observe]
     return max(0.0, min([LONGEST_WAIT_S, *left]))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from typing import cast
 
 from ravi_otel import _current
+from ravi_otel.enforcement.ending import how_it_ended
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.opening import process_root
+from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.limits import Limit
 
@@ -18,46 +19,69 @@ _log = logging.getLogger("ravi_otel")
 
 
 class State:
-    """Hold what is one per process."""
+    """Hold what is one per process.
+
+    `surrounding` is the run that a launched program is as a whole, None in any other. Nobody is told of it before the
+    first work in it, so that the program has chosen its telemetry by then; `when_told` is called right after.
+    """
 
     def __init__(self) -> None:
         self.engine = Engine()
         self.limits: tuple[Limit, ...] = ()
         self.root = process_root(self.engine)
+        self.surrounding: Scope | None = None
         self.lock = threading.Lock()
         self.top_runs: dict[str, Scope] = {}
         self.instrumented = False
+        self.when_told: Callable[[], object] = lambda: None
+        self._around: Opening | None = None
+        self._telling = threading.RLock()
+        self._untold = False
         self._warned = False
 
-    def install(self, engine: Engine, limits: tuple[Limit, ...]) -> None:
-        """Use `engine` from now on; scopes that are open keep the one they were opened with."""
+    def install(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None = None) -> None:
+        """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with."""
         root = process_root(engine, limits)
         self.engine, self.limits, self.root = engine, limits, root
+        self._around = around
+        self._surround()
+
+    def _surround(self) -> None:
+        ask = self._around
+        self.surrounding = None if ask is None else open_scope(self.engine, self.root, ask)
+        self._untold = ask is not None
+        _current.surround(self.surrounding)
 
     def locate(self) -> tuple[Scope, bool]:
         """Give the scope the running code is in, and whether it was really in one.
 
         Code outside any scope joins the only open top-level run, unless that is some session's or tenant's; else the
-        process's root.
+        run around the process, or its root.
         """
-        scope = cast("Scope | None", _current.leaf())
+        scope = cast("Scope | None", _current.entered())
         if scope is not None:
             return scope, True
+        if self._untold:
+            self._tell()
         if len(self.top_runs) == 1:
             with self.lock:
                 runs = list(self.top_runs.values())
             if len(runs) == 1 and runs[0].facts.session_id is None and runs[0].facts.tenant_id is None:
                 return runs[0], False
+        if self.surrounding is not None:
+            return self.surrounding, True
         return self.root, False
 
     def around(self) -> Scope:
         """Give the scope to open the next one under."""
+        if self._untold:
+            self._tell()
         scope = cast("Scope | None", _current.leaf())
         return self.root if scope is None else scope
 
     def entered(self, scope: Scope) -> None:
         """Note a run that was opened outside any other."""
-        if scope.parent is None or scope.parent.facts.run_id is None:
+        if scope.parent is None or scope.parent is self.surrounding or scope.parent.facts.run_id is None:
             with self.lock:
                 self.top_runs[scope.facts.scope_id] = scope
 
@@ -65,6 +89,27 @@ class State:
         """Note that a run was closed."""
         with self.lock:
             self.top_runs.pop(scope.facts.scope_id, None)
+
+    def _tell(self) -> None:
+        with self._telling:  # held while a span is started, once: no other call may overtake the run it belongs to
+            if not self._untold or self.surrounding is None:
+                return
+            self._untold = False
+            self.surrounding.engine.listeners.scope_opened(self.surrounding).leave()
+        self.when_told()
+
+    def conclude(self, error: BaseException | None = None) -> None:
+        """Close the run around the process, because the process ends; with `error` when that is what ended it."""
+        with self._telling:
+            scope, told = self.surrounding, not self._untold
+            if scope is None or scope.status != "open":
+                return
+            self._untold = False
+            close_scope(scope, error)
+            scope.status, scope.stop_reason = how_it_ended(error)
+        if told:
+            scope.engine.listeners.scope_closed(scope)
+        scope.error = None
 
     def warn_uninstrumented(self) -> None:
         """Say once that limits were set but no client is wrapped."""
@@ -75,15 +120,16 @@ class State:
             )
 
     def renew_after_fork(self) -> None:
-        """Start anew in a forked child: same limits, zero counters, nothing of the parent's in flight."""
+        """Start anew in a forked child: same limits, zero counters unless they are shared, nothing of the parent's in flight."""
         self.lock = threading.Lock()
+        self._telling = threading.RLock()
         self.top_runs = {}
         self.engine.lock = threading.Lock()
         self.engine.joined.clear()
         self.engine.living.clear()
-        if isinstance(self.engine.ledger, MemoryLedger):
-            self.engine.ledger.reset_after_fork()
+        self.engine.ledger.reset_after_fork()
         self.root = process_root(self.engine, self.limits)
+        self._surround()
 
 
 STATE = State()

@@ -17,6 +17,7 @@ from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.runtime.live import REFUSED, later
+from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 
 P = ParamSpec("P")
@@ -41,6 +42,9 @@ def walk(name: str, step: Step) -> Flow[Any]:
     except BaseException as raised:
         dropped = isinstance(raised, GeneratorExit)
         status = _failed(record, cause(raised), started=started)
+        pause_s = 0.0 if dropped else pause_after(engine, raised)
+        if pause_s > 0:
+            yield pause(pause_s)
         raise
     finally:
         entered.leave()

@@ -2,5 +2,6 @@
 
 from ravi_otel.telemetry.invocation import Telemetry, build
 from ravi_otel.telemetry.pipeline import Pipeline
+from ravi_otel.telemetry.private import Sink
 
-__all__ = ["Pipeline", "Telemetry", "build"]
+__all__ = ["Pipeline", "Sink", "Telemetry", "build"]

@@ -69,8 +69,13 @@ def end_attributes(record: CallRecord) -> dict[str, AttributeValue]:
         attributes[semconv.RESPONSE_FIRST_CHUNK] = record.first_chunk_ns / NANO
     if record.usage is not None:
         _add_usage(attributes, record.usage, record.call.operation)
+    elif record.charged is not None:
+        _add_charged(attributes, record.charged, record.charged_nano)
     if record.retries:
         attributes[semconv.RETRY_COUNT] = len(record.retries)
+    paid = record.requests if record.call.generative else int(record.reply is not None)
+    if paid != 1 and record.status != "refused":
+        attributes[semconv.REQUEST_COUNT] = paid
     if record.granted is not None:
         attributes[semconv.LIMIT_GRANTED] = record.granted
     if record.cost_nano is not None:
@@ -95,10 +100,18 @@ def _add_reply(attributes: dict[str, AttributeValue], reply: Reply) -> None:
         attributes[semconv.CONVERSATION_ID] = text(reply.conversation_id)
 
 
+def _add_charged(attributes: dict[str, AttributeValue], charged: Usage, cost_nano: int | None) -> None:
+    attributes[semconv.CHARGED_INPUT] = charged.input_tokens
+    attributes[semconv.CHARGED_OUTPUT] = charged.output_tokens
+    if cost_nano is not None:
+        attributes[semconv.CHARGED_COST] = cost_nano / NANO
+
+
 def _add_usage(attributes: dict[str, AttributeValue], usage: Usage, operation: str) -> None:
     if usage.source != "reported":
         attributes[semconv.USAGE_SOURCE] = usage.source
         if usage.source == "reserved":
+            _add_charged(attributes, usage, None)
             return  # the grant was charged, nobody knows what was used
     attributes[semconv.USAGE_INPUT] = usage.input_tokens
     if usage.output_tokens or operation != "embeddings":

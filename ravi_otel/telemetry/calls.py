@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
@@ -52,7 +51,7 @@ class Calls(Listener):
         call = record.call
         shape = self._shape(call)
         attributes = {**shape.attributes, **kept_identity(record.facts), **start_attributes(call)}
-        parent = otel_context.get_current()
+        parent = self._pipeline.above.context()
         span = tracer.start_span(shape.name, parent, SpanKind.CLIENT, attributes)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
@@ -71,7 +70,8 @@ class Calls(Listener):
         finally:
             if record.status != "refused" and record.call.generative:
                 signals = self._pipeline.signals()
-                self._metrics.record(signals.instruments, record, error, context)
+                if self._pipeline.metered:
+                    self._metrics.record(signals.instruments, record, error, context)
                 if record.status == "error" and record.error is not None:
                     signals.logger.emit(_exception(record, record.error, error, context))
 
@@ -114,7 +114,7 @@ def _finish(span: Span, record: CallRecord, error: str | None) -> None:
             if error is not None and record.call.stream and record.status != "refused":
                 attributes.setdefault(semconv.RESPONSE_FINISH_REASONS, ("error",))
     finally:
-        outcomes.end(span, attributes, error)
+        outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record))
 
 
 def _retry_attributes(retry: RetryRecord) -> dict[str, AttributeValue]:

@@ -90,6 +90,12 @@ def finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def figure(value: float) -> float | None:
+    """Keep counts whole, turn what neither JSON nor an exporter can carry into None."""
+    known = finite(value)
+    return value if known is not None and isinstance(value, int) and abs(value) <= _MOST_INT else known
+
+
 def word(value: object) -> str | None:
     """Give a string, None for anything else or an empty one."""
     return text(value) if isinstance(value, str) and value else None

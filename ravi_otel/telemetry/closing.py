@@ -8,6 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from ravi_otel._threads import without_signals
+
 _log = logging.getLogger("ravi_otel")
 
 
@@ -18,17 +20,18 @@ class Closer:
     does not hold the process. After a fork the child calls `renew`.
     """
 
-    __slots__ = ("_done", "_go", "_provider")
+    __slots__ = ("_done", "_go", "provider")
 
     def __init__(self, provider: Any) -> None:
-        self._provider = provider
+        self.provider = provider
         self.renew()
 
     def renew(self) -> None:
         """Start the thread, again in a forked child where it is gone."""
         self._go = threading.Event()
         self._done = threading.Event()
-        threading.Thread(target=self._run, args=(self._go, self._done), name="ravi-otel-closer", daemon=True).start()
+        with without_signals():
+            threading.Thread(target=self._run, args=(self._go, self._done), name="ravi-otel-closer", daemon=True).start()
 
     def begin(self) -> None:
         """Let the shutdown begin."""
@@ -41,7 +44,7 @@ class Closer:
     def _run(self, go: threading.Event, done: threading.Event) -> None:
         go.wait()
         try:
-            self._provider.shutdown()
+            self.provider.shutdown()
         except Exception as error:  # noqa: BLE001 - an exporter's failure at the end must not print a traceback over the program's output
             _log.debug("a telemetry provider failed to shut down: %r", error)
         finally:

@@ -25,12 +25,15 @@ class Counts(Listener):
 
     def counted(self, event: CountEvent) -> None:
         """Count one thing, by scope and kind where they are known."""
+        instruments = self._pipeline.signals().instruments
+        if not self._pipeline.metered:
+            return
         attributes: dict[str, AttributeValue] = {}
         if event.limit_kind is not None:
             attributes[semconv.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
         if event.scope is not None:
             attributes[semconv.LIMIT_SCOPE] = event.scope.value
-        self._pipeline.signals().instruments.counted[event.what].add(event.amount, attributes)
+        instruments.counted[event.what].add(event.amount, attributes)
 
 
 class _Lease:

@@ -16,7 +16,7 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ToolRecord
 from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.cardinality import finite, optional_text, text
+from ravi_otel.telemetry.cardinality import figure, optional_text, text
 from ravi_otel.telemetry.limit_gauges import LimitGauges
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.scopes import Scopes
@@ -67,7 +67,7 @@ class LimitEvents(Listener):
         signals = self._pipeline.signals()
         attributes: dict[str, AttributeValue] = {_NAMES[name]: value for name, value in payload.items() if value is not None}
         if found.span.is_recording():
-            found.span.add_event(_EVENTS[event.event], attributes)
+            found.span.add_event(_EVENTS[event.event], {**attributes, semconv.LIMIT_SCOPE_ID: event.scope_id})
         counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
         signals.instruments.limit_events.add(1, counted, found.context)
         nearing = event.event == "limit_nearing"
@@ -106,24 +106,16 @@ def _payload(event: LimitEvent) -> dict[str, Any]:
         "scope": event.scope.value,
         "scope_name": optional_text(event.scope_name),
         "limit_kind": text(event.limit_kind),
-        "threshold": _amount(event.threshold),
-        "used": _amount(event.used),
-        "held": _amount(event.held),
-        "remaining": _amount(event.remaining),
-        "exceeded_by": _amount(event.exceeded_by),
-        "ratio": _amount(event.ratio),
+        "threshold": figure(event.threshold),
+        "used": figure(event.used),
+        "held": figure(event.held),
+        "remaining": figure(event.remaining),
+        "exceeded_by": figure(event.exceeded_by),
+        "ratio": figure(event.ratio),
         "phase": event.phase,
         "enforcement": event.enforcement,
         "decision": event.decision,
     }
-
-
-def _amount(value: float) -> float | None:
-    """Keep counts whole, turn what neither JSON nor an exporter can carry into None."""
-    known = finite(value)
-    if known is not None and isinstance(value, int) and abs(value) < 2**63:
-        return value
-    return known
 
 
 def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span) -> None:

@@ -7,12 +7,14 @@ from typing import Final
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
+from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.hooks.records import Status as Ending
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import text
 
 _ERROR: Final = Status(StatusCode.ERROR)
+_MOST_SENTENCE: Final = 1_000
 _WITHOUT_ERROR: Final = {
     "refused": semconv.ERROR_LIMIT,
     "stopped": semconv.ERROR_LIMIT,
@@ -49,16 +51,27 @@ def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValu
         attributes[semconv.LIMIT_KIND] = text(record.limit_kind)
     if record.limit_scope is not None:
         attributes[semconv.LIMIT_SCOPE] = record.limit_scope.value
+    if record.limit_reason is not None:
+        attributes[semconv.LIMIT_REASON] = text(record.limit_reason)
+    if record.status != "ok":
+        attributes[semconv.STATUS] = record.status
     return attributes
 
 
-def end(span: Span, attributes: dict[str, AttributeValue], error: str | None) -> None:
-    """Set the last attributes and end the span; its status stays unset on success."""
+def sentence(record: CallRecord | ToolRecord) -> str | None:
+    """Give our own sentence about a refusal; what others' errors say may quote a prompt or a key and stays out."""
+    if record.status != "refused" or not isinstance(record.error, RaviError):
+        return None
+    return str(record.error)[:_MOST_SENTENCE].encode("utf-8", "replace").decode()
+
+
+def end(span: Span, attributes: dict[str, AttributeValue], error: str | None, sentence: str | None = None) -> None:
+    """Set the last attributes and end the span; its status stays unset on success, and says `sentence` otherwise."""
     try:
         if span.is_recording():
             if error is not None:
                 attributes[semconv.ERROR_TYPE] = error
-                span.set_status(_ERROR)
+                span.set_status(_ERROR if sentence is None else Status(StatusCode.ERROR, sentence))
             if attributes:
                 span.set_attributes(attributes)
     finally:

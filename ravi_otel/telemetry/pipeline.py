@@ -6,8 +6,9 @@ import atexit
 import logging
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,22 +18,21 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
+from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
-from ravi_otel.errors import MissingExtraError
-from ravi_otel.telemetry import closing, semconv
+from ravi_otel.telemetry import closing, private, semconv
 from ravi_otel.telemetry.instruments import Instruments, Observe
+from ravi_otel.telemetry.private import Sink
+from ravi_otel.telemetry.spans import Above
 
 _log = logging.getLogger("ravi_otel")
 
 EXIT_S: Final = 2.0
 """How long the end of a process waits for the collector."""
 
-_EXPORTERS: Final = {
-    "traces": ("trace_exporter", "OTLPSpanExporter"),
-    "metrics": ("metric_exporter", "OTLPMetricExporter"),
-    "logs": ("_log_exporter", "OTLPLogExporter"),
-}
-_PACKAGES: Final = {"http/protobuf": "opentelemetry.exporter.otlp.proto.http", "grpc": "opentelemetry.exporter.otlp.proto.grpc"}
+_SIGNALS: Final = ("traces", "metrics", "logs")
+_TAP: Final = "_ravi_otel_store_tap"
+_UNKNOWN: Final = object()
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +60,11 @@ class Pipeline:
     Any provider passed in: nothing is built, the others are the globals. None: decided at the first use, for the
     application's global if it has set one by then; else, with an `OTEL_EXPORTER_OTLP_*ENDPOINT`, for private providers
     (http/protobuf, or grpc with the extra); else for the API's proxies, so a provider set later is used.
+
+    `store` makes, at the first use, the sink of the local store, which gets everything besides: the spans of the
+    application's provider and our log records in its logger provider, or what goes through private providers. A signal
+    that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
+
     `observe` takes the gauges' callbacks, by metric name, before the first use; `before_exit` is called when the
     process ends, right before the private providers are closed.
     """
@@ -69,23 +74,34 @@ class Pipeline:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         logger_provider: LoggerProvider | None = None,
+        *,
+        store: Callable[[], Sink] | None = None,
     ) -> None:
+        self._store = store
         self._chosen = _Providers(tracer_provider, meter_provider, logger_provider)
         self._given = self._chosen.any()
         self._signals: Signals | None = None
-        self._processor: Any = None
+        self._sink: Sink | None = None
+        self._processors: list[Any] = []
         self._closers: list[closing.Closer] = []
+        self._standing_in: frozenset[str] = frozenset()
         self._lock = threading.RLock()
         self._retired = False
         self.observe: dict[str, Observe] = {}
+        self.above = Above()
         self.before_exit: Callable[[], object] = lambda: None
         if not self._given and not _a_global_is_set():
-            _import_exporters()
+            private.import_exporters()
 
     @property
     def decided(self) -> bool:
         """Tell whether the first use has been."""
         return self._signals is not None
+
+    @property
+    def metered(self) -> bool:
+        """Tell whether a metric may be heard by anybody; before the first use nobody knows yet."""
+        return self._signals is None or self._chosen.meter is not None or _any_set(_METRICS)
 
     def signals(self) -> Signals:
         """Give what to tell to; the first call decides."""
@@ -93,21 +109,21 @@ class Pipeline:
         if signals is None:
             with self._lock:  # held while providers are built, once: two threads must not build two
                 signals = self._signals or self._decide()
-        if signals.tracer is None:
+        if signals.tracer is None and _any_set(_TRACES):
             self._look_for_tracer(signals)
+        if self._standing_in and _any_set(self._standing_in):
+            self._step_back(signals)
         return signals
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send what is waiting; False when that failed or took longer than `timeout_s` seconds."""
         if self._signals is None:
             return True
-        chosen = self._chosen
-        providers: list[Any] = [
-            chosen.tracer or trace.get_tracer_provider(),
-            chosen.meter or metrics.get_meter_provider(),
-            chosen.logger or _logs.get_logger_provider(),
-        ]
-        return closing.flush([each for each in providers if callable(getattr(each, "force_flush", None))], timeout_s)
+        deadline = time.monotonic() + timeout_s
+        written = self._sink is None or self._sink.flush(timeout_s)
+        found = [self._provider(signal) for signal in _SIGNALS]
+        left = max(0.0, deadline - time.monotonic())
+        return closing.flush([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
 
     def dropped(self, reason: str, amount: int = 1) -> None:
         """Count telemetry that was lost."""
@@ -115,18 +131,23 @@ class Pipeline:
             self._signals.instruments.dropped.add(amount, {semconv.DROP_REASON: reason})
 
     def retire(self) -> None:
-        """Make the processor inert on the provider it was added to; providers take no processor back."""
+        """Make our processors inert on the providers they were added to; providers take no processor back."""
         self._retired = True
-        if self._processor is not None:
-            self._processor.active = False
+        for processor in self._processors:
+            processor.active = False
 
     def shutdown(self, timeout_s: float = EXIT_S) -> bool:
         """Send what is waiting and close the private providers; those of the application are left alone."""
         closers, self._closers = self._closers, []
-        if not closers:
+        sink, self._sink = self._sink, None
+        if not closers and sink is None:
             return True
         atexit.unregister(self._exit)
-        return closing.close(closers, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        for closer in closers:  # the store's metrics are collected by these, into the sink
+            closer.begin()
+        written = sink is None or sink.close(timeout_s)
+        return closing.close(closers, deadline - time.monotonic()) and written
 
     def _exit(self) -> None:
         try:
@@ -135,100 +156,110 @@ class Pipeline:
             self.shutdown()
 
     def _decide(self) -> Signals:
-        if not self._given and not _a_global_is_set():
+        self._sink = self._make_sink()
+        if not self._given:
             self._build_private()
-        chosen = self._chosen
-        signals = Signals(
-            tracer=None,
-            instruments=Instruments(metrics.get_meter(semconv.SCOPE, __version__, chosen.meter, semconv.SCHEMA_URL), self.observe),
-            logger=_logs.get_logger(semconv.SCOPE, __version__, chosen.logger, semconv.SCHEMA_URL),
-        )
+        signals = Signals(tracer=None, instruments=self._instruments(), logger=self._logger())
         self._look_for_tracer(signals)
         self._signals = signals
+        if self._closers or self._sink is not None:
+            atexit.register(self._exit)
+            _renew_after_fork(self)
         return signals
 
+    def _make_sink(self) -> Sink | None:
+        if self._store is None or private.disabled():
+            return None
+        try:
+            sink = self._store()
+        except Exception as error:  # noqa: BLE001 - a store that cannot be had must not stop the program
+            _log.error("ravi-otel: nothing is kept in the local store: %s", error)
+            return None
+        sink.lost = self.dropped
+        return sink
+
+    def _build_private(self) -> None:
+        exported = [] if _a_global_is_set() else private.signals_with_endpoint()
+        missing = [] if self._sink is None else [signal for signal in _SIGNALS if _is_proxy(_global(signal))]
+        with without_signals():
+            built = private.build([each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped)
+        self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
+        self._closers = [closing.Closer(provider) for provider in built.values()]
+        self._standing_in = frozenset(built).difference(exported)
+
+    def _step_back(self, signals: Signals) -> None:
+        """Use the application's providers from now on, where it has set one after our own stood in for it."""
+        with self._lock:
+            found = frozenset(signal for signal in self._standing_in if not _is_proxy(_global(signal)))
+            if not found:
+                return
+            self._standing_in -= found
+            if "metrics" in found:
+                self._chosen.meter = None
+                signals.instruments = self._instruments()
+            if "logs" in found:
+                self._chosen.logger = None
+                signals.logger = self._logger()
+            if "traces" in found:
+                self._chosen.tracer = None
+                signals.tracer = self._tracer()
+            # Last in, first out: what ends at the exit of the process has to, before the provider set just now is closed.
+            atexit.unregister(self._exit)
+            atexit.register(self._exit)
+
+    def _provider(self, signal: str) -> Any:
+        chosen = self._chosen
+        ours = {"traces": chosen.tracer, "metrics": chosen.meter, "logs": chosen.logger}[signal]
+        return ours or _global(signal)
+
+    def _instruments(self) -> Instruments:
+        meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, semconv.SCHEMA_URL)
+        return Instruments(meter, self.observe)
+
+    def _logger(self) -> Logger:
+        sink = self._sink
+        if sink is not None and not self._retired:
+            self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=semconv.SCOPE))
+        return _logs.get_logger(semconv.SCOPE, __version__, self._chosen.logger, semconv.SCHEMA_URL)
+
     def _look_for_tracer(self, signals: Signals) -> None:
-        provider = self._chosen.tracer or trace.get_tracer_provider()
-        if _is_proxy(provider):
+        if _is_proxy(self._provider("traces")):
             return
         with self._lock:  # once per provider: two threads must not add two processors
             if signals.tracer is None:
-                if not self._retired:
-                    self._processor = _add_processor(provider)
-                signals.tracer = trace.get_tracer(semconv.SCOPE, __version__, provider, semconv.SCHEMA_URL)
+                signals.tracer = self._tracer()
 
-    def _build_private(self) -> None:
-        wanted = _signals_with_endpoint()
-        if not wanted:
+    def _tracer(self) -> Tracer:
+        provider = self._provider("traces")
+        if not self._retired:
+            added = _add_processor(provider)
+            if added is not None:
+                self._processors.append(added)
+            if self._sink is not None:
+                self._tap("traces", "add_span_processor", self._sink.span_processor)
+        return trace.get_tracer(semconv.SCOPE, __version__, provider, semconv.SCHEMA_URL)
+
+    def _tap(self, signal: str, adder: str, make: Callable[[], Any]) -> None:
+        """Have a provider that is not ours tell the sink too; one that did for this sink before is woken."""
+        provider = self._provider(signal)
+        if provider in (closer.provider for closer in self._closers):
             return
-        builders: dict[str, Callable[[Any, Any], Any]] = {"traces": self._tracing, "metrics": self._metering, "logs": self._logging}
-        resource = load("opentelemetry.sdk.resources").Resource.create()
-        built: dict[str, Any] = {}
-        for signal in wanted:
-            try:
-                built[signal] = builders[signal](_exporter(signal), resource)
-            except Exception as error:  # noqa: BLE001 - a bad endpoint or certificate in the environment must not stop the program
-                _log.error("ravi-otel: %s are not exported: %s", signal, error)
-        self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
-        if built:
-            self._closers = [closing.Closer(provider) for provider in built.values()]
-            atexit.register(self._exit)
-            _renew_after_fork(self)
-
-    def _tracing(self, exporter: Any, resource: Any) -> Any:
-        provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
-        export = load("opentelemetry.sdk.trace.export")
-        counting = _Counting(exporter, export.SpanExportResult.FAILURE, self._lost)
-        provider.add_span_processor(export.BatchSpanProcessor(counting))
-        return provider
-
-    def _metering(self, exporter: Any, resource: Any) -> Any:
-        reader = load("opentelemetry.sdk.metrics.export").PeriodicExportingMetricReader(exporter)
-        return load("opentelemetry.sdk.metrics").MeterProvider([reader], resource=resource, shutdown_on_exit=False)
-
-    def _logging(self, exporter: Any, resource: Any) -> Any:
-        provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
-        export = load("opentelemetry.sdk._logs.export")
-        results: Any = getattr(export, "LogRecordExportResult", None) or export.LogExportResult  # renamed in 1.39
-        provider.add_log_record_processor(export.BatchLogRecordProcessor(_Counting(exporter, results.FAILURE, self._lost)))
-        return provider
-
-    def _lost(self, amount: int) -> None:
-        self.dropped("export_failed", amount)
+        add = getattr(provider, adder, None)
+        if not callable(add):
+            return
+        sink, processor = getattr(provider, _TAP, (None, None))
+        if processor is None or sink is not self._sink:
+            processor = make()
+            setattr(provider, _TAP, (self._sink, processor))
+            add(processor)
+        processor.active = True
+        self._processors.append(processor)
 
     def renew_after_fork(self) -> None:
-        """Give a forked child the lock and threads it lost; the SDK renews its own."""
+        """Give a forked child the lock and threads it lost; the SDK renews its own, and the sink too."""
         self._lock = threading.RLock()
         for closer in self._closers:
             closer.renew()
-
-
-class _Counting:
-    """Count what an exporter could not send, and keep its thread alive whatever it raises."""
-
-    def __init__(self, exporter: Any, failure: Any, lost: Callable[[int], None]) -> None:
-        self._exporter = exporter
-        self._failure = failure
-        self._lost = lost
-
-    def export(self, batch: Sequence[Any]) -> Any:
-        """Send a batch."""
-        try:
-            result = self._exporter.export(batch)
-        except BaseException as error:  # noqa: BLE001 - a BaseException would end the batch thread for good
-            _log.warning("ravi-otel: an exporter failed: %r", error)
-            result = self._failure
-        if result is self._failure:
-            self._lost(len(batch))
-        return result
-
-    def shutdown(self) -> None:
-        """Close the exporter."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the exporter."""
-        return self._exporter.force_flush(timeout_millis) is not False
 
 
 def _renew_after_fork(pipeline: Pipeline) -> None:
@@ -259,46 +290,31 @@ def _is_proxy(provider: object) -> bool:
     return kind.__name__.lstrip("_").startswith("Proxy") and kind.__module__.startswith("opentelemetry.")
 
 
+def _global(signal: str) -> Any:
+    if signal == "traces":
+        return trace.get_tracer_provider()
+    return metrics.get_meter_provider() if signal == "metrics" else _logs.get_logger_provider()
+
+
 def _a_global_is_set() -> bool:
-    found = (trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider())
-    return not all(_is_proxy(provider) for provider in found)
+    return not all(_is_proxy(_global(signal)) for signal in _SIGNALS)
 
 
-def _environment(name: str) -> str:
-    return os.environ.get(name, "").strip()
+_PLACES: Final = {
+    "traces": (trace, "_TRACER_PROVIDER"),
+    "metrics": (getattr(metrics, "_internal", None), "_METER_PROVIDER"),
+    "logs": (getattr(_logs, "_internal", None), "_LOGGER_PROVIDER"),
+}
 
 
-def _signals_with_endpoint() -> list[str]:
-    if _environment("OTEL_SDK_DISABLED").lower() == "true":
-        return []
-    return [signal for signal in _EXPORTERS if _is_wanted(signal.upper())]
+_TRACES: Final = frozenset({"traces"})
+_METRICS: Final = frozenset({"metrics"})
 
 
-def _is_wanted(signal: str) -> bool:
-    exporters = _environment(f"OTEL_{signal}_EXPORTER")
-    if exporters and "otlp" not in [each.strip().lower() for each in exporters.split(",")]:
-        return False
-    return bool(_environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _environment(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
-
-
-def _exporter_module(signal: str) -> Any:
-    variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
-    protocol = _environment(variable) or _environment("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
-    package = _PACKAGES.get(protocol.lower())
-    if package is None:
-        msg = f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol[:64]!r} is not supported, use http/protobuf or grpc"
-        raise ValueError(msg)
-    return load(f"{package}.{_EXPORTERS[signal][0]}")
-
-
-def _exporter(signal: str) -> Any:
-    return getattr(_exporter_module(signal), _EXPORTERS[signal][1])()
-
-
-def _import_exporters() -> None:
-    """Import the exporters now: their 0.2 s belong to the start of the program, not to its first call."""
-    for signal in _signals_with_endpoint():
-        try:
-            _exporter_module(signal)
-        except (MissingExtraError, ValueError) as error:
-            _log.debug("the exporter of %s is not there: %s", signal, error)  # said once, when it is needed
+def _any_set(signals: frozenset[str]) -> bool:
+    """Tell whether one of these globals may be set, at a tenth of what asking for them costs; it is asked at every call."""
+    for signal in signals:
+        module, name = _PLACES[signal]
+        if getattr(module, name, _UNKNOWN) is not None:
+            return True
+    return False

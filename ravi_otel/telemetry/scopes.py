@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, Tracer
+from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
@@ -18,13 +18,15 @@ from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitReading, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.telemetry import outcomes, semconv
-from ravi_otel.telemetry.cardinality import Guard, finite, optional_text, text
+from ravi_otel.telemetry.cardinality import Guard, figure, finite, optional_text, text
 from ravi_otel.telemetry.identity import identity
 from ravi_otel.telemetry.instruments import Instruments
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.spans import Open
 
 _MOST_OPEN: Final = 50_000
+_MOST_READINGS: Final = 32
+_STATE: Final = (semconv.LIMIT_THRESHOLD, semconv.LIMIT_USED, semconv.LIMIT_HELD, semconv.LIMIT_REMAINING, semconv.LIMIT_RATIO)
 _BUDGETS: Final = {
     Kind.TOKENS: (semconv.BUDGET_TOKENS_LIMIT, semconv.BUDGET_TOKENS_USED),
     Kind.COST: (semconv.BUDGET_COST_LIMIT, semconv.BUDGET_COST_USED),
@@ -59,7 +61,7 @@ class Scopes(Listener):
         """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
         kind = scope.facts.kind
         tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
-        opened = None if tracer is None else _start(tracer, scope)
+        opened = None if tracer is None else _start(tracer, scope, self._pipeline.above.context())
         parent = self._states.get(scope.parent_id or "")
         state = _State(opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
         if len(self._states) < _MOST_OPEN:
@@ -68,21 +70,28 @@ class Scopes(Listener):
             opened.span.end()  # nobody would find it again to end it
             self._pipeline.dropped("too_many_open_scopes")
             return None
-        return None if opened is None else Attachment(opened.context)
+        if opened is None:
+            return None
+        if scope.facts.surrounding:  # no code entered it: its span is looked up, not current
+            self._pipeline.above.surrounding = opened.span
+            return None
+        return Attachment(opened.context)
 
     def scope_closed(self, scope: ScopeView) -> None:
         """End the span with the budget's last state and record the durations."""
         state = self._states.pop(scope.facts.scope_id, None)
         if state is None:
             return
+        if scope.facts.surrounding:
+            self._pipeline.above.surrounding = None
         error = outcomes.error_type(scope.status, None, scope.error)
         context = None if state.open is None else state.open.context
         try:
             if state.open is not None:
                 attributes: dict[str, AttributeValue] = {}
                 try:
-                    if scope.facts.kind is ScopeKind.AGENT and state.open.span.is_recording():
-                        attributes = _budget_attributes(scope)
+                    if state.open.span.is_recording():
+                        attributes = _ending(state.open.span, scope)
                 finally:
                     outcomes.end(state.open.span, attributes, error)
         finally:
@@ -133,26 +142,54 @@ class Scopes(Listener):
         return attributes
 
 
-def _start(tracer: Tracer, scope: ScopeView) -> Open:
+def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     facts = scope.facts
     attributes = identity(facts)
     is_run = facts.kind is ScopeKind.RUN
     operation = semconv.INVOKE_WORKFLOW if is_run else semconv.INVOKE_AGENT
     attributes[semconv.OPERATION_NAME] = operation
+    attributes[semconv.SCOPE_ID] = facts.scope_id
     named = facts.name if is_run else facts.agent_name or facts.name
     name = operation
     if named is not None:
         attributes[semconv.WORKFLOW_NAME if is_run else semconv.AGENT_NAME] = text(named)
         name = f"{operation} {text(named)}"
-    parent = otel_context.get_current()
     span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
     return Open(span, trace.set_span_in_context(span, parent))
 
 
-def _budget_attributes(scope: ScopeView) -> dict[str, AttributeValue]:
+def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
+    """Tell where each of its limits stands, and give how it ended."""
+    readings = scope.readings()
+    for reading in readings[:_MOST_READINGS]:
+        span.add_event(semconv.STATE_EVENT, _state_attributes(reading))
+    attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
+    if scope.status != "ok":
+        attributes[semconv.STATUS] = scope.status
+        if scope.stop_reason is not None:
+            attributes[semconv.STOP_REASON] = str(scope.stop_reason)
+    return attributes
+
+
+def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.LIMIT_LABEL: text(reading.limit.label),
+        semconv.LIMIT_KIND: text(reading.limit.kind),
+        semconv.LIMIT_DENIED: reading.denied,
+        semconv.LIMIT_EVENTS: reading.events,
+    }
+    amounts = (reading.limit.amount, reading.used, reading.held, reading.remaining, reading.ratio)
+    for name, value in zip(_STATE, amounts, strict=True):
+        known = figure(value)
+        if known is not None:
+            attributes[name] = known
+    return attributes
+
+
+def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeValue]:
     """Give limit and used of each budget, of the tighter one where two limits are of one kind."""
     tightest: dict[str, LimitReading] = {}
-    for reading in scope.readings():
+    for reading in readings:
         limit = reading.limit
         if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
             other = tightest.get(limit.kind)

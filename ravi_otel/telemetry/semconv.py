@@ -63,6 +63,12 @@ TENANT_ID: Final = "ravi.tenant.id"
 AGENT_ID: Final = "ravi.agent.id"
 AGENT_DEPTH: Final = "ravi.agent.depth"
 AGENT_PRIORITY: Final = "ravi.agent.priority"
+SCOPE_ID: Final = "ravi.scope.id"
+STATUS: Final = "ravi.status"
+"""How it ended where that is no plain success: error, refused, cancelled, stopped, paused."""
+STOP_REASON: Final = "ravi.stop_reason"
+REQUEST_COUNT: Final = "ravi.request.count"
+"""Requests that a call paid for, where that is not one: retries are requests, and what never left is none."""
 TAG_PREFIX: Final = "ravi.tag."
 """What a run's own tags are put under: `tags={"team": "search"}` is `ravi.tag.team`."""
 
@@ -71,7 +77,10 @@ LIMIT_DECISION: Final = "ravi.limit.decision"
 LIMIT_EVENT: Final = "ravi.limit.event"
 LIMIT_KIND: Final = "ravi.limit.kind"
 LIMIT_SCOPE: Final = "ravi.limit.scope"
+LIMIT_SCOPE_ID: Final = "ravi.limit.scope.id"
 LIMIT_SCOPE_NAME: Final = "ravi.limit.scope.name"
+LIMIT_LABEL: Final = "ravi.limit.label"
+LIMIT_REASON: Final = "ravi.limit.reason"
 LIMIT_GRANTED: Final = "ravi.limit.granted"
 LIMIT_THRESHOLD: Final = "ravi.limit.threshold"
 LIMIT_USED: Final = "ravi.limit.used"
@@ -84,6 +93,10 @@ LIMIT_ENFORCEMENT: Final = "ravi.limit.enforcement"
 USAGE_COST: Final = "ravi.usage.cost_usd"
 USAGE_COST_SOURCE: Final = "ravi.usage.cost.source"
 USAGE_SOURCE: Final = "ravi.usage.source"
+CHARGED_INPUT: Final = "ravi.usage.charged.input_tokens"
+"""What limits were charged for a call whose usage nobody told, here and in the next two."""
+CHARGED_OUTPUT: Final = "ravi.usage.charged.output_tokens"
+CHARGED_COST: Final = "ravi.usage.charged.cost_usd"
 BUDGET_TOKENS_LIMIT: Final = "ravi.budget.tokens.limit"
 BUDGET_TOKENS_USED: Final = "ravi.budget.tokens.used"
 BUDGET_COST_LIMIT: Final = "ravi.budget.cost_usd.limit"
@@ -103,8 +116,9 @@ EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
 NEARING_EVENT: Final = "ravi.limit.nearing"
 EXCEEDED_EVENT: Final = "ravi.limit.exceeded"
 RETRY_EVENT: Final = "ravi.retry"
+STATE_EVENT: Final = "ravi.limit.state"
 
-# Metrics (ravi.retry.count, ravi.limit.used and ravi.limit.threshold are attributes too, under the same name).
+# Metrics (ravi.retry.count, ravi.limit.used, .threshold, .denied and .events are attributes too, under the same name).
 CALL_DURATION: Final = "gen_ai.client.operation.duration"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 - a token of text, not a secret
 FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
@@ -190,7 +204,13 @@ TABLE: Final[tuple[Name, ...]] = (
     *_attributes(_AGENTS, "required", TOOL_NAME),
     *_attributes(_AGENTS, "recommended", TOOL_TYPE, TOOL_CALL_ID),
     *_attributes(_OURS, "conditionally_required", RUN_ID, SESSION_ID, TENANT_ID, AGENT_ID, AGENT_DEPTH, AGENT_PRIORITY),
+    *_attributes(_OURS, "conditionally_required", SCOPE_ID, STATUS, STOP_REASON),
     *_attributes(_OURS, "conditionally_required", LIMIT_DECISION, LIMIT_EVENT, LIMIT_KIND, LIMIT_SCOPE, LIMIT_SCOPE_NAME),
+    *_attributes(_OURS, "conditionally_required", LIMIT_LABEL, LIMIT_REASON, LIMIT_SCOPE_ID, LIMIT_EVENTS),
+    *_attributes(_OURS, "conditionally_required", REQUEST_COUNT, unit="{request}"),
+    *_attributes(_OURS, "conditionally_required", LIMIT_DENIED, unit="{call}"),
+    *_attributes(_OURS, "conditionally_required", CHARGED_INPUT, CHARGED_OUTPUT, unit="{token}"),
+    *_attributes(_OURS, "conditionally_required", CHARGED_COST, unit="USD"),
     *_attributes(_OURS, "recommended", LIMIT_GRANTED, unit="{token}"),
     *_attributes(_OURS, "required", LIMIT_THRESHOLD, LIMIT_USED, LIMIT_HELD, LIMIT_REMAINING, LIMIT_EXCEEDED_BY),
     *_attributes(_OURS, "required", LIMIT_RATIO, LIMIT_PHASE, LIMIT_ENFORCEMENT),
@@ -205,6 +225,7 @@ TABLE: Final[tuple[Name, ...]] = (
     Name(NEARING_EVENT, "event", "", "required", _OURS, "A limit is near."),
     Name(EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),
     Name(RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again."),
+    Name(STATE_EVENT, "event", "", "recommended", _OURS, "Where a limit stood when its run or agent closed."),
     Name(CALL_DURATION, "histogram", "s", "required", _METRICS, "Duration of a model call.", DURATION_BUCKETS),
     Name(TOKEN_USAGE, "histogram", "{token}", "recommended", _METRICS, "Tokens of a model call.", TOKEN_BUCKETS),
     Name(FIRST_CHUNK, "histogram", "s", "recommended", _METRICS, "Time from the request to the first chunk.", DURATION_BUCKETS),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
@@ -39,7 +38,7 @@ class Tools(Listener):
         attributes[semconv.TOOL_TYPE] = "function"
         if record.call_id is not None:
             attributes[semconv.TOOL_CALL_ID] = text(record.call_id)
-        parent = otel_context.get_current()
+        parent = self._pipeline.above.context()
         span = tracer.start_span(f"{semconv.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
@@ -52,7 +51,7 @@ class Tools(Listener):
         context = mark.context if isinstance(mark, Open) else None
         try:
             if isinstance(mark, Open):
-                outcomes.end(mark.span, outcomes.limit_attributes(record), error)
+                outcomes.end(mark.span, outcomes.limit_attributes(record), error, outcomes.sentence(record))
         finally:
             if record.status != "refused":
                 name, failed = self._guard.admit(text(record.name), error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ravi_otel._extras import load
+from ravi_otel.local.store.encoding import Signal
+from ravi_otel.local.store.replaying import parse
 from ravi_otel.testing.loopback import Loopback, Message, Receive, Send, body_of, respond
 
 _COLLECTOR = "opentelemetry.proto.collector"
@@ -88,7 +91,7 @@ class Log:
 
 
 class OtlpReceiver(Loopback):
-    """Be an OTLP/HTTP endpoint (protobuf, plain or gzip) on 127.0.0.1 that keeps what it is sent.
+    """Be an OTLP/HTTP endpoint (protobuf or JSON, plain or gzip) on 127.0.0.1 that keeps what it is sent.
 
     Give `receiver.url` as the OTLP endpoint. `status` other than 200 refuses everything, `hang` never answers;
     `behave()` changes both while it runs. `retry_after_s` goes with a refusal. What is refused or hung is counted in
@@ -202,7 +205,11 @@ class OtlpReceiver(Loopback):
         module, kind, flatten = signal
         message = getattr(load(f"{_COLLECTOR}.{module}"), kind)()
         try:
-            message.ParseFromString(_unpacked(headers, raw))
+            body = _unpacked(headers, raw)
+            if headers.get("content-type") == "application/json":
+                message = parse(json.loads(body), _NAMES[path])
+            else:
+                message.ParseFromString(body)
             found = list(flatten(message))
         except (ValueError, OSError, EOFError, zlib.error, load("google.protobuf.message").DecodeError):
             return 400
@@ -313,6 +320,9 @@ _SIGNALS: Mapping[str, tuple[str, str, Callable[[Any], Iterable[Any]]]] = {
     "/v1/metrics": ("metrics.v1.metrics_service_pb2", "ExportMetricsServiceRequest", _metrics),
     "/v1/logs": ("logs.v1.logs_service_pb2", "ExportLogsServiceRequest", _logs),
 }
+
+
+_NAMES: Mapping[str, Signal] = {"/v1/traces": "traces", "/v1/metrics": "metrics", "/v1/logs": "logs"}
 
 
 def _attributes(pairs: Iterable[Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import click
 import pytest
 from click.testing import CliRunner
 
 import ravi_otel
-from ravi_otel.cli.entry import Commands, commands
+from ravi_otel.cli.entry import COMMANDS, Commands, commands
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, MissingExtraError
 
 
@@ -17,7 +20,23 @@ def test_the_version_is_the_packages():
 def test_help_lists_every_command(option):
     done = CliRunner().invoke(commands, [option])
     assert done.exit_code == 0
-    assert "demo" in done.output
+    assert [line.split()[0] for line in done.output.partition("Commands:")[2].splitlines() if line.strip()] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_the_line_of_help_that_the_list_shows(name):
+    found = commands.get_command(click.Context(commands), name)
+    assert found is not None
+    assert (found.name, found.short_help) == (name, COMMANDS[name])
+    assert CliRunner().invoke(commands, [name, "--help"]).exit_code == 0
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    program = "import sys; sys.argv = ['ravi-otel', '--help']; from ravi_otel.cli import main; "
+    program += "import atexit; atexit.register(lambda: print(*sys.modules)); main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert [name for name in loaded if name.startswith(("ravi_otel.cli.", "rich", "openai", "sqlite3"))] == ["ravi_otel.cli.entry"]
 
 
 def test_an_unknown_command_is_a_sentence_and_exit_code_2():

@@ -286,3 +286,27 @@ def test_a_process_around_runs_is_shown_only_when_it_made_calls(story, shown):
 )
 def test_amounts_are_written_for_people(written, expected):
     assert written == expected
+
+
+def test_calls_and_tools_that_take_turns_are_folded_wherever_they_stand(story, shown):
+    run = story.run()
+    for number in range(100):
+        story.call(run, (10 + number, 5))
+        story.tool(run, "look_up")
+    text = shown()
+    assert len(rows(text)) < 15
+    assert "… 97 more chat m-1" in text
+    assert "… 97 more tool look_up" in text
+    assert row_of(text, "chat m-1").split()[-3] == "109"
+
+
+def test_many_that_are_not_alike_are_ranked_and_the_rest_is_one_line(story, shown):
+    run = story.run()
+    for number in range(60):
+        story.agent(f"agent-{number}", run, spent=Spend(requests=1, input_tokens=number, cost_usd=number / 100))
+        story.call(run, model=f"m-{number}")
+    text = shown()
+    assert len(rows(text)) < 40
+    assert row_of(text, "agent-").split()[2] == "agent-59"
+    assert "more: " in text
+    assert re.search(r"… 91 more: \d+ agents, \d+ calls|… 91 more: \d+ calls, \d+ agents", text)

@@ -315,3 +315,25 @@ def test_the_span_ends_even_when_its_last_attributes_cannot_be_written(telemetry
     with pytest.raises(AttributeError):
         telemetry.call_ended(record)
     assert len(backend.spans()) == 1
+
+
+@pytest.mark.parametrize(("requests", "told"), [(0, 0), (1, None), (3, 3)])
+def test_the_requests_a_call_paid_for_are_told_where_that_is_not_one(backend, telemetry, make, requests, told):
+    record = make.call()
+    telemetry.call_started(record)
+    record.status, record.reply, record.requests = "ok", Reply(), requests
+    telemetry.call_ended(record)
+    assert backend.span().attributes.get("ravi.request.count") == told
+
+
+def test_what_a_failed_call_was_charged_is_told_apart_from_what_it_used(backend, telemetry, make):
+    record = make.call()
+    telemetry.call_started(record)
+    record.status, record.error, record.reply = "error", OSError("secret prompt"), Reply()
+    record.charged, record.charged_nano = Usage(12), 3_000
+    telemetry.call_ended(record)
+    span = backend.span()
+    assert span.attributes["ravi.usage.charged.input_tokens"] == 12
+    assert span.attributes["ravi.usage.charged.cost_usd"] == 0.000003
+    assert "gen_ai.usage.input_tokens" not in span.attributes
+    assert span.status.description is None

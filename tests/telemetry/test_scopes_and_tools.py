@@ -4,6 +4,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind
 
 
@@ -160,3 +161,45 @@ def test_a_failed_tool_has_its_error_on_span_and_metric(telemetry, backend, make
     telemetry.tool_ended(record)
     assert backend.span().attributes["error.type"] == "TimeoutError"
     assert backend.points("gen_ai.execute_tool.duration")[0].attributes["error.type"] == "TimeoutError"
+
+
+def test_a_closing_agent_tells_where_each_of_its_limits_stands(backend, telemetry, make):
+    reading = make.reading("tokens", 100, 40, denied=2)
+    scope = make.scope(limits=[reading, make.reading("tool_calls", 1, 1, detail="search")])
+    telemetry.scope_opened(scope)
+    scope.status = "ok"
+    telemetry.scope_closed(scope)
+    first, second = [event for event in backend.span().events if event.name == "ravi.limit.state"]
+    assert dict(first.attributes) == {
+        "ravi.limit.label": "tokens",
+        "ravi.limit.kind": "tokens",
+        "ravi.limit.threshold": 100,
+        "ravi.limit.used": 40,
+        "ravi.limit.held": 0,
+        "ravi.limit.remaining": 60,
+        "ravi.limit.ratio": 0.4,
+        "ravi.limit.denied": 2,
+        "ravi.limit.events": (),
+    }
+    assert second.attributes["ravi.limit.label"] == "tool.search"
+
+
+def test_a_scope_that_did_not_end_well_says_how(backend, telemetry, make):
+    scope = make.scope()
+    telemetry.scope_opened(scope)
+    scope.status, scope.stop_reason = "stopped", "limit_tokens"
+    telemetry.scope_closed(scope)
+    attributes = backend.span().attributes
+    assert (attributes["ravi.status"], attributes["ravi.stop_reason"]) == ("stopped", "limit_tokens")
+    assert attributes["ravi.scope.id"] == scope.facts.scope_id
+
+
+def test_a_refused_tool_has_our_sentence_as_the_spans_description(backend, telemetry, make):
+    record = make.tool()
+    telemetry.tool_started(record)
+    record.status, record.error, record.limit_reason = "refused", BudgetExhaustedError("Too many. \ud83d" + "x" * 5_000), "exhausted"
+    telemetry.tool_ended(record)
+    span = backend.span()
+    assert span.status.description.startswith("Too many. ?xxx")
+    assert len(span.status.description) == 1_000
+    assert (span.attributes["ravi.status"], span.attributes["ravi.limit.reason"]) == ("refused", "exhausted")

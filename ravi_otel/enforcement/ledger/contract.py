@@ -7,10 +7,11 @@ One verb for one act: `reserve` holds or charges over all accounts of a call at 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Literal, Protocol
 
@@ -57,7 +58,8 @@ def new_op_id() -> str:
 _DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
 _DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
 _LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH})
-_DEFAULT_WARN_AT = 0.8
+DEFAULT_WARN_AT = 0.8
+"""The share of a limit at which it is told to be near, where the limit states none."""
 
 
 def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature:
@@ -77,6 +79,7 @@ class Account:
     """
 
     __slots__ = (
+        "_key",
         "denied",
         "drainable",
         "draining",
@@ -91,6 +94,7 @@ class Account:
         "near",
         "observe",
         "origin",
+        "row",
         "used",
         "value",
         "warn_value",
@@ -112,7 +116,7 @@ class Account:
         self.kind = f"tool.{limit.detail}" if limit.detail is not None else limit.kind
         self.nature = nature_of(limit, admission)
         self.value = limit.value
-        warn_at = _DEFAULT_WARN_AT if limit.warn_at is None else limit.warn_at
+        warn_at = DEFAULT_WARN_AT if limit.warn_at is None else limit.warn_at
         self.warn_value = -int(-limit.value * warn_at // 1)
         self.observe = observe or limit.on_exceed is Outcome.OBSERVE
         self.drainable = (
@@ -126,6 +130,18 @@ class Account:
         self.draining = False
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
+        self.row: object = None
+        self._key: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Name the counter in the same words in every process: its scope, and the limit without its value.
+
+        Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`.
+        """
+        if self._key is None:
+            self._key = _name_counter(self.facts, self.limit)
+        return self._key
 
     @property
     def remaining(self) -> int:
@@ -133,7 +149,13 @@ class Account:
         return self.value - self.used - self.held
 
 
-@dataclass(frozen=True, slots=True)
+def _name_counter(facts: ScopeFacts, limit: Limit) -> str:
+    own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
+    place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
+    return json.dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))
+
+
+@dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost
 class Line:
     """Ask one account for `want`, and for no less than `minimum` (both inner integers)."""
 
@@ -174,7 +196,7 @@ class Crossing:
     held: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """Admit an operation. `granted` is the tightest hold of tokens, None without one; `observed` would have refused it."""
 
@@ -196,7 +218,7 @@ class Denied:
     crossings: Sequence[Crossing] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settled:
     """Tell what settling brought: `overage` is what passed the grants, by kind."""
 
@@ -224,6 +246,10 @@ class Ledger(Protocol):
 
     def retune(self, account: Account, value: int) -> Flow[None]:
         """Set another limit on a living account; a higher one ends draining and arms its events again."""
+        ...
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
         ...
 
     def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:

@@ -16,15 +16,29 @@ _MEDIA_TOKENS = 1_000
 """What an inline image or recording is taken for: its bytes are no text."""
 _MEDIA_KEYS = frozenset({"data", "file_data", "b64_json"})
 
+_FEW = 32
+_MOST_CLASSES = 256
+_objects: set[type] = set()
+"""Classes known to be no mappings: asking an abstract class costs as much as all the rest of reading a field."""
+
 
 def get(value: Any, name: str) -> Any:
     """Read a field of a model or a mapping; None when it is not there or cannot be read."""
-    if isinstance(value, Mapping):
-        return cast("Mapping[str, Any]", value).get(name)
+    kind: type = type(value)
+    if kind not in _objects and _is_mapping(value, kind):
+        return value.get(name)
     try:
         return getattr(value, name, None)
     except Exception:  # noqa: BLE001 - a property of somebody's object may raise anything
         return None
+
+
+def _is_mapping(value: Any, kind: type) -> bool:
+    if kind is dict or isinstance(value, Mapping):
+        return True
+    if len(_objects) < _MOST_CLASSES and value.__class__ is kind:  # a proxy takes the class of what it stands for
+        _objects.add(kind)
+    return False
 
 
 def text(value: Any, name: str) -> str | None:
@@ -41,6 +55,8 @@ def items(value: Any, name: str) -> Sequence[Any]:
 
 def count(value: Any) -> int | None:
     """Take a non-negative whole number up to 2^53; None for NaN, text, booleans and every other claim."""
+    if type(value) is int:  # what it nearly always is
+        return value if 0 <= value <= MOST else None
     if isinstance(value, bool):
         return None
     if isinstance(value, float) and value.is_integer():
@@ -48,9 +64,9 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= MOST else None
 
 
-def part(value: Any, container: str, name: str) -> int:
-    """Read a detail count, such as cached tokens; 0 when it is not told."""
-    return count(get(get(value, container), name)) or 0
+def _part(details: Any, name: str, most: int) -> int:
+    """Read a detail count, such as cached tokens, no larger than its total; 0 when it is not told."""
+    return 0 if details is None else min(count(get(details, name)) or 0, most)
 
 
 def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
@@ -59,13 +75,14 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
     made = 0 if outputs is None else count(get(usage, outputs))
     if given is None or made is None:
         return None
+    of_input, of_output = get(usage, input_details), get(usage, output_details)
     return Usage(
         input_tokens=given,
         output_tokens=made,
-        cached_input_tokens=min(part(usage, input_details, "cached_tokens"), given),
-        reasoning_tokens=min(part(usage, output_details, "reasoning_tokens"), made),
-        audio_input_tokens=min(part(usage, input_details, "audio_tokens"), given),
-        audio_output_tokens=min(part(usage, output_details, "audio_tokens"), made),
+        cached_input_tokens=_part(of_input, "cached_tokens", given),
+        reasoning_tokens=_part(of_output, "reasoning_tokens", made),
+        audio_input_tokens=_part(of_input, "audio_tokens", given),
+        audio_output_tokens=_part(of_output, "audio_tokens", made),
     )
 
 
@@ -84,6 +101,10 @@ def tokens_in_text(value: str) -> int:
     return tokens_of_weight(weight_of(value))
 
 
+def _tokens_in_node(value: str) -> int:
+    return _MEDIA_TOKENS if value.startswith("data:") else tokens_in_text(value)
+
+
 def tokens_in(value: Any) -> int:
     """Estimate tokens of a JSON value: its texts and its keys; media inline count as a fixed amount each.
 
@@ -94,8 +115,20 @@ def tokens_in(value: Any) -> int:
     while stack and seen < _MOST_NODES:
         node = stack.pop()
         seen += 1
-        if isinstance(node, str):
-            total += _MEDIA_TOKENS if node.startswith("data:") else tokens_in_text(node)
+        if type(node) is dict and len(node) <= _FEW:
+            # A message, nearly always: its texts are weighed where they stand.
+            for key, inner in node.items():
+                if type(inner) is not str:
+                    total += 1
+                    stack.append(inner)
+                elif key in _MEDIA_KEYS:
+                    total += _MEDIA_TOKENS
+                else:
+                    seen += 1
+                    plain = inner.isascii() and not inner.startswith("data:")
+                    total += 1 + ((len(inner) * 3 + 11) // 12 if plain else _tokens_in_node(inner))
+        elif isinstance(node, str):
+            total += _tokens_in_node(node)
         elif isinstance(node, Mapping):
             for key, inner in cast("dict[Any, Any]", node).items():
                 if key in _MEDIA_KEYS and isinstance(inner, str):
@@ -112,6 +145,8 @@ def tokens_in(value: Any) -> int:
 
 def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
     """Give the JSON object a request will carry, as the client merges it; empty when it is no object."""
+    if type(json_data) is dict and extra is None:
+        return json_data  # nothing to merge, and nobody writes to it
     given = content if json_data is None else json_data
     if isinstance(given, (bytes, bytearray, str)):
         try:

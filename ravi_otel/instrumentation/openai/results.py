@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any, Final
 
 from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
 from ravi_otel.instrumentation.openai.fields import get
@@ -12,13 +12,22 @@ from ravi_otel.policy.usage import Reply
 from ravi_otel.runtime.live import LiveCall
 
 
+_MOST_KEPT: Final = 256
+_complete: set[type] = set()
+"""Classes seen to be neither a stream nor a raw response: a model's class is slow to say that it lacks something."""
+
+
 def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
     """Follow a result that is still open; False when it is complete."""
-    kind = cast("object", type(result))
+    kind: type = type(result)
+    if kind in _complete:
+        return False
     if hasattr(kind, "__stream__"):
         Following(live, endpoint).stream(result)
         return True
     if not _is_raw(result):
+        if len(_complete) < _MOST_KEPT:
+            _complete.add(kind)
         return False
     if get(result, "_is_sse_stream") or get(result, "_stream"):
         Following(live, endpoint).parsing(result)
@@ -41,5 +50,5 @@ def read(result: Any, endpoint: Endpoint) -> Reply:
 
 def _is_raw(result: Any) -> bool:
     # The class tells, never the object: a provider may answer a model with any field names it likes.
-    kind = cast("object", type(result))
-    return hasattr(kind, "parse") and hasattr(kind, "http_request")
+    kind: Any = type(result)
+    return kind not in _complete and hasattr(kind, "parse") and hasattr(kind, "http_request")

@@ -190,8 +190,9 @@ def _prepare(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kw
         path, method = str(options.url), str(options.method).upper()
         body = body_of(options.json_data, options.extra_json, get(options, "content"))
         stream = bool(kwargs.get("stream"))
-        endpoint = endpoint_for(method, path, client.base_url.path)
-        call = endpoint.call(Request(method, path, body, host_of(client), stream))
+        host = host_of(client)
+        endpoint = endpoint_for(method, path, host.base)
+        call = endpoint.call(Request(method, path, body, host, stream))
         wire = HttpWire(wrapped, args, kwargs, call, endpoint)
         if callable(options.post_parser):
             wire.observe_parser(options)

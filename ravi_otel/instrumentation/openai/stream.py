@@ -113,11 +113,15 @@ class Following:
         return found
 
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
-        take = self._first
+        add, began = self._collector.add, False
         try:
             for item in source:
-                take(item)
-                take = self._take
+                if not began:
+                    began = self._begin()
+                try:
+                    add(item)
+                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+                    swallow("stream", error)
                 yield item
         except GeneratorExit:
             self.dropped()
@@ -128,11 +132,15 @@ class Following:
         self.finished()
 
     async def _follow_async(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        take = self._first
+        add, began = self._collector.add, False
         try:
             async for item in source:
-                take(item)
-                take = self._take
+                if not began:
+                    began = self._begin()
+                try:
+                    add(item)
+                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+                    swallow("stream", error)
                 yield item
         except GeneratorExit:
             self.dropped()
@@ -142,18 +150,12 @@ class Following:
             raise
         self.finished()
 
-    def _first(self, item: Any) -> None:
+    def _begin(self) -> bool:
         try:
             self._live.chunk()
         except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
             swallow("stream", error)
-        self._take(item)
-
-    def _take(self, item: Any) -> None:
-        try:
-            self._collector.add(item)
-        except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
-            swallow("stream", error)
+        return True
 
     # -- ending ---------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,32 @@ import pytest
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.contract import Account, Grant, Line, Reservation
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
-LEDGERS = {"memory": MemoryLedger}
+
+class Shelf:
+    """Make ledgers of one kind, files and all, and put them away at the end."""
+
+    def __init__(self, kind, directory):
+        self.kind = kind
+        self.directory = directory
+        self.made = []
+
+    def __call__(self, **options):
+        if self.kind == "memory":
+            return MemoryLedger()
+        ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
+        self.made.append(ledger)
+        return ledger
+
+    def close(self):
+        for ledger in self.made:
+            ledger.close()
+
+
+LEDGERS = ("memory", "sqlite")
 
 
 class Desk:
@@ -69,14 +91,16 @@ def _bugs_raise(monkeypatch):
     monkeypatch.setenv("RAVI_RAISE_BUGS", "1")
 
 
-@pytest.fixture(params=list(LEDGERS))
-def ledger(request):
-    return LEDGERS[request.param]()
+@pytest.fixture(params=LEDGERS)
+def new_ledger(request, tmp_path):
+    shelf = Shelf(request.param, tmp_path)
+    yield shelf
+    shelf.close()
 
 
-@pytest.fixture(params=list(LEDGERS))
-def new_ledger(request):
-    return LEDGERS[request.param]
+@pytest.fixture
+def ledger(new_ledger):
+    return new_ledger()
 
 
 @pytest.fixture

@@ -139,8 +139,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 room = model.limit - model.used - model.held
                 grants[number] = ask if model.observe else max(0, min(ask, room))
                 model.held += grants[number]
-                if model.observe and room < least:
-                    model.look(denied=model.used + least > model.limit)
+                model.look(denied=model.observe and model.used + least > model.limit)
         return grants
 
     @rule(op=consumes(ops), tokens=st.none() | st.integers(-5, 50), cost=st.none() | st.integers(0, 50))

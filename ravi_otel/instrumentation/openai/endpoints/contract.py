@@ -10,7 +10,7 @@ from ravi_otel.instrumentation.openai.hosts import Host
 from ravi_otel.policy.usage import Call, Reply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """Carry what the seam saw: method, path without the base URL, and the JSON object to be sent."""
 

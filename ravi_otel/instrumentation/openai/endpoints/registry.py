@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
@@ -12,6 +13,7 @@ from ravi_otel.instrumentation.openai.endpoints.other import Other
 from ravi_otel.instrumentation.openai.endpoints.paths import segments
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 
+_MOST_KEPT: Final = 512
 _OTHER: Final = Other()
 _ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {
     ("chat", "completions"): Chat(),
@@ -21,6 +23,7 @@ _ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {
 }
 
 
+@lru_cache(maxsize=_MOST_KEPT)
 def endpoint_for(method: str, path: str, base: str = "") -> Endpoint:
     """Give the reader of `path` below the base URL's path, by how it ends; only POST creates something."""
     if method != "POST":

@@ -98,7 +98,7 @@ class ResponsesCollector:
         delta = get(event, "delta")
         if isinstance(delta, str):
             self._chunks += bool(delta)
-            self._weight += weight_of(delta)
+            self._weight += len(delta) * 3 if delta.isascii() else weight_of(delta)
             return
         response = get(event, "response")
         if response is not None:

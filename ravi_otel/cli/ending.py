@@ -1,0 +1,70 @@
+"""Say on standard error what a launched program did: its tree, its budgets, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Final
+
+from ravi_otel.launch.launcher import Result
+from ravi_otel.local import as_json as tree_as_json
+from ravi_otel.local import console, render
+from ravi_otel.local.store.reading import read_run
+from ravi_otel.local.wording import clean, count
+
+_MOST: Final = 600
+
+
+def report(result: Result, *, as_json: bool = False) -> None:
+    """Write the report; one of a program that never called a model is a line."""
+    record = read_run(result.run)
+    if as_json:
+        sys.stderr.write(json.dumps({**_facts(result), **json.loads(tree_as_json(record))}) + "\n")
+        return
+    out = console(sys.stderr)
+    out.print()
+    out.print(headline(result), style="bold", soft_wrap=True)
+    if record.roots and (len(record) > 1 or result.run.manifest.budgets):
+        render(record, out)
+    for sentence in result.said:
+        out.print(clean(sentence, _MOST), style="red", soft_wrap=True)
+
+
+def headline(result: Result) -> str:
+    """Name the run, and say how it ended and how to see it again."""
+    manifest, ended = result.run.manifest, result.ended
+    parts = [f"ravi-otel: {clean(manifest.name, 60)}", _ending(result)]
+    if ended.refusals:
+        parts.append(f"{count(ended.refusals)} refused")
+    parts.append(f"ravi-otel show {result.run.run_id}")
+    return " · ".join(parts)
+
+
+def _ending(result: Result) -> str:
+    if result.ended.status < 0:
+        return (
+            f"ended by signal {-result.ended.status}, exit status {result.status}"
+            if result.status >= 0
+            else f"ended by signal {-result.status}"
+        )
+    if result.status != result.ended.status:
+        return f"exit status {result.status} (its own was {result.ended.status})"
+    return f"exit status {result.status}"
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    manifest = result.run.manifest
+    return {
+        "run_id": manifest.run_id,
+        "name": manifest.name,
+        "argv": list(manifest.argv),
+        "outcome": result.outcome,
+        "exit_status": result.status,
+        "program_status": result.ended.status,
+        "started": manifest.started,
+        "ended": manifest.ended,
+        "refusals": result.ended.refusals,
+        "processes": len(result.ended.working),
+        "directory": str(result.run.path),
+        "said": list(result.said),
+    }

@@ -1,0 +1,107 @@
+"""Run a program under observation and a hard budget, without a line changed in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from ravi_otel._extras import load
+from ravi_otel.launch.launcher import Launch, Result
+from ravi_otel.launch.target import NotFoundError
+from ravi_otel.local.store import Store
+from ravi_otel.local.wording import clean
+from ravi_otel.policy import checks
+from ravi_otel.runtime.config import check_for_run, effective, read_tags
+
+
+@click.command(
+    short_help="Run a program under observation and a hard budget.",
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)
+@click.option(
+    "--limit", "limits", multiple=True, metavar="KIND=VALUE", help="A limit, such as cost=0.50usd, tokens=20k, requests=10, time=90s."
+)
+@click.option("--policy", type=click.Path(path_type=Path), help="A policy file, TOML or YAML; flags and RAVI_LIMIT_... go before it.")
+@click.option("--name", help="What to call the run; otherwise the program's name.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Put on every span of the run and on the cost metric.")
+@click.option("--observe", is_flag=True, help="Refuse nothing, only tell what the limits would have refused.")
+@click.option(
+    "--after-limit",
+    type=click.Choice(["terminate", "refuse"]),
+    default="terminate",
+    show_default=True,
+    help="What becomes of a program that swallows refusals: slowed down and ended, or only refused.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No report at the end.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def run(  # noqa: PLR0913 - one parameter an option
+    *,
+    limits: tuple[str, ...],
+    policy: Path | None,
+    name: str | None,
+    tags: tuple[str, ...],
+    observe: bool,
+    after_limit: str,
+    quiet: bool,
+    as_json: bool,
+    command: tuple[str, ...],
+) -> None:
+    r"""Run COMMAND, observe every call it makes with the `openai` package, and hold it to limits.
+
+    \b
+      ravi-otel run --limit tokens=20000 --limit cost=0.50usd --limit time=90s -- python my_agent.py
+
+    The report goes to standard error. Exit status: the program's own; 2 when something must be written otherwise and
+    nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force.
+    """
+    made = effective(flags=limits, file=policy)
+    made = replace(
+        made,
+        name=made.name if name is None else checks.name("--name", name),
+        tags={**made.tags, **read_tags(tags)},
+        observe=observe or made.observe,
+    )
+    check_for_run(made)
+    try:
+        launch = Launch(command, made, terminate=after_limit == "terminate")
+        result = launch.run(Store.open())
+    except NotFoundError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.status)
+    _report(result, quiet=quiet, as_json=as_json)
+    _leave(result.status)
+
+
+def _report(result: Result, *, quiet: bool, as_json: bool) -> None:
+    if quiet:
+        if result.outcome == "unattached":
+            _say(result.said)
+        return
+    try:
+        # What draws takes its time to import, and the program is waiting to be started before it.
+        load("ravi_otel.cli.ending").report(result, as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - the program's exit status is kept whatever we get wrong after it
+        _say((*result.said, f"the report could not be written: {error!r}"))
+
+
+def _say(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        click.echo(f"ravi-otel: {clean(sentence, 500)}", err=True)
+
+
+def _leave(status: int) -> None:
+    """Exit as the program did: of the same signal, if one ended it."""
+    if status >= 0:
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if -status not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)

@@ -1,0 +1,155 @@
+"""List the stored runs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ravi_otel.cli.stored import asked, found, store_option, unread
+from ravi_otel.local import console, outline
+from ravi_otel.local.store import Store
+from ravi_otel.local.store.index import past_runs, sums_of
+from ravi_otel.local.store.pruning import is_running
+from ravi_otel.local.store.sums import Sums
+from ravi_otel.local.wording import clean, count, money, plain
+from ravi_otel.policy.limits import NANO
+
+_STYLES = {"ok": "", "running": "cyan", "limited": "red", "failed": "magenta", "signal": "magenta", "unattached": "yellow"}
+_WIDE = 100
+_FIGURES = ("requests", "tokens", "cost", "seconds")
+_HEADS = ("run", "when", "name", "outcome", *_FIGURES)
+_NONE = "The store holds no run. Run a program with `ravi-otel run -- ...`."
+
+
+@click.command(short_help="List the stored runs, newest first.")
+@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, newest first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@store_option
+def runs(*, number: int, as_json: bool, place: Path | None) -> None:
+    """List the stored runs, newest first: when, what came of it, requests, tokens, cost, duration.
+
+    A lost run says that it runs, and its launcher is gone: nobody saw it end.
+    Where a part of a sum is not known, it is a lower bound and marked with ≥; ? is not known at all. `ravi-otel show ID` shows one.
+    """
+    store = found(place)
+    rows = asked(store, past_runs(most=number))
+    lost = _lost(store, rows)
+    unread(rows)
+    if as_json:
+        click.echo(json.dumps([_fields(row, lost) for row in rows], indent=2, allow_nan=False))
+    elif not rows:
+        click.echo(_NONE)
+    else:
+        cells = [_cells(row, lost) for row in rows]
+        _print(cells, [_STYLES.get(row["outcome"], "") for row in rows], console())
+
+
+def _lost(store: Store, rows: list[sqlite3.Row]) -> frozenset[str]:
+    """Find the runs that say they run and do not: nobody saw them end."""
+    running = {row["run_id"] for row in rows if row["outcome"] == "running"}
+    if not running:
+        return frozenset()
+    return frozenset(run.run_id for run in store.runs() if run.run_id in running and not is_running(run))
+
+
+def _print(rows: list[tuple[str, ...]], styles: list[str], out: Console) -> None:
+    """Print the table; with little room, without the year, and with the end of an id only, which `show` takes as well."""
+    ascii_only = out.options.ascii_only
+    if out.width < _WIDE:
+        short = [row[0].rpartition("-")[2] for row in rows]
+        rows = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, rows, strict=True)]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for head in _HEADS:
+        table.add_column(head, justify="right" if head in _FIGURES else "left", no_wrap=True, overflow="ellipsis")
+    for cells, style in zip(rows, styles, strict=True):
+        table.add_row(*(Text(plain(cell) if ascii_only else cell, style) for cell in cells))
+    out.print(table)
+    explain([cell for cells in rows for cell in cells[-len(_FIGURES) :]], out)
+
+
+def explain(figures: list[str], out: Console) -> None:
+    """Print what the marks in these figures mean, if there are any."""
+    legend = outline.explained("".join(figures))
+    if legend:
+        out.print(plain(legend) if out.options.ascii_only else legend, style="dim", soft_wrap=True)
+
+
+def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
+    sums = sums_of(row)
+    seconds = row["duration_s"]
+    return (
+        clean(row["run_id"], 60),
+        _when(row["started"]),
+        clean(row["name"], 40),
+        _outcome(row, lost),
+        count(sums.requests),
+        tokens(sums),
+        cost(sums),
+        "?" if seconds is None else f"{seconds:,.1f}",
+    )
+
+
+def _outcome(row: sqlite3.Row, lost: frozenset[str]) -> str:
+    if row["run_id"] in lost:
+        return "lost"
+    status, outcome = row["status"], clean(row["outcome"], 12)
+    return outcome if outcome not in ("failed", "signal") or status is None else f"{outcome} {abs(status)}"
+
+
+def _when(started: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
+    except (OverflowError, ValueError, OSError):
+        return "?"
+
+
+def tokens(sums: Sums) -> str:
+    """Write input and output together; ≥ where a call told nothing."""
+    return _at_least(count(sums.input_tokens + sums.output_tokens, estimated=sums.estimated_calls > 0), partly=sums.unknown_usage > 0)
+
+
+def cost(sums: Sums) -> str:
+    """Write the cost; ≥ where a call has none that is known, ? where no call has."""
+    rough = sums.estimated_calls + sums.assumed_calls > 0
+    if sums.unknown_cost and not sums.cost_nano:
+        return "?"
+    return _at_least(money(sums.cost_nano, estimated=rough and sums.cost_nano > 0), partly=sums.unknown_cost > 0)
+
+
+def _at_least(shown: str, *, partly: bool) -> str:
+    if not partly or shown == "?":
+        return shown
+    return "?" if shown.strip("~") == "0" else f"≥{shown}"
+
+
+def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
+    sums = sums_of(row)
+    spend = sums.spend(0)
+    return {
+        "run_id": row["run_id"],
+        "started": row["started"],
+        "name": row["name"],
+        "outcome": "lost" if row["run_id"] in lost else row["outcome"],
+        "status": row["status"],
+        "duration_s": row["duration_s"],
+        "requests": sums.requests,
+        "turns": sums.turns,
+        "refused": sums.refused,
+        "errors": sums.errors,
+        "input_tokens": sums.input_tokens,
+        "output_tokens": sums.output_tokens,
+        "calls_without_usage": sums.unknown_usage,
+        "cost_usd": None if spend.cost_usd is None else sums.cost_nano / NANO,
+        "calls_without_price": sums.unknown_cost,
+        "calls_estimated": sums.estimated_calls,
+        "calls_at_assumed_prices": sums.assumed_calls,
+    }

@@ -1,0 +1,153 @@
+"""Write a policy file from what past runs used."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from ravi_otel.cli.stored import asked, found, moment, since_option, store_option, unread
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.local.store.index import both, past_agents, past_runs, sums_of
+from ravi_otel.local.wording import amount, clean
+from ravi_otel.policy.grammar import format_limit, parse_limit
+from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind, public_amount
+
+LEAST: Final = 5
+"""How many times something must have been seen before a limit is suggested for it."""
+
+_RUN_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.REQUESTS, Kind.TIME)
+_AGENT_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS, Kind.TIME)
+_NO_RUN: Final = "There is no finished run to learn from. Run the program with `ravi-otel run -- ...` first, or widen --since."
+_CUT: Final = frozenset({"stopped", "paused", "limited"})
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Be one run or one agent's turn: what it used in inner units, None where that is not known; `cut` when a limit ended it."""
+
+    used: dict[str, int | None]
+    cut: bool
+
+
+@click.command(short_help="Write a policy file from what past runs used.")
+@since_option
+@click.option("--agent", metavar="NAME", help="Limits of this agent only.")
+@click.option("--name", metavar="NAME", help="Runs of this name only.")
+@click.option("--headroom", type=click.IntRange(0, 1_000), default=25, show_default=True, metavar="PERCENT", help="Added to the p95.")
+@store_option
+def suggest(*, since: float | None, agent: str | None, name: str | None, headroom: int, place: Path | None) -> None:
+    """Print a policy file (TOML) with limits from what past runs used: the p95 of each, plus head-room, rounded up.
+
+    Each line says p50, p95, max, and of how many. Redirect it into a file, check it with `ravi-otel limits --policy FILE`,
+    and use it with `ravi-otel run --policy FILE`.
+    """
+    begun = moment(since)
+    all_runs, all_agents = asked(found(place), both(past_runs(begun), past_agents(begun)))
+    unread(all_runs)
+    runs = [row for row in all_runs if row["outcome"] != "running" and (name is None or row["name"] == name)]
+    if not runs:
+        raise ConfigurationError(
+            "There is no finished run to learn from. Run the program with `ravi-otel run -- ...` first, or widen --since."
+        )
+    wanted = {row["run_id"] for row in runs}
+    agents = [row for row in all_agents if row["run_id"] in wanted and agent in (None, row["agent"])]
+    if agent is not None and not agents:
+        raise ConfigurationError(f"--agent {clean(agent, 60)} names no agent of these runs. Leave it out to see all.")
+    lines = _policy(runs if agent is None else [], agents, headroom, _heading(runs, headroom))
+    click.echo("\n".join(lines).encode())
+
+
+def _heading(runs: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
+    days = [time.strftime("%Y-%m-%d", time.gmtime(min(max(row["started"] or 0, 0), 2**33))) for row in (runs[-1], runs[0])]
+    number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
+    yield f"# Suggested by ravi-otel from {number}, {days[0]} to {days[1]} (UTC)."
+    yield f"# A limit is the p95 of what was used plus {headroom} % head-room, rounded up to two figures; n is of how many."
+
+
+def _policy(runs: Sequence[sqlite3.Row], agents: Sequence[sqlite3.Row], headroom: int, heading: Iterable[str]) -> Iterator[str]:
+    yield from heading
+    yield "limits = ["
+    if runs:
+        seen = [_seen(row, _RUN_KINDS, row["outcome"]) for row in runs if row["requests"]]
+        yield from _section("the whole run", seen, _RUN_KINDS, None, headroom)
+    by_name: dict[str | None, list[Seen]] = {}
+    for row in agents:
+        if row["status"] != "open":
+            by_name.setdefault(row["agent"], []).append(_seen(row, _AGENT_KINDS, row["status"]))
+    for name, seen in sorted(by_name.items(), key=lambda pair: (-len(pair[1]), pair[0] or "")):
+        if name is not None:
+            yield from _section(f"agent {clean(name, 60)}, each time it works", seen, _AGENT_KINDS, name, headroom)
+    yield "]"
+
+
+def _seen(row: sqlite3.Row, kinds: Iterable[Kind], ending: str) -> Seen:
+    sums = sums_of(row)
+    seconds = row["duration_s"]
+    used: dict[str, int | None] = {
+        Kind.TOKENS: None if sums.unknown_usage else sums.input_tokens + sums.output_tokens,
+        Kind.COST: None if sums.unknown_cost else sums.cost_nano,
+        Kind.REQUESTS: sums.requests,
+        Kind.TURNS: sums.turns,
+        Kind.TIME: None if seconds is None else round(seconds * NANO),
+    }
+    return Seen({kind: used[kind] for kind in kinds}, ending in _CUT)
+
+
+def _section(title: str, seen: list[Seen], kinds: Iterable[Kind], name: str | None, headroom: int) -> Iterator[str]:
+    cut = sum(each.cut for each in seen)
+    yield f"  # {title}"
+    if cut:
+        yield f"  # {cut:,} of {len(seen):,} ended at a limit, so that they may need more than is seen here"
+    for kind in kinds:
+        yield f"  {_line(kind, [each.used[kind] for each in seen], name, headroom)}"
+
+
+def _line(kind: Kind, used: list[int | None], name: str | None, headroom: int) -> str:
+    known = sorted(value for value in used if value is not None)
+    unknown = len(used) - len(known)
+    left = f", {unknown:,} more not fully known" if unknown else ""
+    if len(known) < LEAST:
+        return f"# {kind}: too little data, n={len(known)}{left}; {LEAST} are needed"
+    p50, p95, most = (known[max(0, math.ceil(share * len(known)) - 1)] for share in (0.5, 0.95, 1.0))
+    figures = f"p50 {_shown(kind, p50)}, p95 {_shown(kind, p95)}, max {_shown(kind, most)}, n={len(known)}{left}"
+    value = rounded_up(p95 * (100 + headroom), 100)
+    written = _written(kind, value, name)
+    if not value or written is None:
+        return f"# {kind}: {'nothing was used' if not value else 'the name cannot be written as a limit'}; {figures}"
+    past = sum(each > value for each in known)
+    over = f"; {past:,} went past this" if past else ""
+    return f"{_quoted(written)},  # {figures}{over}"
+
+
+def rounded_up(value: int, parts: int = 1) -> int:
+    """Round `value / parts` up to two figures, in whole numbers."""
+    whole = -(-value // parts)
+    step: int = 10 ** max(0, len(str(whole)) - 2)
+    return -(-whole // step) * step
+
+
+def _shown(kind: Kind, value: int) -> str:
+    return amount(kind, public_amount(kind, value))
+
+
+def _written(kind: Kind, value: int, name: str | None) -> str | None:
+    """Spell the limit; None for a name that no limit can have."""
+    scope = None if name is None else ScopeKind.AGENT
+    try:
+        text = format_limit(Limit(kind=kind, value=value, scope=scope, scope_name=name))
+        return text if parse_limit(text).value == value else None
+    except RaviError:
+        return None
+
+
+def _quoted(text: str) -> str:
+    """Write a TOML basic string."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

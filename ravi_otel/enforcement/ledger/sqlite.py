@@ -1,0 +1,397 @@
+"""Share accounts among the processes of one machine, through one SQLite file.
+
+Each step is one short transaction: read the rows it concerns into the accounts, judge as the memory ledger does, write
+back. Accounts that are not shared are counted in memory, in the same step, so that a refusal leaves all of them alone.
+
+A process that dies holding something is silent; when its lease runs out, whoever comes next settles that at its grant.
+Should it have been asleep only, the real amount corrects that later, once. In line, everybody has a ticket in the file:
+each process answers its own when it is their turn, and looks every few milliseconds while the turn may come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar, cast
+
+from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel.enforcement.clock import Clock, SystemClock
+from ravi_otel.enforcement.ledger import judging
+from ravi_otel.enforcement.ledger.contract import Account, Crossing, Denied, Grant, Line, Reservation, Settled
+from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.sqlite_failures import unkept
+from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
+from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
+from ravi_otel.enforcement.ledger.sqlite_owed import Owed
+from ravi_otel.enforcement.ledger.sqlite_page import LOCAL, LOOK, Page, Stander, shown
+from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError
+from ravi_otel.errors import BudgetExhaustedError
+
+T = TypeVar("T")
+
+_NOTHING: Final = Settled()
+_LOOK_EVERY_S: Final = 0.005
+_TRY_AGAIN_S: Final = 0.1
+
+
+class SqliteLedger:
+    """Count for all processes that open the same file.
+
+    `shares` says which accounts are everybody's; the others stay in this process. `lease_s` is how long a silent
+    process keeps what it holds. `create` False refuses to make a file that is not there: give it where another process
+    made the ledger. `busy_s` bounds the wait for others' transactions. `failed` hears of every step that the file could
+    not take. A step that cannot be written refuses (BudgetExhaustedError, `reason` "store_failed" or "store_lost"); the
+    end of an operation is kept, and written with the next step.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shares: Callable[[Account], bool] = lambda _: True,
+        lease_s: float = 30.0,
+        clock: Clock | None = None,
+        create: bool = True,
+        busy_s: float = 1.0,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path: Final = Path(path).absolute()
+        self._shares = shares
+        self._clock = SystemClock() if clock is None else clock
+        self._failed = failed
+        self.store: Final = Store(self.path, create=create, busy_s=busy_s)
+        self._leases = Leases(lease_s)
+        self._lease_s = lease_s
+        self._renew()
+        follow(self)
+
+    def _renew(self) -> None:
+        self.gate = Gate()
+        self._operations: dict[str, Operation] = {}
+        self._waiters: dict[Stander, None] = {}
+        self._dropped: deque[Stander] = deque()
+        self._owed = Owed()
+        self._version = -1
+        self._pulse = Pulse(self._beat)
+        self._leases = Leases(self._lease_s)
+
+    def __len__(self) -> int:
+        """Count the operations of this process that still hold something."""
+        return len(self._operations)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connection, nothing of the parent's in flight; the file is the same."""
+        self.store.disown()
+        self._renew()
+
+    def close(self) -> None:
+        """Let the file go; what this process still holds is settled at its grant, until it says otherwise."""
+        try:
+            if self._leases.process or self._owed:
+                self._step(lambda page: self._leases.sign_off(page.store))
+            self._locally(self.store.close)
+        except StoreError:
+            self._failed()
+
+    def prepare(self) -> None:
+        """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
+        try:
+            self._step(lambda _: None)
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+
+    def reap(self, *, everybody: bool = False) -> int:
+        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Tell how many."""
+        try:
+            return self._step(lambda page: self._leases.reap(page.store, self._clock.monotonic_ns(), everybody=everybody), reap=False)
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+
+    def read(self, account: Account) -> bool:
+        """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
+        try:
+            return self._locally(lambda: self._look(account))
+        except StoreError as error:
+            raise self._refusal(error, account) from None
+
+    def _look(self, account: Account) -> bool:
+        found = self.store.look(LOOK, (account.key,))
+        if found:
+            shown(account, found[0])
+        return bool(found)
+
+    # -- the contract ---------------------------------------------------------------------------------------------
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.reserve`."""
+        answer = self._take(request)
+        if request.patience_s <= 0 or not judging.contended(answer):
+            return cast("Flow[Grant | Denied]", Done(answer))
+        return self._wait(request)
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """See `Ledger.settle`."""
+
+        def act(operation: Operation) -> Settled:
+            return judging.settle(operation, actual or {}, guessed=guessed)
+
+        return cast("Flow[Settled]", Done(self._end(op_id, act)))
+
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+        self._end(op_id, judging.release)
+        return cast("Flow[None]", Done(None))
+
+    def retune(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.retune`."""
+
+        def act(page: Page) -> None:
+            judging.retune(page.at_hand(account), value)
+            page.serve()
+
+        try:
+            self._step(act) if self._shared(account) or self._waiters else self._locally(lambda: judging.retune(account, value))
+        except StoreError as error:
+            raise self._refusal(error, account) from None
+        return cast("Flow[None]", Done(None))
+
+    def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
+        """See `Ledger.clocked`."""
+        try:
+            if self._shared(account):
+                crossings = self._step(lambda page: judging.clock(page.at_hand(account), elapsed))
+            else:
+                crossings = self._locally(lambda: judging.clock(account, elapsed))
+        except StoreError:
+            self._failed()
+            crossings = judging.clock(account, elapsed)  # time passes without the file
+        return cast("Flow[Sequence[Crossing]]", Done(crossings))
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def _shared(self, account: Account) -> bool:
+        if account.row is None and not self._shares(account):
+            account.row = LOCAL
+        return account.row is not LOCAL
+
+    def _enter(self) -> None:
+        if self.gate.forked:  # behind Python's back
+            self.reset_after_fork()
+        if self._dropped:
+            self._sweep()
+        self.gate.enter()
+
+    def _locally(self, act: Callable[[], T]) -> T:
+        self._enter()
+        try:
+            return act()
+        finally:
+            self.gate.leave()
+
+    def _step(self, act: Callable[[Page], T], *, reap: bool = True) -> T:
+        """Do something in one transaction, or not at all."""
+        self._enter()
+        page = Page(self.store, self._shares, self._operations, self._waiters)
+        self._leases.remember()
+        try:
+            result = self._transact(page, act, reap=reap)
+        except BaseException as error:
+            # A signal's exception may come when everything is written already.
+            if isinstance(error, Exception) or self.store.in_transaction:
+                page.undo()
+                self._leases.undo()
+            raise
+        finally:
+            self.gate.leave()
+        self._wake(page.woken)
+        return result
+
+    def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> T:
+        self.store.begin()
+        now = self._clock.monotonic_ns()
+        freed = reap and self._leases.may_reap(now) and self._leases.reap(self.store, now) > 0
+        page.see_line()
+        owed, untold = self._owed.write(page)
+        result = act(page)
+        if owed or freed:
+            page.serve()
+        alive = page.holds_something()
+        process = self._leases.keep(self.store, now) if alive else self._leases.process
+        page.close(process)
+        self._owed.written(owed, untold)
+        if alive:
+            self._pulse.start()
+        return result
+
+    # -- reserve --------------------------------------------------------------------------------------------------
+
+    def _take(self, request: Reservation) -> Grant | Denied:
+        shared = [line.account for line in request.lines if self._shared(line.account)]
+        try:
+            if not shared:
+                return self._locally(lambda: judging.judge(request, self._operations, newcomer=True))
+            return self._owed.tell(self._step(lambda page: page.judge(request, newcomer=True)))
+        except StoreError as error:
+            return self._without_store(request, shared, error)
+
+    def _without_store(self, request: Reservation, shared: Sequence[Account], error: StoreError) -> Grant | Denied:
+        """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
+        if request.spent:
+            self._failed()
+            self._owed.add(lambda page: Settled(page.judge(request, newcomer=False).crossings))
+            return Grant(request.op_id, None)
+        if shared and all(account.observe for account in shared):
+            self._failed()
+            own = replace(request, lines=[line for line in request.lines if line.account.row is LOCAL])
+            return self._locally(lambda: judging.judge(own, self._operations, newcomer=True))
+        raise self._refusal(error, next((account for account in shared if not account.observe), None)) from None
+
+    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        self._failed()
+        return unkept(error, self.path, account)
+
+    # -- settle and release ---------------------------------------------------------------------------------------
+
+    def _end(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
+        operation = self._operations.get(op_id)
+        if operation is None and not self._owed:
+            return _NOTHING
+
+        def step(page: Page) -> Settled | None:
+            ended = page.end(op_id)
+            if ended is None:
+                return None
+            settled = act(ended)
+            page.serve()
+            return settled
+
+        alone = operation is not None and not any(self._shared(line.account) for line, _ in operation.holds)
+        try:
+            if alone and not self._waiters:
+                return self._locally(lambda: self._end_alone(op_id, act))
+            return self._owed.tell_settled(self._step(step) or _NOTHING)
+        except StoreError:
+            self._failed()
+            if alone:
+                return self._end_alone(op_id, act)
+            self._owed.add(step)
+            return _NOTHING
+
+    def _end_alone(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
+        operation = self._operations.get(op_id)
+        settled = None if operation is None else act(operation)
+        self._operations.pop(op_id, None)
+        return settled or _NOTHING
+
+    # -- the line -------------------------------------------------------------------------------------------------
+
+    def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
+        waiter = Stander(request)
+        try:
+            answer = self._step(lambda page: self._stand(page, waiter))  # again, now that it can be woken
+        except StoreError as error:
+            raise self._refusal(error, request.lines[0].account) from None
+        if answer is not None:
+            return answer
+        self._pulse.hurry()
+        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
+        try:
+            yield waiter.step()
+        except GeneratorExit:
+            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
+            raise
+        except BaseException:
+            self._give_up(waiter)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+        answer = self._leave(waiter)
+        if waiter.failure is not None and not isinstance(answer, Grant):
+            raise self._refusal(waiter.failure, request.lines[0].account)
+        return answer
+
+    def _stand(self, page: Page, waiter: Stander) -> Grant | Denied | None:
+        waiter.request = page.request_at_hand(waiter.request)
+        answer = page.judge(waiter.request, newcomer=True)
+        if not judging.contended(answer):
+            return answer
+        account = cast("Denied", answer).account
+        if judging.blocks_itself(waiter.request, account, self._operations):
+            return answer
+        waiter.blocked_by = account
+        page.stand(waiter, account)
+        return None
+
+    def _leave(self, waiter: Stander) -> Grant | Denied:
+        def act(page: Page) -> None:
+            if waiter.answer is None and waiter in self._waiters:
+                waiter.request = page.request_at_hand(waiter.request)
+                page.leave(waiter)
+                page.serve()  # whoever stood behind may fit where this one did not
+
+        try:
+            if self._locally(lambda: waiter.answer) is None:  # under the lock: an answer is one when it is written
+                self._step(act)
+        except StoreError:
+            self._failed()
+            self._owed.add(act)
+        return waiter.answer or judging.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
+
+    def _give_up(self, waiter: Stander) -> None:
+        if isinstance(self._leave(waiter), Grant):
+            run_sync(self.release(waiter.request.op_id))
+
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+        while self._dropped:
+            try:
+                waiter = self._dropped.popleft()
+            except IndexError:
+                return
+            self._give_up(waiter)
+
+    def _wake(self, woken: Sequence[Waiter]) -> None:
+        """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
+        for waiter in woken:
+            if not waiter.wake() and isinstance(waiter.answer, Grant):
+                run_sync(self.release(waiter.request.op_id))
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _beat(self) -> float | None:
+        """Give a sign of life, write what is owed, and see whether it is the turn of one of ours; None when all is done."""
+        if self.gate.forked:
+            return None
+        try:
+            if self._waiters:
+                self._watch()
+            if self._owed or (self._operations and self._leases.due(self._clock.monotonic_ns())):
+                self._step(lambda page: self._leases.keep(page.store, self._clock.monotonic_ns()))
+        except StoreError as error:
+            self._failed()
+            if error.reason == "store_lost":
+                for waiter in tuple(self._waiters):
+                    waiter.failure = error
+                    waiter.wake()
+            return _TRY_AGAIN_S
+        return self._locally(self._next_beat)
+
+    def _next_beat(self) -> float | None:
+        if self._waiters:
+            return _LOOK_EVERY_S
+        if self._operations or self._owed:
+            return self._lease_s / 4
+        self._pulse.stopped()
+        return None
+
+    def _watch(self) -> None:
+        """Answer our own in line, if anything changed since, or somebody may have died."""
+        version = self._locally(self.store.version)
+        if version != self._version or self._leases.may_reap(self._clock.monotonic_ns()):
+            self._version = version
+            self._step(lambda page: page.serve())

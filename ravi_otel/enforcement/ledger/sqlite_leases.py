@@ -1,0 +1,141 @@
+"""Tell living processes from dead ones: a sign of life in the file, and what is done when it stays away.
+
+Times are readings of the machine's monotonic clock, which all processes of one boot share. After a reboot it begins
+again: a sign of life from the future is one from before it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ravi_otel._threads import without_signals
+from ravi_otel.enforcement.ledger.sqlite_page import LIVE, PROVISIONAL, held_by
+from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError, from_sql, to_sql
+from ravi_otel.hooks.guard import swallow
+
+KEPT_OPERATIONS: Final = 10_000
+"""How many operations that are over are remembered, so that a message that comes again holds nothing twice."""
+
+_NS: Final = 1_000_000_000
+_REAP_EVERY_NS: Final = _NS
+_SLACK_NS: Final = _NS
+_NEVER: Final = -(1 << 62)
+
+
+class Leases:
+    """Keep this process's row alive, and end what silent processes left behind; everything inside a transaction."""
+
+    def __init__(self, lease_s: float) -> None:
+        self.lease_ns = round(lease_s * _NS)
+        self.process = 0
+        self._seen = _NEVER
+        self._reaped = _NEVER
+        self._before = (0, _NEVER)
+
+    def remember(self) -> None:
+        """Note how things are before a transaction."""
+        self._before = (self.process, self._seen)
+
+    def undo(self) -> None:
+        """Go back to how things were before it."""
+        self.process, self._seen = self._before
+
+    def due(self, now: int) -> bool:
+        """Tell that a sign of life should be given."""
+        return now - self._seen >= self.lease_ns // 4
+
+    def keep(self, store: Store, now: int) -> int:
+        """Give a sign of life when one is due, and this process's number; it gets another when it had been given up."""
+        if self.process and not self.due(now):
+            return self.process
+        if not self.process or store.run("UPDATE processes SET seen = ? WHERE id = ?", (now, self.process)).rowcount != 1:
+            made = store.run("INSERT INTO processes (pid, seen, lease) VALUES (?, ?, ?)", (os.getpid(), now, self.lease_ns))
+            self.process = made.lastrowid or 0
+        self._seen = now
+        return self.process
+
+    def may_reap(self, now: int) -> bool:
+        """Tell that it is time to look for the dead again: once a second is enough."""
+        return now - self._reaped >= min(_REAP_EVERY_NS, self.lease_ns) or now < self._reaped
+
+    def reap(self, store: Store, now: int, *, everybody: bool = False) -> int:
+        """End what processes hold whose lease ran out (or that are others, with `everybody`); give how many there were."""
+        self._reaped = now
+        found = store.all(
+            "SELECT id FROM processes WHERE id != ? AND (? OR seen + lease < ? OR seen > ?)",
+            (self.process, everybody, now, now + _SLACK_NS),
+        )
+        for (process,) in found:
+            _bury(store, process)
+        store.run(
+            "DELETE FROM operations WHERE id <= (SELECT max(id) FROM operations) - ? AND (state != 0 OR holds = '[]')",
+            (KEPT_OPERATIONS,),
+        )
+        return len(found)
+
+    def sign_off(self, store: Store) -> None:
+        """End what this process still holds as if it had died."""
+        if self.process:
+            _bury(store, self.process)
+            self.process, self._seen = 0, _NEVER
+
+
+def _bury(store: Store, process: int) -> None:
+    """Settle at its grant whatever a process holds, until it says otherwise; drop its places in line."""
+    operations = store.all("SELECT id, holds FROM operations WHERE process = ? AND state = ?", (process, LIVE))
+    for _, holds in operations:
+        for account, hold in held_by(holds):
+            _settle(store, account, hold)
+    store.run("UPDATE operations SET state = ? WHERE process = ? AND state = ?", (PROVISIONAL, process, LIVE))
+    store.run("DELETE FROM line WHERE process = ?", (process,))
+    store.run("DELETE FROM processes WHERE id = ?", (process,))
+
+
+def _settle(store: Store, account: int, hold: int) -> None:
+    # Whether this crosses a warning level is told by whoever knows the limit, at its next step.
+    found = store.all("SELECT used, held FROM accounts WHERE id = ?", (account,))
+    if not found:
+        raise StoreError("what was counted in it is gone", "store_lost")
+    used, held = from_sql(found[0][0]) + hold, max(0, from_sql(found[0][1]) - hold)
+    store.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))
+
+
+class Pulse:
+    """Run `beat` on a daemon thread for as long as it gives the seconds until the next time; None ends the thread."""
+
+    def __init__(self, beat: Callable[[], float | None]) -> None:
+        self._beat = beat
+        self._sooner = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run from now on; nothing happens when it runs already, or when the process can have no more threads."""
+        if self._thread is not None:
+            return
+        thread = self._thread = threading.Thread(target=self._run, name="ravi-ledger", daemon=True)
+        try:
+            with without_signals():
+                contextvars.Context().run(thread.start)  # in nobody's context: it outlives the call that began it
+        except RuntimeError:
+            self._thread = None
+
+    def hurry(self) -> None:
+        """Beat now."""
+        self._sooner.set()
+
+    def stopped(self) -> None:
+        """Note that the thread is about to end; called by `beat`."""
+        self._thread = None
+
+    def _run(self) -> None:
+        try:
+            while (pause := self._beat()) is not None:
+                self._sooner.wait(pause)
+                self._sooner.clear()
+        except Exception as error:  # noqa: BLE001 - a bug of ours ends this thread, and nothing else
+            self._thread = None
+            swallow("ledger", error)

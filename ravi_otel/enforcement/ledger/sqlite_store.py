@@ -1,0 +1,305 @@
+"""Keep the counters of one machine's processes in one SQLite file: its connection, its schema, and whether it is still the file it was."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from ravi_otel.policy import checks
+
+Failure = Literal["store_failed", "store_lost"]
+
+FORMAT: Final = 1
+_APPLICATION: Final = 0x52415649
+_SCHEMA: Final = (
+    "CREATE TABLE ledger (epoch TEXT NOT NULL)",
+    # Amounts have no column type: what is beyond 64 bits is kept as its digits.
+    """CREATE TABLE accounts (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, declared, value, used, held, denied,
+       near INTEGER, exceeded INTEGER, draining INTEGER, events TEXT)""",
+    "CREATE TABLE processes (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, seen INTEGER, lease INTEGER)",
+    # state: 0 holds something, 1 settled at its grant because its process went silent, 2 over
+    """CREATE TABLE operations (id INTEGER PRIMARY KEY, op TEXT NOT NULL UNIQUE, process INTEGER NOT NULL,
+       state INTEGER NOT NULL, granted, holds TEXT NOT NULL)""",
+    "CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL)",
+)
+_WAY_OUT: Final[dict[str, str]] = {
+    "store_failed": "Make the file usable again, or start a new run.",
+    "store_lost": "What was used cannot be known any more: start a new run.",
+}
+_SHORT_BUSY_S: Final = 0.06
+_FIRST_PAUSE_S: Final = 0.00005
+_LONGEST_PAUSE_S: Final = 0.001
+_INTEGER: Final = 1 << 63
+_LONGEST_NUMBER: Final = 400
+
+
+class StoreError(Exception):
+    """Say why the file cannot be used: `why` is a part of a sentence."""
+
+    def __init__(self, why: str, reason: Failure = "store_failed") -> None:
+        super().__init__(why)
+        self.why = why
+        self.reason: Failure = reason
+
+    def sentence(self, path: Path) -> str:
+        """Write what is wrong with the file, and the way out."""
+        return f"the shared ledger {str(path)!r} cannot be used, {self.why}. {_WAY_OUT[self.reason]}"
+
+
+def to_sql(amount: int) -> int | str:
+    """Write an amount of any size."""
+    return amount if -_INTEGER <= amount < _INTEGER else str(amount)
+
+
+def from_sql(found: object) -> int:
+    """Read an amount; StoreError for what is none."""
+    if type(found) is int and found >= 0:
+        return found
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _LONGEST_NUMBER:
+        return int(found)
+    raise StoreError(f"it holds {checks.show(found)} where an amount belongs")
+
+
+class Store:
+    """Be the file. Every method raises StoreError and nothing else of SQLite's; none is thread-safe.
+
+    `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
+    of another process; once that was too long, it is 60 ms until one succeeds.
+    """
+
+    def __init__(self, path: Path, *, create: bool, busy_s: float) -> None:
+        self.path = path
+        self._create = create
+        self._busy_s = busy_s
+        self._connection: sqlite3.Connection | None = None
+        self._place: tuple[int, int] | None = None
+        self._epoch: str | None = None
+        self._stuck = False
+
+    # -- one transaction ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start a transaction that may write, on the file this process has counted in all along."""
+        connection = self._connection
+        if connection is None:
+            connection = self._open()
+        elif self._where() != self._place:
+            self.close()
+            raise StoreError("it was replaced while it was in use", "store_lost")
+        if connection.in_transaction:  # a signal's exception came between the end of a step and its cleaning up
+            self.rollback()
+        self._patiently(connection, "BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        """End the transaction; when this raises, nothing of it happened."""
+        self.run("COMMIT")
+
+    def rollback(self) -> None:
+        """Forget the transaction."""
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.close()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Tell that a transaction was begun and is not over."""
+        return self._connection is not None and self._connection.in_transaction
+
+    def run(self, statement: str, values: Sequence[int | str | None] = ()) -> sqlite3.Cursor:
+        """Run one statement of the transaction."""
+        if self._connection is None:
+            raise StoreError("it was closed in the middle of a step")
+        try:
+            return self._connection.execute(statement, values)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def all(self, statement: str, values: Sequence[int | str | None] = ()) -> list[tuple[Any, ...]]:
+        """Run one query of the transaction."""
+        cursor = self.run(statement, values)
+        try:
+            return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def version(self) -> int:
+        """Give a number that changes when another connection wrote; cheap, outside of transactions."""
+        if self._connection is None:
+            self._open()
+        return int(self.all("PRAGMA data_version")[0][0])
+
+    # -- the file -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let the file go; the next step opens it again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                _left.append(connection)
+
+    def disown(self) -> None:
+        """Leave a connection that a fork brought along untouched: closing it here could harm the parent's."""
+        if self._connection is not None:
+            _left.append(self._connection)
+            self._connection = None
+
+    def look(self, statement: str, values: Sequence[int | str | None]) -> list[tuple[Any, ...]]:
+        """Ask one query without changing anything, also of a file that cannot be written."""
+        if self._connection is not None:
+            return self.all(statement, values)
+        found = self._where()
+        if found is None:
+            raise StoreError("there is no such file", "store_lost")
+        try:
+            return self._asked("ro", statement, values)
+        except (sqlite3.Error, OSError) as error:
+            try:
+                return self._asked("ro&immutable=1", statement, values)
+            except (sqlite3.Error, OSError):
+                raise self._failed(error) from error
+
+    def _asked(self, mode: str, statement: str, values: Sequence[int | str | None]) -> list[tuple[Any, ...]]:
+        connection = self._connected(mode, self._busy_s)
+        try:
+            self._recognize(connection)
+            return connection.execute(statement, values).fetchall()
+        finally:
+            connection.close()
+
+    def _connected(self, mode: str, timeout_s: float) -> sqlite3.Connection:
+        where = f"file:{quote(os.fspath(self.path))}?mode={mode}"
+        return sqlite3.connect(where, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64)
+
+    def _where(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)  # noqa: PTH116 - twice as fast, on every step
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _open(self) -> sqlite3.Connection:
+        fresh = self._made()
+        place = self._where()
+        if place is None:
+            raise StoreError("there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
+        connection: sqlite3.Connection | None = None
+        try:
+            connection = self._connected("rw", 0)
+            connection.execute("PRAGMA trusted_schema=OFF")
+            self._recognize(connection, fresh=fresh)
+            self._log_ahead(connection)
+            self._read_epoch(connection, fresh=fresh)
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            raise self._failed(error) from error
+        except BaseException:
+            if connection is not None:
+                connection.close()
+            raise
+        self._connection, self._place = connection, place
+        return connection
+
+    def _made(self) -> bool:
+        """Make the file, its owner's alone; tell whether one without contents may be used."""
+        if not self._create or self._epoch is not None:
+            return False
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise StoreError(f"it cannot be made: {error.strerror or error}") from error
+        return True
+
+    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False) -> None:
+        """Refuse what is another program's, or another version's."""
+        # In this order: another process may be making it meanwhile, all of it at once.
+        tables = self._patiently(connection, "SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application = self._patiently(connection, "PRAGMA application_id").fetchone()[0]
+        if application == tables == 0:
+            if not fresh:
+                raise StoreError("it is empty", "store_lost")
+            return
+        version = self._patiently(connection, "PRAGMA user_version").fetchone()[0]
+        if application != _APPLICATION:
+            raise StoreError("it is a database of another program")
+        if version != FORMAT:
+            raise StoreError(f"it has format {version}, and this version reads {FORMAT}")
+
+    def _log_ahead(self, connection: sqlite3.Connection) -> None:
+        if self._patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+            raise StoreError("its file system has no write-ahead log")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    def _read_epoch(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
+        if fresh:
+            self._patiently(connection, "BEGIN IMMEDIATE")
+            if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
+                for statement in _SCHEMA:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
+                connection.execute(f"PRAGMA application_id={_APPLICATION}")
+                connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute("COMMIT")
+        found = connection.execute("SELECT epoch FROM ledger").fetchone()
+        epoch = found[0] if found else None
+        if not isinstance(epoch, str):
+            raise StoreError("it does not say which ledger it is")
+        if self._epoch is not None and self._epoch != epoch:
+            raise StoreError("it was replaced while it was in use", "store_lost")
+        self._epoch = epoch
+
+    def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+        """Run a statement that another process's transaction may stand in the way of; wait for so long and no longer.
+
+        SQLite's own waiting sleeps by the millisecond; transactions here take a tenth of one.
+        """
+        pause, until = _FIRST_PAUSE_S, 0.0
+        while True:
+            try:
+                cursor = connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                    raise self._failed(error) from error
+                now = time.monotonic()
+                until = until or now + (_SHORT_BUSY_S if self._stuck else self._busy_s)
+                if now >= until:
+                    self._stuck = True
+                    raise StoreError("because another process keeps it locked") from error
+                time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - only to keep waiting processes out of step
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+            except sqlite3.Error as error:
+                raise self._failed(error) from error
+            else:
+                self._stuck = False
+                return cursor
+
+    def _failed(self, error: Exception) -> StoreError:
+        self.close_broken(error)
+        said = str(error) or type(error).__name__
+        return StoreError(f"because of an error of SQLite ({said})" if isinstance(error, sqlite3.Error) else f"because of {said}")
+
+    def close_broken(self, error: Exception) -> None:
+        """Give up a connection after an error that is not about one statement alone."""
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
+            self.rollback()
+            self.close()
+
+
+_left: list[sqlite3.Connection] = []
+"""Connections of a parent process, or that would not close: kept, so that nobody touches them again."""

@@ -1,0 +1,95 @@
+"""Put this process into the launched run, once the program has imported the client."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ravi_otel._setup import Surroundings, surround
+from ravi_otel.enforcement.ledger.contract import Account
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.opening import Opening
+from ravi_otel.launch import notes
+from ravi_otel.launch.brake import Brake
+from ravi_otel.launch.plan import VARIABLE, Plan
+from ravi_otel.launch.uncaught import Uncaught
+from ravi_otel.local.store.writing import FileSink
+from ravi_otel.policy.budgets import HistoryRetention
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+
+_log = logging.getLogger("ravi_otel")
+_SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
+
+
+class _Begun:
+    """Remember that this process, or the one it was forked from, is in the run already."""
+
+    plan: Plan | None = None
+
+
+def begin() -> None:
+    """Read the plan from the environment and hold the process to it; nothing without a plan, and at the second call.
+
+    Never raises: what goes wrong is told to the launcher, whose report then says that limits were not in force.
+    """
+    text = os.environ.get(VARIABLE)
+    if not text or _Begun.plan is not None:
+        return
+    plan: Plan | None = None
+    try:
+        plan = Plan.read(text)
+        _Begun.plan = plan
+        surround(surroundings(plan))
+    except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
+        _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), error)
+        if plan is not None:
+            _leave(plan, "failed", str(error))
+
+
+def surroundings(plan: Plan) -> Surroundings:
+    """Make of a plan what is put around the process."""
+    limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
+    uncaught = Uncaught(lambda error, thread: _leave(plan, "uncaught", str(error), thread=thread))
+    uncaught.watch()
+    return Surroundings(
+        run=run_of(plan, limits),
+        ledger=SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s),
+        sink=partial(FileSink, Path(plan.directory)),
+        observe=plan.observe,
+        admission=Admission(plan.admission),
+        prices=plan.prices or None,
+        pause_after=Brake(plan, limits, uncaught.watch),
+        when_told=partial(_leave, plan, "working"),
+    )
+
+
+def run_of(plan: Plan, limits: tuple[Limit, ...]) -> Opening:
+    """Describe the run around the whole program; its session, if a limit asks for one, has the run's id."""
+    has_session = any(limit.scope is ScopeKind.SESSION for limit in limits)
+    return Opening(
+        kind=ScopeKind.RUN,
+        name=plan.name,
+        run_id=plan.run_id,
+        session_id=plan.run_id if has_session else None,
+        limits=limits,
+        origins={at: origin for at, (_, origin) in enumerate(plan.limits)},
+        retention=HistoryRetention.PERMANENT,
+        tags=plan.tags,
+        surrounding=True,
+        started_ns=plan.began_ns,
+    )
+
+
+def is_shared(account: Account) -> bool:
+    """Tell that other processes of the program count for the same limit."""
+    return account.facts.surrounding or account.facts.kind in _SHARED
+
+
+def _leave(plan: Plan, what: notes.What, text: str = "", *, thread: bool = False) -> None:
+    with contextlib.suppress(OSError):  # a full disk must not change what the program sees
+        notes.leave(plan.notes, what, text, thread=thread)

@@ -1,0 +1,43 @@
+"""Slow a program down that swallows refusals, and tell the launcher of each."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from ravi_otel.enforcement.ending import limit_of
+from ravi_otel.errors import BudgetContendedError
+from ravi_otel.launch import notes
+from ravi_otel.launch.plan import Plan
+from ravi_otel.policy.limits import Limit
+
+FREE: Final = 10
+"""Refusals that cost a program nothing."""
+
+PAUSE_S: Final = 0.1
+"""How long each one after them is held back."""
+
+_MOST_NOTES: Final = 1_000
+
+
+class Brake:
+    """Count the refusals of the plan's limits in this process; those of the program's own limits are its own affair."""
+
+    def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[], object]) -> None:
+        self._plan = plan
+        self._limits = frozenset(limits)
+        self._on_refusal = on_refusal
+        self._count = itertools.count(1)
+
+    def __call__(self, error: BaseException) -> float:
+        """Note a refusal; give the seconds to hold it back."""
+        if isinstance(error, BudgetContendedError) or limit_of(error) not in self._limits:
+            return 0.0
+        number = next(self._count)
+        self._on_refusal()
+        if number <= _MOST_NOTES:
+            with contextlib.suppress(OSError):  # a full disk must not change what the program sees
+                notes.leave(self._plan.notes, "refused", str(error))
+        return PAUSE_S if self._plan.terminate and number > FREE else 0.0

@@ -1,0 +1,200 @@
+"""Run a program under a plan: prepare, start, wait, and judge how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ravi_otel._version import __version__
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.opening import open_scope, process_root
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.launch import target
+from ravi_otel.launch.attach import is_shared, run_of
+from ravi_otel.launch.plan import VARIABLE, Plan
+from ravi_otel.launch.supervising import Ended, Program
+from ravi_otel.local.export import limit_fields
+from ravi_otel.local.store import Store, StoredRun
+from ravi_otel.local.store.directory import Ended as Outcome
+from ravi_otel.local.store.pruning import prune
+from ravi_otel.policy import checks
+from ravi_otel.policy.grammar import format_limit, parse_limit
+from ravi_otel.runtime.config import Policy
+
+STOPPED: Final = 4
+"""Exit status of a program that a limit ended."""
+
+NOT_IN_FORCE: Final = 5
+"""Exit status when limits were given and were not in force."""
+
+LEASE: Final = "RAVI_LEASE_S"
+"""The environment variable that says for how many seconds a process that fell silent keeps what it holds."""
+
+_LEASES_S: Final = (0.5, 3600.0)
+_SITE: Final = Path(__file__).parent / "site"
+_AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Tell what became of a launch. `status` is what to exit with, negative for a signal to die of; `said` are sentences."""
+
+    run: StoredRun
+    ended: Ended
+    status: int
+    outcome: Outcome
+    said: tuple[str, ...]
+
+
+class Launch:
+    """Be one `ravi-otel run`."""
+
+    def __init__(self, command: Sequence[str], policy: Policy, *, terminate: bool = True, environ: Mapping[str, str] = os.environ) -> None:
+        """Check everything that can be wrong before anything is started; ConfigurationError says what."""
+        if not command:
+            raise ConfigurationError("COMMAND is missing. Write: ravi-otel run --limit cost=0.50usd -- python agent.py")
+        if os.name != "posix":
+            raise ConfigurationError(
+                "`ravi-otel run` needs a POSIX system. Call ravi_otel.instrument(limits=[...]) in the program instead."
+            )
+        if environ.get(VARIABLE):
+            raise ConfigurationError(
+                "this program runs under `ravi-otel run` already, and one run cannot hold another. Give the outer one the limits."
+            )
+        self._command = list(command)
+        self._policy = policy
+        self._terminate = terminate
+        self._lease_s = _seconds(environ.get(LEASE, ""))
+        self._environ = dict(environ)
+        program = target.find(command[0], environ)
+        self._python = target.interpreter(program, environ)
+        if self._python is not None:
+            target.check(self._python, environ)
+        self.name = policy.name or target.describe(command)
+
+    def run(self, store: Store) -> Result:
+        """Start the program, wait for its end, and write down how it ended."""
+        policy = self._policy
+        stored = store.begin(
+            self.name,
+            argv=tuple(self._command),
+            version=__version__,
+            limits=tuple({"limit": format_limit(each.limit), "source": each.source} for each in policy.limits),
+            tags=dict(policy.tags),
+            observe=policy.observe,
+        )
+        plan = self._plan(stored)
+        program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
+        try:
+            ended = program.run()
+        except OSError as error:
+            stored.write(outcome="failed", ended=time.time())
+            raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
+        status, outcome, said = self._judge(ended)
+        try:
+            budgets = tuple(_budgets(plan))
+        except (RaviError, OSError) as error:
+            budgets = ()
+            said.append(f"What was used of the limits cannot be read: {error}")
+        try:
+            stored = stored.write(outcome=outcome, ended=time.time(), status=ended.status, budgets=budgets, notes=tuple(said))
+        except OSError as error:
+            said.append(f"The end of the run could not be written to {stored.path}: {error.strerror or error}.")
+        with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
+            prune(store, keep=stored.run_id)
+        return Result(stored, ended, status, outcome, tuple(said))
+
+    def _plan(self, stored: StoredRun) -> Plan:
+        policy = self._policy
+        return Plan(
+            version=__version__,
+            run_id=stored.run_id,
+            name=self.name,
+            directory=str(stored.path),
+            began_ns=time.monotonic_ns(),
+            limits=tuple((format_limit(each.limit), each.origin) for each in policy.limits),
+            tags=dict(policy.tags),
+            prices=dict(policy.prices or {}),
+            observe=policy.observe,
+            admission=str(policy.admission),
+            terminate=self._terminate,
+            lease_s=self._lease_s,
+        )
+
+    def _environment(self, plan: Plan) -> dict[str, str]:
+        """Put our `site` directory first on the program's path, and after it that of an auto-instrumentation we run under."""
+        around = sys.modules.get(_AROUND)
+        places = [str(_SITE), *([str(Path(around.__file__).parent)] if around is not None and around.__file__ else [])]
+        before = self._environ.get("PYTHONPATH")
+        return {**self._environ, "PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]), VARIABLE: plan.write()}
+
+    # -- how it ended ---------------------------------------------------------------------------------------------
+
+    def _judge(self, ended: Ended) -> tuple[int, Outcome, list[str]]:
+        held = bool(self._policy.limits) and not self._policy.observe
+        missing = self._not_attached(ended)
+        if missing:
+            return (NOT_IN_FORCE if held else ended.status), "unattached", missing
+        if ended.stopped:
+            return (
+                STOPPED,
+                "limited",
+                [f"The program swallowed {ended.refusals} refusals and was told to end. The last one: {ended.stopped}"],
+            )
+        if (ended.uncaught and ended.status == 1) or (ended.uncaught_thread and ended.status == 0):
+            return STOPPED, "limited", ["A limit ended the program."]
+        if ended.status < 0:
+            return ended.status, "signal", [f"The program was ended by signal {-ended.status}."]
+        return ended.status, "ok" if ended.status == 0 else "failed", []
+
+    def _not_attached(self, ended: Ended) -> list[str]:
+        what = "The limits were NOT in force" if self._policy.limits and not self._policy.observe else "The program was not observed"
+        if ended.failed:
+            return [f"{what} in some process: {each}" for each in dict.fromkeys(ended.failed)]
+        attached = ended.pid in ended.attached if self._python is not None else bool(ended.attached)
+        if attached:
+            return []
+        why = (
+            "its Python never loaded us; options such as -I, -E and -S prevent it"
+            if self._python is not None
+            else "no Python process of it loaded us"
+        )
+        return [f"{what}: {why}."]
+
+
+def _seconds(written: str) -> float:
+    least, most = _LEASES_S
+    try:
+        seconds = float(written or 30.0)
+    except ValueError:
+        seconds = 0.0
+    if not least <= seconds <= most:
+        raise ConfigurationError(f"{LEASE}={checks.show(written)} must be seconds from {least:g} to {most:g}, such as 30.")
+    return seconds
+
+
+def _budgets(plan: Plan) -> list[dict[str, Any]]:
+    """Read the final state of the run's limits from its ledger."""
+    limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
+    ledger = SqliteLedger(plan.ledger, shares=is_shared)
+    engine = Engine(ledger=ledger, observe=plan.observe)
+    scope: Scope | None = open_scope(engine, process_root(engine), run_of(plan, limits))
+    found: list[dict[str, Any]] = []
+    try:
+        while scope is not None:
+            if plan.ledger.exists():
+                for account in scope.accounts:
+                    ledger.read(account)
+            found.extend(limit_fields(scope.facts, reading) for reading in scope.readings())
+            scope = scope.parent
+    finally:
+        ledger.close()
+    return found

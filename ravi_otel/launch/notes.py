@@ -1,0 +1,83 @@
+"""Leave notes for the launcher: lines of JSON at the end of one file, from any process of the program.
+
+A line is one `write` to a descriptor opened for appending, so that lines of many processes do not mix, and a process
+that is killed leaves whole lines behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+What = Literal["attached", "working", "failed", "refused", "uncaught"]
+_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught"})
+_LONGEST: Final = 2_000
+_MOST: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Be one note.
+
+    "attached": a Python process of the program knows of the plan. "working": it imported the client, and is held to the
+    limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
+    something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread.
+    `at_ns` is monotonic; `thread` is true where only a thread ended.
+    """
+
+    what: What
+    pid: int
+    at_ns: int
+    text: str = ""
+    thread: bool = False
+
+
+def leave(path: Path | str, what: What, text: str = "", *, thread: bool = False) -> None:
+    """Write one note; OSError when it cannot be written."""
+    note = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": text[:_LONGEST], "thread": thread}
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, (json.dumps(note) + "\n").encode("ascii"))
+    finally:
+        os.close(descriptor)
+
+
+class Reader:
+    """Read the notes that came since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._rest = b""
+
+    def new(self) -> Iterator[Note]:
+        """Give what is new; what is no note is passed over."""
+        try:
+            if self._path.stat().st_size <= self._at:
+                return
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                read = file.read(_MOST)
+        except OSError:
+            return
+        self._at += len(read)
+        *lines, self._rest = (self._rest + read).split(b"\n")
+        for line in lines:
+            note = _read(line)
+            if note is not None:
+                yield note
+
+
+def _read(line: bytes) -> Note | None:
+    try:
+        given: Any = json.loads(line)
+        if given["what"] not in _KNOWN:
+            return None
+        return Note(given["what"], int(given["pid"]), int(given["at_ns"]), str(given.get("text", "")), given.get("thread") is True)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None

@@ -1,0 +1,188 @@
+"""Start the program, pass signals on, and stop it when it swallows refusals for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ravi_otel.launch.brake import FREE
+from ravi_otel.launch.notes import Note, Reader
+from ravi_otel.launch.plan import DESCRIPTOR
+
+MOST_REFUSALS: Final = 100
+MOST_REFUSING_S: Final = 30.0
+"""A program that swallowed so many refusals, or goes on swallowing them for so long, is told to end."""
+
+GRACE_S: Final = 10.0
+"""How long it has to end by itself before it is killed."""
+
+_TICK_S: Final = 0.1
+_FORWARDED: Final = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH") if hasattr(signal, name)
+)
+_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH})
+
+
+@dataclass(slots=True)
+class Ended:
+    """Tell how the program ended. `status` is negative for the signal that ended it.
+
+    `attached` are the processes that know of the plan, `working` those that imported the client. `failed` says why some
+    could not be held to it, `stopped` is the refusal after which the program was told to end.
+    """
+
+    pid: int = 0
+    status: int = 0
+    attached: set[int] = field(default_factory=set[int])
+    working: set[int] = field(default_factory=set[int])
+    failed: list[str] = field(default_factory=list[str])
+    refusals: int = 0
+    uncaught: bool = False
+    uncaught_thread: bool = False
+    stopped: str = ""
+
+
+class Program:
+    """Be the program while it runs."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], notes: Path, *, terminate: bool) -> None:
+        self._command = list(command)
+        self._environ = dict(environ)
+        self._notes = Reader(notes)
+        self._terminate = terminate
+        self._ended = Ended()
+        self._first_refusal_ns = 0
+        self._deadline: float | None = None
+        self._processes: dict[int, int] = {}
+
+    def run(self) -> Ended:
+        """Start it and wait for its end; OSError when it cannot be started."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        with os.fdopen(reading, "rb", buffering=0) as said, _wakeups() as (wake, forward):
+            environ = {**self._environ, DESCRIPTOR: f"{writing}:{os.fstat(writing).st_ino}"}
+            try:
+                child = subprocess.Popen(self._command, env=environ, pass_fds=(writing,))  # noqa: S603 - what the user asked us to run
+            finally:
+                os.close(writing)
+            forward(child)
+            while child.poll() is None:
+                select.select([wake], [], [], _TICK_S)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 512)
+                self._look(child)
+            self._ended.status = child.returncode
+            self._look(child)
+            self._ended.pid = child.pid
+            self._ended.attached.update(_pids(said.read() or b""))
+        for descriptor in self._processes.values():
+            os.close(descriptor)
+        return self._ended
+
+    # -- what its processes say -----------------------------------------------------------------------------------
+
+    def _look(self, child: subprocess.Popen[bytes]) -> None:
+        for note in self._notes.new():
+            self._hear(note, child)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._deadline = None
+            self._signal(child, signal.SIGKILL)
+
+    def _hear(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+        ended = self._ended
+        if note.what in ("attached", "working"):
+            (ended.attached if note.what == "attached" else ended.working).add(note.pid)
+            self._hold(note.pid, child.pid)
+        elif note.what == "failed":
+            ended.failed.append(note.text)
+        elif note.what == "uncaught":
+            ended.uncaught = ended.uncaught or (note.pid == child.pid and not note.thread)
+            ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
+        elif note.what == "refused":
+            self._refused(note, child)
+
+    def _refused(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+        ended = self._ended
+        ended.refusals += 1
+        self._first_refusal_ns = self._first_refusal_ns or note.at_ns
+        refusing_s = (note.at_ns - self._first_refusal_ns) / 1e9
+        swallowed = ended.refusals >= MOST_REFUSALS or (ended.refusals > FREE and refusing_s >= MOST_REFUSING_S)
+        if swallowed and self._terminate and not ended.stopped and child.poll() is None:
+            ended.stopped = note.text
+            self._deadline = time.monotonic() + GRACE_S
+            self._signal(child, signal.SIGTERM)
+
+    def _hold(self, pid: int, main: int) -> None:
+        """Keep a handle on another process of the program, which stays its own when the number is used again."""
+        if pid != main and pid not in self._processes and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._processes[pid] = os.pidfd_open(pid)
+
+    def _signal(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            child.send_signal(number)
+        for descriptor in self._processes.values():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, number)
+
+
+def _pids(said: bytes) -> set[int]:
+    words = [line.split() for line in said.splitlines()]
+    return {int(line[1]) for line in words if len(line) == 2 and line[0] == b"attached" and line[1].isdigit()}  # noqa: PLR2004 - two words
+
+
+@contextmanager
+def _wakeups() -> Generator[tuple[int, Callable[[subprocess.Popen[bytes]], None]]]:
+    """Wake a `select` when a signal comes, and pass signals on to the program once there is one."""
+    children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def passed(number: int, _frame: FrameType | None) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            return  # the terminal sent it to the program as well
+        if not children:
+            early.append(number)
+        for child in children:
+            with contextlib.suppress(OSError):
+                child.send_signal(number)
+
+    def forward(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        while early:
+            passed(early.pop(0), None)
+
+    wake, woken = os.pipe()
+    for descriptor in (wake, woken):
+        os.set_blocking(descriptor, False)
+    before = {number: signal.signal(number, passed) for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    ring = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    try:
+        yield wake, forward
+    finally:
+        signal.set_wakeup_fd(ring)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(wake)
+        os.close(woken)
+
+
+def _in_foreground() -> bool:
+    """Tell whether this process belongs to the foreground group of a terminal."""
+    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        try:
+            return stream is not None and os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            continue
+    return False

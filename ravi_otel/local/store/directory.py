@@ -1,0 +1,254 @@
+"""Lay out the local store: one directory, one subdirectory a run, one manifest in each.
+
+::
+
+    .ravi/                      0700; RAVI_STORE names another place
+    ├── store.json              says that the directory is ours, and its format
+    ├── index.db                sums of past runs, made from the files below and made anew when it is gone
+    └── runs/20261121T093000-1f0c/
+        ├── run.json            the manifest
+        ├── ledger.db           the counters its processes share
+        ├── notes.jsonl         what its processes told the launcher
+        └── 4711-9a2c.traces.jsonl, ….metrics.jsonl, ….logs.jsonl    OTLP JSON Lines, one set a process
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local.store import processes
+from ravi_otel.policy import checks
+
+FORMAT: Final = 1
+MARKER: Final = "store.json"
+VARIABLE: Final = "RAVI_STORE"
+
+Ended = Literal["running", "ok", "failed", "limited", "unattached", "signal"]
+_ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "unattached", "signal"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Say what a run was: who started it, under which limits, and how it ended.
+
+    `started` and `ended` are UTC epoch seconds. `status` is the program's exit status, negative for the signal that
+    ended it, None while it runs or when nobody saw it end. `limits` are `{"limit": "tokens=20000", "source": "--limit"}`;
+    `budgets` are the final readings of those limits, in the shape of `limits` in `local.as_json`. `launcher` tells the
+    process that began the run from every other, as `processes.this_one()` does.
+    """
+
+    run_id: str
+    name: str
+    started: float
+    argv: tuple[str, ...] = ()
+    version: str = ""
+    limits: tuple[Mapping[str, Any], ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    observe: bool = False
+    outcome: Ended = "running"
+    ended: float | None = None
+    status: int | None = None
+    budgets: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+    launcher: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """Be one run's directory."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def run_id(self) -> str:
+        """Give its id, which is its directory's name and `ravi.run.id` on its spans."""
+        return self.manifest.run_id
+
+    @property
+    def ledger(self) -> Path:
+        """Say where its processes keep their counters."""
+        return self.path / "ledger.db"
+
+    @property
+    def notes(self) -> Path:
+        """Say where its processes leave notes for the launcher."""
+        return self.path / "notes.jsonl"
+
+    def files(self, signal: Literal["traces", "metrics", "logs"] = "traces") -> list[Path]:
+        """List its files of one signal, oldest first."""
+        found = (path for path in self.path.glob(f"*.{signal}*.jsonl") if path.is_file())  # a pipe would hold up its reader for ever
+        return sorted(found, key=lambda path: (_modified(path), path.name))
+
+    def write(self, **changes: Any) -> StoredRun:
+        """Change the manifest on disk, in one step: a reader sees the old one or the new one."""
+        manifest = replace(self.manifest, **changes)
+        _write_json(self.path / "run.json", asdict(manifest))
+        return StoredRun(self.path, manifest)
+
+
+class Store:
+    """Be the directory of all runs. `Store.open()` makes it, `Store.find()` only looks."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs_path = root / "runs"
+        self.index = root / "index.db"
+
+    @classmethod
+    def place(cls, environ: Mapping[str, str] = os.environ) -> Path:
+        """Say where the store is: RAVI_STORE, else `.ravi` in the working directory."""
+        named = environ.get(VARIABLE, "").strip()
+        return Path(named).expanduser().absolute() if named else Path.cwd() / ".ravi"
+
+    @classmethod
+    def open(cls, root: Path | None = None) -> Store:
+        """Make the store where it is missing, readable by its owner only.
+
+        Raises ConfigurationError for a place that is not ours or cannot be written.
+        """
+        store = cls(cls.place() if root is None else root)
+        try:
+            store.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            store._check(new=True)
+            store.root.chmod(0o700)
+            store.runs_path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the local store cannot be made at {checks.show(str(store.root))}: {error.strerror or error}. "
+                f"Set {VARIABLE} to a directory you can write."
+            ) from error
+        return store
+
+    @classmethod
+    def find(cls, root: Path | None = None) -> Store:
+        """Look at the store that is there; ConfigurationError when none is."""
+        store = cls(cls.place() if root is None else root)
+        try:
+            if not store.root.is_dir():
+                raise ConfigurationError(
+                    f"there is no store at {checks.show(str(store.root))}. Run a program with `ravi-otel run -- ...` first, "
+                    f"or set {VARIABLE} to where its store is."
+                )
+            store._check(new=False)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the local store at {checks.show(str(store.root))} cannot be read: {error.strerror or error}."
+            ) from error
+        return store
+
+    def _check(self, *, new: bool) -> None:
+        marker = self.root / MARKER
+        known = _read_json(marker)
+        if known is None and new and not any(self.root.iterdir()):
+            _write_json(marker, {"store": "ravi-otel", "format": FORMAT})
+            (self.root / ".gitignore").write_text("*\n", encoding="ascii")
+            return
+        if known is None or known.get("store") != "ravi-otel":
+            raise ConfigurationError(
+                f"{checks.show(str(self.root))} is not a store of ravi-otel: it has no readable {MARKER}. "
+                f"Set {VARIABLE} to another directory; nothing in this one was changed."
+            )
+        if known.get("format") != FORMAT:
+            raise ConfigurationError(
+                f"the store at {checks.show(str(self.root))} has format {checks.show(known.get('format'))}, "
+                f"and this version reads {FORMAT}. Set {VARIABLE} to another directory, or use the version that wrote it."
+            )
+
+    def begin(self, name: str, **facts: Any) -> StoredRun:
+        """Make a new run's directory, with a manifest that says it is running."""
+        started = time.time()
+        run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{secrets.token_hex(3)}"
+        path = self.runs_path / run_id
+        path.mkdir(mode=0o700)
+        facts.setdefault("launcher", processes.this_one())
+        return StoredRun(path, Manifest(run_id, name, started, **facts)).write()
+
+    def runs(self) -> list[StoredRun]:
+        """List the runs that can be read, newest first."""
+        if not self.runs_path.is_dir():
+            return []
+        found = [self._read(path) for path in sorted(self.runs_path.iterdir(), reverse=True) if path.is_dir()]
+        return [run for run in found if run is not None]
+
+    def run(self, run_id: str | None = None) -> StoredRun:
+        """Give the run of that id, or whose id begins or ends so; the latest for None. ConfigurationError when there is not one."""
+        runs = self.runs()
+        if not runs:
+            raise ConfigurationError(f"the store at {checks.show(str(self.root))} holds no run.")
+        if run_id is None:
+            return runs[0]
+        exact = [run for run in runs if run.run_id == run_id]
+        found = exact or [run for run in runs if run_id and (run.run_id.startswith(run_id) or run.run_id.endswith(run_id))]
+        if len(found) != 1:
+            what = "no run" if not found else f"{len(found)} runs"
+            raise ConfigurationError(f"RUN={checks.show(run_id)} names {what} of the store. `ravi-otel runs` lists them.")
+        return found[0]
+
+    def unreadable(self) -> list[Path]:
+        """List what stands among the runs and is none, or has a manifest that cannot be read."""
+        return [path for path in sorted(self.runs_path.iterdir()) if self._read(path) is None] if self.runs_path.is_dir() else []
+
+    def _read(self, path: Path) -> StoredRun | None:
+        known = _read_json(path / "run.json")
+        manifest = None if known is None else read_manifest(known)
+        return None if manifest is None or manifest.run_id != path.name else StoredRun(path, manifest)
+
+
+def read_manifest(known: Mapping[str, Any]) -> Manifest | None:
+    """Read what a file says of a run; what has another shape is left out, None when it names no run."""
+    run_id, name, started = known.get("run_id"), known.get("name"), known.get("started")
+    if not isinstance(run_id, str) or not isinstance(name, str) or not isinstance(started, (int, float)):
+        return None
+    kept = {each.name: known[each.name] for each in fields(Manifest) if each.name in known and _fits(each.name, known[each.name])}
+    for listed in ("argv", "limits", "budgets", "notes"):
+        kept[listed] = tuple(kept.get(listed, ()))
+    return Manifest(**kept)
+
+
+def _fits(name: str, value: object) -> bool:  # noqa: PLR0911 - one way out a field
+    if name in ("run_id", "name", "version"):
+        return isinstance(value, str)
+    if name in ("argv", "notes"):
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    if name in ("limits", "budgets"):
+        return isinstance(value, list) and all(isinstance(each, dict) for each in value)  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    if name == "tags":
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    if name == "launcher":
+        return isinstance(value, dict)
+    if name == "observe":
+        return isinstance(value, bool)
+    if name == "outcome":
+        return value in _ENDINGS
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number or (value is None and name in ("ended", "status"))
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return known if isinstance(known, dict) else None  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}")
+    beside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="ascii")
+    beside.replace(path)

@@ -1,0 +1,212 @@
+"""Turn stored spans back into what they were made from: calls, tools, limit events, limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final, Literal, cast, get_args
+
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.records import LimitEvent, LimitReading, Phase, Status
+from ravi_otel.local.record import Leaf
+from ravi_otel.local.store.spans import Attributes, Span, SpanEvent, number_of, text_of
+from ravi_otel.local.store.sums import Entry
+from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind
+from ravi_otel.policy.usage import Usage, UsageSource
+from ravi_otel.telemetry import semconv
+
+_STATUSES: Final = frozenset(get_args(Status))
+_PHASES: Final = frozenset(get_args(Phase))
+_SOURCES: Final = frozenset(get_args(UsageSource))
+_SCOPES: Final = frozenset(ScopeKind)
+_MOST_NAMES: Final = 16
+
+
+def status_of(span: Span) -> Status:
+    """Say how what the span tells of ended."""
+    stated = span.text(semconv.STATUS)
+    if stated in _STATUSES:
+        return cast("Status", stated)
+    return "error" if span.failed else "ok"
+
+
+def entry_of(span: Span) -> Entry | None:
+    """Read a call or tool; None for a span that is neither."""
+    operation = span.text(semconv.OPERATION_NAME)
+    if operation == semconv.EXECUTE_TOOL:
+        return Entry(_leaf(span, "tool", span.text(semconv.TOOL_NAME), "tool"))
+    if operation is None and not span.client:
+        return None
+    return _call(span, operation)
+
+
+def _call(span: Span, operation: str | None) -> Entry:
+    leaf = _leaf(span, "call", span.text(semconv.RESPONSE_MODEL) or span.text(semconv.REQUEST_MODEL), operation or span.name)
+    leaf.stream = span.attributes.get(semconv.REQUEST_STREAM) is True
+    leaf.generative = operation is not None
+    leaf.usage = _usage(span)
+    cost = span.number(semconv.USAGE_COST)
+    leaf.cost_nano = None if cost is None else round(cost * NANO)
+    leaf.cost_source = span.text(semconv.USAGE_COST_SOURCE)
+    leaf.retries = span.count(semconv.RETRY_COUNT) or 0
+    requests = span.count(semconv.REQUEST_COUNT)
+    if leaf.status == "refused":
+        return Entry(leaf)
+    leaf.sent = requests != 0
+    charged = _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, "estimated") if leaf.usage is None else None
+    price = span.number(semconv.CHARGED_COST)
+    return Entry(leaf, 1 if requests is None else requests, charged, None if price is None else round(price * NANO))
+
+
+def _leaf(span: Span, what: Literal["call", "tool"], name: str | None, operation: str) -> Leaf:
+    status = status_of(span)
+    return Leaf(
+        what,
+        name,
+        operation,
+        span.start_ns,
+        status=status,
+        duration_ns=span.duration_ns,
+        sent=status != "refused",
+        decision=span.text(semconv.LIMIT_DECISION),
+        error_type=span.text(semconv.ERROR_TYPE),
+        limit_kind=span.text(semconv.LIMIT_KIND),
+        limit_scope=span.text(semconv.LIMIT_SCOPE),
+        reason=span.text(semconv.LIMIT_REASON),
+        refusal=(span.message or None) if status == "refused" else None,
+    )
+
+
+def _usage(span: Span) -> Usage | None:
+    stated = span.text(semconv.USAGE_SOURCE) or "reported"
+    source = cast("UsageSource", stated if stated in _SOURCES else "estimated")
+    if source == "reserved":
+        return _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, source)
+    return _tokens(span, semconv.USAGE_INPUT, semconv.USAGE_OUTPUT, source)
+
+
+def _tokens(span: Span, given: str, taken: str, source: UsageSource) -> Usage | None:
+    tokens_in, tokens_out = span.count(given), span.count(taken)
+    if tokens_in is None and tokens_out is None:
+        return None
+    return Usage(
+        tokens_in or 0,
+        tokens_out or 0,
+        cached_input_tokens=span.count(semconv.USAGE_CACHE_READ) or 0,
+        cache_write_tokens=span.count(semconv.USAGE_CACHE_CREATION) or 0,
+        reasoning_tokens=span.count(semconv.USAGE_REASONING) or 0,
+        source=source,
+    )
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+def event_of(event: SpanEvent) -> LimitEvent | None:
+    """Read a limit event; None for another event, or one that names no scope we know."""
+    kinds: Mapping[str, Literal["limit_nearing", "limit_exceeded"]] = {
+        semconv.NEARING_EVENT: "limit_nearing",
+        semconv.EXCEEDED_EVENT: "limit_exceeded",
+    }
+    told, said = kinds.get(event.name), event.attributes
+    scope = text_of(said, semconv.LIMIT_SCOPE)
+    if told is None or scope not in _SCOPES:
+        return None
+    phase = text_of(said, semconv.LIMIT_PHASE)
+    return LimitEvent(
+        event=told,
+        limit_kind=text_of(said, semconv.LIMIT_KIND) or "",
+        scope=ScopeKind(scope),
+        scope_id=text_of(said, semconv.LIMIT_SCOPE_ID) or "",
+        scope_name=text_of(said, semconv.LIMIT_SCOPE_NAME),
+        agent_name=text_of(said, semconv.AGENT_NAME),
+        agent_id=text_of(said, semconv.AGENT_ID),
+        run_id=text_of(said, semconv.RUN_ID),
+        session_id=text_of(said, semconv.SESSION_ID),
+        threshold=_amount(said, semconv.LIMIT_THRESHOLD),
+        used=_amount(said, semconv.LIMIT_USED),
+        held=_amount(said, semconv.LIMIT_HELD),
+        remaining=_amount(said, semconv.LIMIT_REMAINING),
+        exceeded_by=_amount(said, semconv.LIMIT_EXCEEDED_BY),
+        ratio=_amount(said, semconv.LIMIT_RATIO),
+        phase=cast("Phase", phase if phase in _PHASES else "settle"),
+        decision=text_of(said, semconv.LIMIT_DECISION) or "",
+        enforcement=text_of(said, semconv.LIMIT_ENFORCEMENT) or "",
+    )
+
+
+def _amount(said: Attributes, key: str) -> float:
+    found = number_of(said, key)
+    return math.nan if found is None else found
+
+
+def state_of(event: SpanEvent, scope: ScopeKind, name: str | None) -> LimitReading | None:
+    """Read where a limit of a run or agent stood when that closed; None for another event."""
+    if event.name != semconv.STATE_EVENT:
+        return None
+    said = event.attributes
+    figures = {field: number_of(said, key) for field, key in _STATE.items()}
+    return _reading(text_of(said, semconv.LIMIT_LABEL), figures, _names(said.get(semconv.LIMIT_EVENTS)), scope, name)
+
+
+_STATE: Final = {
+    "threshold": semconv.LIMIT_THRESHOLD,
+    "used": semconv.LIMIT_USED,
+    "held": semconv.LIMIT_HELD,
+    "remaining": semconv.LIMIT_REMAINING,
+    "ratio": semconv.LIMIT_RATIO,
+    "denied": semconv.LIMIT_DENIED,
+}
+
+
+def budget_of(stored: Mapping[str, Any]) -> LimitReading | None:
+    """Read one of a manifest's budgets, in the shape of `limits` in `as_json`; None when it has another shape."""
+    scope, name, label = stored.get("scope"), stored.get("scope_name"), stored.get("limit")
+    if scope not in _SCOPES or not isinstance(label, str):
+        return None
+    figures = {field: number_of(cast("Attributes", stored), field) for field in _STATE}
+    return _reading(label, figures, _names(stored.get("events")), ScopeKind(scope), name if isinstance(name, str) else None)
+
+
+def _reading(
+    label: str | None, figures: Mapping[str, float | None], events: tuple[str, ...], scope: ScopeKind, name: str | None
+) -> LimitReading | None:
+    limit = _limit(label or "", figures["threshold"])
+    if limit is None:
+        return None
+    used, held = figures["used"], figures["held"]
+    return LimitReading(
+        limit=limit,
+        scope=scope,
+        scope_name=name,
+        used=_known(used),
+        held=_known(held),
+        remaining=_known(figures["remaining"]),
+        ratio=_known(figures["ratio"]),
+        denied=int(figures["denied"] or 0),
+        events=events,
+    )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _limit(label: str, threshold: float | None) -> Limit | None:
+    """Build the limit a label stands for: `tokens`, `tool.search`, `tokens@researcher`."""
+    what, _, agent = label.partition("@")
+    detail = what.removeprefix("tool.") if what.startswith("tool.") else None
+    kind = str(Kind.TOOL_CALLS) if detail is not None else what
+    if threshold is None:
+        return None
+    inner = round(threshold * NANO) if kind == Kind.COST or kind in CLOCKS else round(threshold)
+    try:
+        return Limit(kind=kind, value=inner, detail=detail, agent=agent or None)
+    except RaviError:
+        return None
+
+
+def _names(found: object) -> tuple[str, ...]:
+    if not isinstance(found, (list, tuple)):
+        return ()
+    return tuple(each for each in cast("list[object]", found)[:_MOST_NAMES] if isinstance(each, str))

@@ -1,0 +1,297 @@
+"""Keep the sums of past runs in one SQLite file, made from the runs themselves and made anew whenever that is simpler.
+
+Nothing is only in here: a file that is missing, broken, foreign or of another format is put aside and built again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ravi_otel.local.store.directory import Store, StoredRun
+from ravi_otel.local.store.reading import Digest, digest
+from ravi_otel.local.store.sums import Sums
+from ravi_otel.local.wording import clean
+from ravi_otel.policy.limits import ScopeKind
+
+FORMAT: Final = 1
+_OURS: Final = 0x72617669
+_PATIENCE_S: Final = 30.0
+_MOST_INT: Final = 2**63 - 1
+_SUMS: Final = tuple(Sums.__slots__)
+_TABLES: Final = {
+    "runs": ("run_id", "stamp", "started", "name", "outcome", "status", "duration_s", "unread", *_SUMS),
+    "calls": ("run_id", "agent", "model", "session", "tags", *_SUMS),
+    "agents": ("run_id", "agent", "status", "duration_s", *_SUMS),
+}
+
+T = TypeVar("T")
+U = TypeVar("U")
+Question = Callable[[sqlite3.Connection], T]
+Told = Callable[[int, int], object]
+"""Hears how many bytes were read, of how many."""
+
+
+class _UnusableError(Exception):
+    """Tell that the file is no index of ours, or a broken one."""
+
+
+def ask(store: Store, question: Question[T], *, say: Callable[[str], object], told: Told = lambda _done, _all: None) -> T:
+    """Bring the index up to date and ask it; `say` hears one sentence when it had to be made anew or cannot be written."""
+    for _ in range(2):
+        try:
+            with _locked(store):
+                connection = _opened(store.index)
+            try:
+                return _answered(connection, store, question, told)
+            finally:
+                connection.close()
+        except sqlite3.OperationalError as error:
+            _say_unused(store, error, say)
+            break
+        except (_UnusableError, sqlite3.DatabaseError) as broken:
+            try:
+                _put_aside(store, clean(str(broken), 100), say)
+            except OSError as error:
+                _say_unused(store, error, say)
+                break
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        _make_tables(connection)
+        return _answered(connection, store, question, told)
+    finally:
+        connection.close()
+
+
+def _say_unused(store: Store, error: Exception, say: Callable[[str], object]) -> None:
+    say(f"The index {store.index.name} cannot be used ({clean(str(error), 100)}), so every run is read anew.")
+
+
+def _answered(connection: sqlite3.Connection, store: Store, question: Question[T], told: Told) -> T:
+    connection.row_factory = sqlite3.Row
+    _refresh(connection, store, told)
+    return question(connection)
+
+
+# -- the file -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _locked(store: Store) -> Generator[None]:
+    """Let one command at a time look at the file and make it; SQLite's own lock ends with the process that has it."""
+    lock: sqlite3.Connection | None = None
+    try:
+        lock = sqlite3.connect(store.root / "index.lock", timeout=_PATIENCE_S, isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error:  # not writable, or no lock of ours: the worst that follows is an index made twice
+        pass
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open the file and check that it is ours; an empty one becomes ours."""
+    connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
+    try:
+        _check(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    (owner,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if (owner, version, tables) == (0, 0, 0):
+        _make_tables(connection)
+    elif owner != _OURS:
+        raise _UnusableError("it is another program's")
+    elif version != FORMAT:
+        raise _UnusableError(f"it has format {version}, and this version reads {FORMAT}")
+    elif any(_columns(connection, table) != columns for table, columns in _TABLES.items()):
+        raise _UnusableError("it lacks tables")
+
+
+def _is_sound(path: Path) -> bool:
+    try:
+        connection = _opened(path)
+    except (_UnusableError, sqlite3.DatabaseError):
+        return False
+    try:
+        return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    except sqlite3.DatabaseError:
+        return False
+    finally:
+        connection.close()
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
+    return tuple(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    with _writing(connection):
+        for table, columns in _TABLES.items():
+            key = ", PRIMARY KEY (run_id)" if table == "runs" else ""
+            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}{key})")
+        connection.execute("CREATE INDEX calls_of ON calls (run_id)")
+        connection.execute("CREATE INDEX agents_of ON agents (run_id)")
+        connection.execute(f"PRAGMA application_id = {_OURS}")
+        connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _put_aside(store: Store, why: str, say: Callable[[str], object]) -> None:
+    """Rename the file and what SQLite keeps beside it, unless another command has mended it meanwhile."""
+    with _locked(store):
+        if _is_sound(store.index):
+            return
+        name = f"{store.index.name}.{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}.aside"
+        for ending in ("", "-journal", "-wal", "-shm"):
+            beside = store.index.with_name(store.index.name + ending)
+            if beside.exists():
+                beside.rename(store.root / (name + ending))
+    say(f"The index was not usable ({why}): it is kept as {name}, and made anew from the runs.")
+
+
+# -- what is in it --------------------------------------------------------------------------------------------------
+
+
+def _refresh(connection: sqlite3.Connection, store: Store, told: Told) -> None:
+    known = {row["run_id"]: row["stamp"] for row in connection.execute("SELECT run_id, stamp FROM runs")}
+    runs = store.runs()
+    stale = [(run, stamp) for run in runs if known.get(run.run_id) != (stamp := _stamp(run))]
+    gone = sorted(set(known) - {run.run_id for run in runs})
+    if gone:
+        with _writing(connection):
+            for run_id in gone:
+                _forget(connection, run_id)
+    total = sum(_size(path) for run, _ in stale for path in run.files("traces"))
+    done = 0
+
+    def read(number: int) -> None:
+        nonlocal done
+        done += number
+        told(done, max(total, done))
+
+    for run, stamp in stale:
+        found = digest(run, told=read)
+        with _writing(connection):
+            _forget(connection, run.run_id)
+            _insert(connection, "runs", _run_row(run, stamp, found))
+            for row in _call_rows(run, found):
+                _insert(connection, "calls", row)
+            for row in _agent_rows(run, found):
+                _insert(connection, "agents", row)
+
+
+def _stamp(run: StoredRun) -> str:
+    """Name the state of a run's files, so that a change is seen."""
+    paths = [run.path / "run.json", *run.files("traces")]
+    return json.dumps([[path.name, *_state(path)] for path in paths])
+
+
+def _state(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0
+    return found.st_size, found.st_mtime_ns
+
+
+def _size(path: Path) -> int:
+    return _state(path)[0]
+
+
+def _forget(connection: sqlite3.Connection, run_id: str) -> None:
+    for table in _TABLES:
+        connection.execute(f"DELETE FROM {table} WHERE run_id = ?", (run_id,))  # noqa: S608 - the names are ours
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: tuple[object, ...]) -> None:
+    values = [_storable(value) for value in row]
+    connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", values)  # noqa: S608 - the names are ours
+
+
+def _storable(value: object) -> object:
+    """Give what SQLite can hold: half a surrogate pair, or a number past 64 bits, it cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return None if isinstance(value, int) and abs(value) >= _MOST_INT else value
+
+
+def _run_row(run: StoredRun, stamp: str, found: Digest) -> tuple[object, ...]:
+    known, root = run.manifest, found.root
+    seconds = None if known.outcome == "running" else root.spend().duration_s
+    return (run.run_id, stamp, known.started, known.name, known.outcome, known.status, seconds, found.record.unread, *_figures(root.sums))
+
+
+def _call_rows(run: StoredRun, found: Digest) -> Iterator[tuple[object, ...]]:
+    for group, sums in found.groups.items():
+        tags = json.dumps({**run.manifest.tags, **dict(group.tags)}, sort_keys=True)
+        yield (run.run_id, group.agent, group.model, group.session, tags, *_figures(sums))
+
+
+def _agent_rows(run: StoredRun, found: Digest) -> Iterator[tuple[object, ...]]:
+    for branch in found.record.branches():
+        if branch.facts.kind is ScopeKind.AGENT and branch.view is not None:
+            view = branch.view
+            yield (run.run_id, branch.facts.name, view.status, view.spend().duration_s, *_figures(found.sums[branch]))
+
+
+def _figures(sums: Sums) -> tuple[int, ...]:
+    return tuple(min(getattr(sums, name), _MOST_INT - 1) for name in _SUMS)
+
+
+def sums_of(row: sqlite3.Row) -> Sums:
+    """Read the sums of a row."""
+    return Sums(**{name: row[name] for name in _SUMS})
+
+
+# -- questions ------------------------------------------------------------------------------------------------------
+
+
+def past_runs(since: float | None = None, most: int | None = None) -> Question[list[sqlite3.Row]]:
+    """Ask for runs, newest first: those begun at or after `since` (epoch seconds), `most` of them."""
+    return _asked("SELECT * FROM runs WHERE started >= ? ORDER BY started DESC, run_id DESC LIMIT ?", since, -1 if most is None else most)
+
+
+def past_calls(since: float | None = None) -> Question[list[sqlite3.Row]]:
+    """Ask for the sums of calls by run, agent, model, session and tags."""
+    return _asked("SELECT calls.* FROM calls JOIN runs USING (run_id) WHERE started >= ? ORDER BY calls.rowid", since)
+
+
+def past_agents(since: float | None = None) -> Question[list[sqlite3.Row]]:
+    """Ask for every agent of every run, one row each time it was opened."""
+    return _asked("SELECT agents.* FROM agents JOIN runs USING (run_id) WHERE started >= ? ORDER BY agents.rowid", since)
+
+
+def both(one: Question[T], other: Question[U]) -> Question[tuple[T, U]]:
+    """Ask two questions of one state of the index."""
+    return lambda connection: (one(connection), other(connection))
+
+
+def _asked(statement: str, since: float | None, *rest: object) -> Question[list[sqlite3.Row]]:
+    start = float("-inf") if since is None else since
+    return lambda connection: connection.execute(statement, (start, *rest)).fetchall()

@@ -1,0 +1,145 @@
+"""Post to an OTLP/HTTP backend, by the protocol's rules on what to try again and when."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import random
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from http.client import HTTPException, HTTPMessage
+from typing import IO, Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+from ravi_otel._version import __version__
+from ravi_otel.errors import RaviError
+
+_AGAIN: Final = frozenset({429, 502, 503, 504})
+_MOST_TRIES: Final = 5
+_MOST_WAIT_S: Final = 30.0
+_TIMEOUT_S: Final = 20.0
+_MOST_ANSWER: Final = 1024 * 1024
+_MOST_QUOTED: Final = 200
+_TYPES: Final = {"http/protobuf": "application/x-protobuf", "http/json": "application/json"}
+_ADVICE: Final = {
+    401: " Give the credentials it wants with --header.",
+    403: " Give the credentials it wants with --header.",
+    404: " --endpoint is the base, to which /v1/traces, /v1/metrics and /v1/logs are added; --signal leaves out what it does not take.",
+    405: " --endpoint is the base, to which /v1/traces, /v1/metrics and /v1/logs are added.",
+    415: " Try --protocol http/json, or http/protobuf.",
+}
+
+
+class ReplayError(RaviError):
+    """Report a backend that refused or could not be reached; `sent` says what had gone by then, None before the first."""
+
+    sent: Any = None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Refuse to be sent elsewhere: the request would arrive there without its body, and with our headers."""
+
+    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
+        """Follow none."""
+
+
+class Post:
+    """Send a body and give the answer's; raises ReplayError.
+
+    What the protocol calls retryable (429, 502, 503, 504, a connection that breaks once one has worked) is tried five
+    times within 30 s, after as long as `Retry-After` says. A backend that is not there at the first request is not waited for.
+    """
+
+    def __init__(
+        self, shown: str, headers: Mapping[str, str], protocol: str, context: ssl.SSLContext, wait: Callable[[float], object] = time.sleep
+    ) -> None:
+        self._shown = shown
+        self._headers = {**headers, "content-type": _TYPES[protocol], "user-agent": f"ravi-otel/{__version__}"}
+        self._wait = wait
+        self._open = build_opener(_NoRedirect(), HTTPSHandler(context=context)).open
+        self._worked = False
+
+    def __call__(self, url: str, body: bytes) -> bytes:
+        """Post `body` to `url`."""
+        waited = 0.0
+        for number in range(1, _MOST_TRIES + 1):
+            try:
+                return self._once(url, body)
+            except _Later as later:
+                pause = later.after if later.after is not None else 2.0 ** (number - 1) * random.uniform(0.8, 1.2)  # noqa: S311 - no secret
+                if number == _MOST_TRIES or waited + pause > _MOST_WAIT_S:
+                    tries = "once" if number == 1 else f"{number} times"
+                    longer = f", and asks to wait {pause:,.0f} s more" if later.after is not None and number < _MOST_TRIES else ""
+                    raise ReplayError(f"{later.why} Tried {tries}{longer}.") from None
+                waited += pause
+                self._wait(pause)
+        raise AssertionError
+
+    def _once(self, url: str, body: bytes) -> bytes:
+        try:
+            with self._open(Request(url, body, self._headers, method="POST"), timeout=_TIMEOUT_S) as response:  # noqa: S310 - checked to be http(s)
+                answer: bytes = response.read(_MOST_ANSWER)
+        except HTTPError as error:
+            with error:
+                raise self._refusal(error) from None
+        except (OSError, HTTPException) as error:
+            why = f"the backend at {self._shown} cannot be reached: {_reason(error)}."
+            if self._worked:
+                raise _Later(why, None) from None
+            raise ReplayError(why) from None
+        self._worked = True
+        return answer
+
+    def _refusal(self, error: HTTPError) -> Exception:
+        self._worked = True
+        why = f"the backend at {self._shown} answered {error.code}{_quoted(error)}."
+        if error.code in _AGAIN:
+            return _Later(why, _after(error.headers.get("retry-after") if error.headers else None))
+        return ReplayError(f"{why}{_ADVICE.get(error.code, '')}")
+
+
+class _Later(Exception):  # noqa: N818 - a signal inside this module
+    def __init__(self, why: str, after: float | None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.after = after
+
+
+def _after(value: str | None) -> float | None:
+    """Read Retry-After: seconds, or a date."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _quoted(error: HTTPError) -> str:
+    """Quote what a refusal says, when that is a text."""
+    kind = (error.headers.get("content-type", "") if error.headers else "").lower()
+    if not kind.startswith(("text/plain", "application/json")):
+        return ""
+    try:
+        said = error.read(_MOST_QUOTED).decode("utf-8", "replace")
+    except (OSError, HTTPException):
+        return ""
+    told = " ".join("".join(char if char.isprintable() else " " for char in said).split())
+    return f" ({told})" if told else ""
+
+
+def _reason(error: BaseException) -> str:
+    reason = error.reason if isinstance(error, URLError) else error
+    if isinstance(reason, TimeoutError):
+        return f"no answer within {_TIMEOUT_S:g} s"
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({reason.verify_message})"
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror
+    return str(reason) or type(reason).__name__

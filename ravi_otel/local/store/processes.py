@@ -1,0 +1,49 @@
+"""Tell one process from every other, also after its number was given to another one."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def this_one() -> dict[str, Any]:
+    """Describe this process: its number, when it started and on which machine, as far as the system tells."""
+    return {"pid": os.getpid(), "start": _start(os.getpid()), "machine": _machine()}
+
+
+def lives(described: Mapping[str, Any]) -> bool | None:
+    """Tell whether a process that `this_one` described still runs; None when that cannot be known from here."""
+    pid, start = described.get("pid"), described.get("start")
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31 or described.get("machine") != _machine():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it is there, and another user's
+    except OSError:
+        return None
+    now = _start(pid)
+    return None if now is None or start is None else now == start
+
+
+def _start(pid: int) -> str | None:
+    """Give when a process started, in the kernel's own ticks since boot; None where the system has no /proc."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return told.rpartition(")")[2].split()[19]  # the name before it may hold anything, a parenthesis too
+    except (OSError, IndexError):
+        return None
+
+
+def _machine() -> str:
+    """Name the machine, in its present boot."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        boot = ""
+    return f"{socket.gethostname()} {boot}".strip()

@@ -1,0 +1,124 @@
+"""Add up stored calls and tools the way a scope adds up live ones; what nobody told is counted as such, never as 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ravi_otel.hooks.records import Spend
+from ravi_otel.local.record import Leaf
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Usage
+
+TURNS: Final = frozenset({"chat", "text_completion"})
+"""The operations that are a turn of a conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Be one stored call or tool, with what the leaf of a live record does not keep.
+
+    `requests` were paid for; `charged` is what a call was charged whose usage nobody told, and `charged_nano` its cost.
+    """
+
+    leaf: Leaf
+    requests: int = 0
+    charged: Usage | None = None
+    charged_nano: int | None = None
+
+
+@dataclass(slots=True)
+class Sums:
+    """Count for one scope or one group; the names are those of `Spend`."""
+
+    requests: int = 0
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cost_nano: int = 0
+    priced_calls: int = 0
+    unpriced_calls: int = 0
+    unreported_calls: int = 0
+    estimated_calls: int = 0
+    assumed_calls: int = 0
+    guessed_calls: int = 0
+    guessed_costs: int = 0
+    tool_calls: int = 0
+    refused: int = 0
+    errors: int = 0
+
+    def add(self, other: Sums) -> None:
+        """Add what another one counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def enter(self, entry: Entry) -> None:
+        """Add one call or tool."""
+        leaf = entry.leaf
+        if leaf.status == "refused":
+            self.refused += leaf.reason != "contended"
+        elif leaf.what == "tool":
+            self.tool_calls += leaf.decision == "admitted"
+        else:
+            self._enter_call(entry)
+
+    def _enter_call(self, entry: Entry) -> None:
+        leaf = entry.leaf
+        self.errors += leaf.status == "error" and leaf.decision is not None
+        if not leaf.generative:
+            return
+        self.requests += entry.requests
+        self.turns += leaf.operation in TURNS and leaf.sent
+        usage = leaf.usage
+        if usage is not None and usage.source != "reserved":
+            self._enter_usage(usage, leaf.cost_nano)
+            self.assumed_calls += leaf.cost_source == "assumed"
+        elif entry.charged is not None and usage is None:
+            self._enter_usage(entry.charged, entry.charged_nano)
+            self.guessed_calls += 1
+            self.guessed_costs += entry.charged_nano is not None
+        elif leaf.sent and leaf.status == "ok":
+            self.unreported_calls += 1
+
+    def _enter_usage(self, usage: Usage, cost_nano: int | None) -> None:
+        if usage.total_tokens == 0:
+            return
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        self.cached_input_tokens += usage.cached_input_tokens
+        self.estimated_calls += usage.source == "estimated"
+        if cost_nano is None:
+            self.unpriced_calls += 1
+        else:
+            self.cost_nano += cost_nano
+            self.priced_calls += 1
+
+    @property
+    def unknown_usage(self) -> int:
+        """Count the calls that were answered or charged, and whose tokens nobody told."""
+        return self.unreported_calls + self.guessed_calls
+
+    @property
+    def unknown_cost(self) -> int:
+        """Count the calls whose cost is not known: not in `cost_nano`, or there with what was charged for safety."""
+        return self.unreported_calls + self.unpriced_calls + self.guessed_costs
+
+    def spend(self, duration_s: float) -> Spend:
+        """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
+        unknown = self.unreported_calls + self.unpriced_calls > 0 and self.priced_calls == 0
+        return Spend(
+            requests=self.requests,
+            turns=self.turns,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cached_input_tokens=self.cached_input_tokens,
+            cost_usd=None if unknown else self.cost_nano / NANO,
+            unpriced_calls=self.unpriced_calls,
+            unreported_calls=self.unreported_calls,
+            estimated_calls=self.estimated_calls,
+            tool_calls=self.tool_calls,
+            refused=self.refused,
+            errors=self.errors,
+            duration_s=duration_s,
+        )

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+
+@pytest.fixture
+def filled(shelf):
+    run = shelf.add()
+    for agent, model, cost in (("clerk", "m-1", 0.5), ("clerk", "m-2", 0.25), ("boss", "m-2", 1.0)):
+        shelf.call(run, (100, 10), cost, agent=agent, model=model, **{"ravi.session.id": "s-1", "ravi.tag.team": "search"})
+    shelf.call(run, (100, 10), None, model="m-9")
+    return shelf
+
+
+def rows(done):
+    return list(csv.reader(io.StringIO(done.stdout)))
+
+
+@pytest.mark.parametrize(
+    ("by", "names"),
+    [
+        (["--by", "agent"], ["boss", "clerk", ""]),
+        ([], ["m-2", "m-1", "m-9"]),
+        (["--by", "session"], ["s-1", ""]),
+        (["--tag", "team"], ["search", ""]),
+    ],
+)
+def test_sums_are_by_what_is_asked_for_and_the_most_expensive_comes_first(filled, by, names):
+    head, *body = rows(filled("cost", *by, "--csv"))
+    assert [row[0] for row in body] == names
+    assert sum(int(row[1]) for row in body) == 4
+    assert head[1:] == [
+        "calls",
+        "input_tokens",
+        "output_tokens",
+        "cached_input_tokens",
+        "cost_usd",
+        "calls_without_price",
+        "calls_without_usage",
+        "calls_estimated",
+        "calls_at_assumed_prices",
+    ]
+
+
+def test_a_call_without_a_price_makes_a_lower_bound_and_is_never_free(filled):
+    done = filled("cost")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == "≥$1.7500 in all, 1 call without a known price."
+    (line,) = [line for line in done.stdout.splitlines() if "m-9" in line]
+    assert line.split() == ["m-9", "1", "100", "10", "?", "1"]
+    (row,) = [row for row in rows(filled("cost", "--csv")) if row[0] == "m-9"]
+    assert (row[5], row[6]) == ("", "1")
+
+
+def test_when_no_price_is_known_at_all_no_sum_is_said(shelf):
+    shelf.call(shelf.add(), None, None)
+    assert shelf("cost").stdout.splitlines()[-1] == "No cost is known: 1 call without a known price."
+
+
+def test_when_every_price_is_known_the_sum_is_exact(shelf):
+    shelf.call(shelf.add(), (1, 1), 12.5)
+    assert shelf("cost").stdout.splitlines()[-1] == "$12.50 in all."
+
+
+def test_older_runs_are_not_counted(shelf):
+    shelf.call(shelf.add(ago=7_200), cost=5.0)
+    shelf.call(shelf.add(), cost=1.0)
+    assert "$1.0000 in all." in shelf("cost", "--since", "1h").stdout
+    assert "$6.0000 in all." in shelf("cost", "--since", "1d").stdout
+    assert shelf("cost", "--since", "0s").stdout == "No call was stored in that time.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--since", "soon"], "--since 'soon' is no duration"),
+        (["--by", "tag"], "--by tag needs --tag KEY"),
+        (["--by", "agent", "--tag", "team"], "Leave one of them out"),
+    ],
+)
+def test_a_wrong_option_is_a_sentence(filled, arguments, words):
+    done = filled("cost", *arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\x1b[1m=1", "\uff1d1"])
+def test_a_name_is_never_a_spreadsheets_formula(shelf, name):
+    shelf.call(shelf.add(), agent=name, **{"ravi.tag.team": name})
+    for by in (["--by", "agent"], ["--tag", "team"]):
+        _, row = rows(shelf("cost", *by, "--csv"))
+        assert row[0].startswith("'")
+
+
+def test_names_with_commas_quotes_and_breaks_stay_one_cell(shelf):
+    shelf.call(shelf.add(), agent='a,"b"\n"c"')
+    assert rows(shelf("cost", "--by", "agent", "--csv"))[1][0] == 'a,"b" "c"'
+
+
+def test_the_tags_of_the_run_count_for_calls_without_their_own(shelf):
+    shelf.call(shelf.add(tags={"team": "web"}))
+    assert rows(shelf("cost", "--tag", "team", "--csv"))[1][0] == "web"
+
+
+def test_refused_calls_cost_nothing_and_are_not_counted(shelf):
+    shelf.call(shelf.add(), None, None, **{"ravi.status": "refused", "ravi.limit.decision": "denied"})
+    assert shelf("cost").stdout == "No call was stored.\n"
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_table_is_as_wide_as_the_terminal_at_most(shelf, width):
+    shelf.call(shelf.add(), agent="x\u202e" * 300)
+    done = shelf("cost", "--by", "agent", width=width)
+    assert all(len(line) <= width for line in done.stdout.splitlines()[:-1])
+
+
+def test_lines_that_could_not_be_read_are_said(shelf):
+    run = shelf.add()
+    shelf.call(run)
+    with (run.path / "4711-9a2c.traces.jsonl").open("a") as file:
+        file.write("{")
+    assert shelf("cost").stderr == "1 line of these runs could not be read, and is left out.\n"
+    assert [line[0] for line in rows(shelf("cost", "--csv"))[1:]] == ["m-1"]

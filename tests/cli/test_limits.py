@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ravi_otel.cli.entry import commands
+from ravi_otel.policy import parse_limit
+
+POLICY = """\
+name = "nightly"
+limits = [
+    "tokens=1M",
+    "cost=2.50usd:warn=0.5",
+]
+tags = {team = "search"}
+prices = {my-model = {input = 2.5, output = 10}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.toml").write_text(POLICY, encoding="utf-8")
+    return tmp_path
+
+
+def limits(*arguments, **environment):
+    return CliRunner(env=environment).invoke(commands, ["limits", *arguments])
+
+
+def test_each_limit_is_shown_with_its_source_and_what_it_replaced():
+    done = limits("--limit", "tokens=20k", "--policy", "policy.toml", RAVI_LIMIT_TOKENS="500k", RAVI_LIMIT_TIME="90s")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == (
+        "limit                  from             instead of\n"
+        "tokens=20k             --limit          tokens=500k from RAVI_LIMIT_TOKENS, tokens=1M from policy.toml:3\n"
+        "time=90s               RAVI_LIMIT_TIME\n"
+        "cost=2.50usd:warn=0.5  policy.toml:4\n"
+        "\n"
+        "enforcement  enforce      default\n"
+        "admission    estimate     default\n"
+        "name         nightly      policy.toml\n"
+        "tags         team=search  policy.toml\n"
+        "prices       my-model     policy.toml\n"
+    )
+
+
+def test_without_a_limit_it_says_how_to_give_one():
+    done = limits()
+    assert done.exit_code == 0
+    assert done.stdout.startswith("No limit is set. Give one with --limit tokens=500k, in RAVI_LIMIT_TOKENS=500k, or in a policy file")
+
+
+def test_observing_is_shown_with_its_source():
+    assert "enforcement  observe   RAVI_ENFORCEMENT" in limits(RAVI_ENFORCEMENT="observe").stdout
+
+
+def test_the_same_as_json():
+    shown = json.loads(limits("--json", "--limit", "tool.search@researcher=5", "--policy", "policy.toml", RAVI_LIMIT_TOKENS="500k").stdout)
+    assert [each["limit"] for each in shown["limits"]] == ["tool.search@researcher=5", "tokens=500k", "cost=2.50usd:warn=0.5"]
+    first, second, third = shown["limits"]
+    assert (first["kind"], first["tool"], first["agent"], first["value"]) == ("tool_calls", "search", "researcher", 5)
+    assert second["instead_of"] == [{"limit": "tokens=1M", "source": "policy.toml:3"}]
+    assert (third["value"], third["source"]) == (2.5, "policy.toml:4")
+    assert all(parse_limit(each["limit"]) for each in shown["limits"])
+    assert (shown["enforcement"], shown["name"], shown["tags"]) == ("enforce", "nightly", {"team": "search"})
+    assert shown["sources"]["name"] == "policy.toml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "begins"),
+    [
+        (["--limit", "tokns=5"], {}, "Error: --limit: limit 'tokns=5': kind 'tokns' is unknown, did you mean 'tokens'"),
+        (["--limit", "tokens=5", "--limit", "token=6"], {}, "Error: --limit 'token=6' is there twice: --limit 'tokens=5' sets"),
+        (["--limit", "tenant.cost=5"], {}, "Error: limit 'tenant.cost=5' of --limit belongs to a tenant"),
+        (["--limit", "tokens=5:per=day"], {}, "Error: --limit: limit 'tokens=5:per=day': windows"),
+        (["--policy", "nope.toml"], {}, "Error: policy file nope.toml cannot be read: No such file or directory."),
+        ([], {"RAVI_LIMIT_TOKNS": "5"}, "Error: variable 'RAVI_LIMIT_TOKNS' names no kind of limit, did you mean RAVI_LIMIT_TOKENS"),
+        ([], {"RAVI_ENFORCEMENT": "off"}, "Error: RAVI_ENFORCEMENT='off' is unknown"),
+    ],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_is_wrong_is_one_sentence_and_exit_code_2(form, arguments, environment, begins):
+    done = limits(*form, *arguments, **environment)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(begins)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_name_cannot_move_the_cursor_or_turn_the_line_around():
+    done = limits("--limit", 'agent."a\u202eb".tokens=5')
+    assert (done.exit_code, "\u202e" in done.stdout) == (0, False)
+
+
+def test_a_very_long_limit_pushes_its_own_line_only():
+    done = limits("--limit", f"agent.{'x' * 150}.tokens=5", "--limit", "tokens=5")
+    assert [len(line) for line in done.stdout.splitlines()[:3]] == [81, 174, 69]

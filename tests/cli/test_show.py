@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+@pytest.fixture
+def run(shelf):
+    budget = {"scope": "run", "scope_id": "x", "scope_name": "desk", "limit": "tokens", "threshold": 100, "used": 90, "held": 0}
+    rest = {"remaining": 10, "ratio": 0.9, "denied": 3, "events": ["limit_nearing", "limit_exceeded"]}
+    made = shelf.add("desk", outcome="limited", status=4, budgets=(budget | rest,), notes=("The program was ended.",))
+    at = shelf.agent(made, "clerk")
+    shelf.call(made, (1_210, 80), 0.25, parent=at)
+    return made
+
+
+def test_the_latest_run_is_shown_as_a_tree_with_its_budgets(shelf, run):
+    done = shelf("show")
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, note, *_ = done.stdout.splitlines()
+    assert first == f"{run.run_id}  desk  limited, exit status 4"
+    assert note == "The program was ended."
+    for words in ("run desk", "limit_tokens", "└─ agent clerk", "chat m-1", "1,210", "$0.2500", "90", "nearing, exceeded"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(0, 18), slice(-4, None)])
+def test_a_run_is_found_by_its_id_or_an_end_of_it(shelf, run, cut):
+    shelf.add("other", ago=-5)
+    assert f"{run.run_id}  desk" in shelf("show", run.run_id[cut]).stdout
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "2", "", "../..", "\x1b[31m"])
+def test_a_run_that_is_none_or_several_is_a_sentence(shelf, run, asked):
+    shelf.add("other")
+    done = shelf("show", asked)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: RUN=")
+    assert len(done.stderr.splitlines()) == 1
+    assert "\x1b" not in done.stderr
+
+
+def test_json_is_the_same_as_the_reports(shelf, run):
+    document = json.loads(shelf("show", "--json").stdout)
+    assert [node["type"] for node in document["nodes"]] == ["run", "agent", "call"]
+    assert document["limits"][0]["denied"] == 3
+
+
+def test_a_store_without_a_run_is_a_sentence(shelf):
+    done = shelf("show")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert "holds no run" in done.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_hostile_names_and_notes_stay_where_they_are(shelf, width):
+    name = "ev\x1b[31mil\u202e\n\r[bold]x[/]" + "y" * 300
+    made = shelf.add(name, notes=(name,))
+    shelf.call(made, parent=shelf.agent(made, name), model=name)
+    done = shelf("show", width=width)
+    assert done.exit_code == 0
+    assert all(char == "\n" or char.isprintable() for char in done.stdout)
+
+
+def test_half_written_and_foreign_lines_are_said_below_the_tree(shelf, run):
+    with (run.path / "4711-9a2c.traces.jsonl").open("a") as file:
+        file.write('hello\n{"resourceSpans": [{"sco')
+    held = shelf.files()
+    done = shelf("show")
+    assert "2 lines of the stored run could not be read, and are left out." in done.stdout
+    assert "1,210" in done.stdout
+    assert shelf.files() == held
+
+
+def test_a_run_of_ten_thousand_calls_is_folded(shelf):
+    made = shelf.add()
+    shelf.call(made)
+    (path,) = made.files()
+    path.write_text(path.read_text() * 10_000)
+    done = shelf("show")
+    assert len(done.stdout.splitlines()) < 15
+    assert "… 4,996 more chat m-1" in done.stdout
+    assert "Not shown, past the first 5,000 entries: 5,001 calls." in done.stdout
+    assert "300,000" in done.stdout

@@ -1,0 +1,108 @@
+"""How a launched program ends: its own way, unless a limit ended it."""
+
+import os
+import signal
+
+import pytest
+
+
+@pytest.mark.parametrize(("args", "status"), [(["0"], 0), (["3"], 3), (["_exit", "6"], 6)])
+def test_its_own_exit_status_is_kept(desk, args, status):
+    done = desk.launch(*desk.program("exits", *args), flags=["--limit", "requests=5"])
+    assert (done.status, done.out, desk.sent) == (status, "done\n", 1), done.err
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL", "SIGSEGV"])
+def test_a_program_that_a_signal_ended_is_seen_to_have_been_ended_by_it(desk, number):
+    done = desk.launch(*desk.program("exits", number))
+    assert done.status == -getattr(signal, number)
+    assert done.run["outcome"] == "signal"
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTERM"])
+def test_signals_pass_through(desk, number):
+    child = desk.start(*desk.program("waits"))
+    assert child.stdout.readline() == "ready\n"
+    os.kill(child.pid, getattr(signal, number))
+    if number != "SIGTERM":
+        assert child.stdout.readline() == f"{number}\n"
+        os.kill(child.pid, signal.SIGTERM)
+    out, err = child.communicate(timeout=30)
+    assert (out, child.returncode) == ("SIGTERM\n", 7), err
+
+
+def test_a_refusal_that_nobody_catches_ends_with_status_4_after_the_usual_traceback(desk):
+    done = desk.launch(*desk.program("calls", "5"), flags=["--limit", "requests=3"])
+    assert (done.status, done.out, desk.sent) == (4, "hello there\n" * 3, 3)
+    assert "Traceback (most recent call last)" in done.err
+    assert "Raise --limit requests=3 or leave it out." in done.err
+
+
+def test_the_programs_own_excepthook_hears_of_a_refusal_as_of_anything_else(desk):
+    done = desk.launch(*desk.program("own_hook", "again"), flags=["--limit", "requests=1"])
+    assert (done.status, done.out) == (4, "my own hook: BudgetExhaustedError\n"), done.err
+
+
+def test_a_failure_of_its_own_keeps_its_status_even_after_a_refusal(desk):
+    done = desk.launch(*desk.program("own_hook"), flags=["--limit", "requests=5"])
+    assert (done.status, done.out) == (1, "my own hook: KeyError\n"), done.err
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "sentence"),
+    [
+        (["no-such-command"], 127, "was not found"),
+        (["./not_executable.py"], 126, "ravi-otel run -- python ./not_executable.py"),
+        ([], 2, "COMMAND is missing"),
+    ],
+)
+def test_what_cannot_be_started_is_said_in_one_sentence(desk, command, status, sentence):
+    (desk.directory / "not_executable.py").write_text("")
+    done = desk.launch(*command)
+    assert done.status == status
+    assert sentence in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--limit", "tokns=5"], "tokns"),
+        (["--limit", "tokens=-5"], "-5"),
+        (["--limit", "tokens"], "tokens"),
+        (["--limit", "tokens=5", "--limit", "tokens=6"], "tokens=6"),
+        (["--limit", "tenant.tokens=5"], "tenant"),
+        (["--policy", "nowhere.toml"], "nowhere.toml"),
+        (["--tag", "team"], "team"),
+        (["--tag", "Team=x"], "Team"),
+        (["--after-limit", "explode"], "explode"),
+        (["--limits", "tokens=5"], "--limit"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence_and_nothing_is_started(desk, flags, named):
+    done = desk.launch(*desk.program("calls", "1"), flags=flags)
+    assert done.status == 2
+    assert named in done.err
+    assert "Traceback" not in done.err
+    assert desk.sent == 0
+
+
+def test_quiet_says_nothing(desk):
+    done = desk.launch(*desk.program("calls", "1"), flags=["--quiet", "--limit", "requests=5"])
+    assert (done.status, done.out, done.err) == (0, "hello there\n", "")
+
+
+def test_the_report_as_json_is_one_document_on_standard_error(desk):
+    import json
+
+    done = desk.launch(*desk.program("calls", "2"), flags=["--json", "--limit", "requests=5", "--name", "nightly", "--tag", "team=search"])
+    document = json.loads(done.err)
+    assert (document["name"], document["exit_status"], document["outcome"]) == ("nightly", 0, "ok")
+    assert [limit["used"] for limit in document["limits"]] == [2]
+    assert sum(node["type"] == "call" for node in document["nodes"]) == 2
+
+
+def test_tags_are_on_every_span(desk):
+    done = desk.launch(*desk.program("calls", "1"), flags=["--tag", "team=search"])
+    lines = "".join(path.read_text() for path in done.store.glob("runs/*/*.traces.jsonl"))
+    assert lines.count("ravi.tag.team") == lines.count('"spanId"') - lines.count('"links"') == 2

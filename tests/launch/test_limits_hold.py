@@ -1,0 +1,63 @@
+"""Under each kind of limit a program that never stops sends what it may, then nothing, and is ended with status 4."""
+
+import pytest
+
+CALL = 11
+"""Tokens of one call in the scripted model's own count: 8 in, 3 out."""
+
+KINDS = {
+    "requests=3": 3,
+    "turns=4": 4,
+    f"tokens={4 * CALL + 3}": 4,
+    "input_tokens=27": 3,
+    "output_tokens=9": 3,
+    "cost=0.00001usd": 3,
+    "messages=1": 0,
+    "time=0s": 0,
+    "working=0s": 0,
+    "session.requests=2": 2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _costs_nothing_to_wait(monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+
+@pytest.mark.parametrize("spec", KINDS)
+@pytest.mark.parametrize("program", ["runaway", "runaway_tasks"])
+def test_a_program_that_never_stops_sends_what_it_may_and_is_ended(desk, spec, program):
+    done = desk.launch(*desk.program(program, "10", "3"), flags=["--limit", spec])
+    assert (desk.sent, done.status) == (KINDS[spec], 4), done.err
+    assert "told to end" in done.report
+    assert done.run["outcome"] == "limited"
+
+
+def test_a_tool_that_is_called_for_ever_runs_as_often_as_it_may(desk):
+    done = desk.launch(*desk.program("runaway_tools"), flags=["--limit", "tool_calls=5"])
+    assert (done.out.split(), done.status) == (["searched"] * 5, 4), done.err
+
+
+def test_a_time_limit_runs_from_the_start_of_the_program(desk):
+    done = desk.launch(*desk.program("runaway", "10", "3"), flags=["--limit", "time=2s"])
+    assert done.status == 4
+    assert "deadline exceeded" in done.report.lower()
+    assert 0.5 < done.run["ended"] - done.run["started"] < 60
+
+
+def test_observing_refuses_nothing_and_says_what_it_would_have(desk):
+    done = desk.launch(*desk.program("calls", "5"), flags=["--limit", "requests=3", "--observe"])
+    assert (desk.sent, done.status, done.out) == (5, 0, "hello there\n" * 5), done.err
+    assert "only observed" in done.report
+
+
+def test_a_program_that_may_go_on_is_refused_and_not_ended(desk):
+    done = desk.launch(*desk.program("own_hook"), flags=["--limit", "requests=3", "--after-limit", "refuse"])
+    assert (desk.sent, done.status) == (1, 1)
+
+
+def test_the_report_shows_the_budget_that_was_used(desk):
+    done = desk.launch(*desk.program("calls", "2"), flags=["--limit", "requests=4"])
+    (budget,) = done.run["budgets"]
+    assert (budget["limit"], budget["threshold"], budget["used"], budget["held"], budget["denied"]) == ("requests", 4, 2, 0, 0)
+    assert "50" in done.report

@@ -1,0 +1,234 @@
+"""Ten kinds of programs: attached or said not to be, same output and exit status as without us where no limit is hit."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+
+def script(desk):
+    return desk.program("calls", "2")
+
+
+def module(desk):
+    shutil.copy(desk.program("calls")[1], desk.directory / "my_module.py")
+    return [sys.executable, "-m", "my_module", "2"]
+
+
+def console_script(desk):
+    path = desk.directory / "my-tool"
+    path.write_text(f"#!{sys.executable}\n" + Path(desk.program("calls")[1]).read_text())
+    path.chmod(0o755)
+    return [str(path), "2"]
+
+
+def through_a_shell(desk):
+    return ["sh", "-c", f"{sys.executable} {desk.program('calls')[1]} 1; {sys.executable} {desk.program('calls')[1]} 1"]
+
+
+def threads(desk):
+    return desk.program("threads")
+
+
+def tasks(desk):
+    return desk.program("tasks")
+
+
+def forked_workers(desk):
+    return desk.program("workers", "fork", "8")
+
+
+def spawned_workers(desk):
+    return desk.program("workers", "spawn", "8")
+
+
+def own_provider(desk):
+    return desk.program("own_provider")
+
+
+def own_hook(desk):
+    return desk.program("own_hook")
+
+
+def inside_of_auto_instrumentation(desk):
+    return [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        "--traces_exporter",
+        "none",
+        "--metrics_exporter",
+        "none",
+        "--logs_exporter",
+        "none",
+        *desk.program("calls", "2"),
+    ]
+
+
+def its_own_status(desk):
+    return desk.program("exits", "3")
+
+
+def out_by_the_back_door(desk):
+    return desk.program("exits", "_exit", "6")
+
+
+ATTACHED = [
+    script,
+    module,
+    console_script,
+    through_a_shell,
+    threads,
+    tasks,
+    forked_workers,
+    spawned_workers,
+    own_provider,
+    own_hook,
+    inside_of_auto_instrumentation,
+    its_own_status,
+    out_by_the_back_door,
+]
+
+
+@pytest.mark.parametrize("kind", ATTACHED)
+def test_a_program_that_hits_no_limit_does_what_it_did_without_us(desk, kind):
+    command = kind(desk)
+    alone = desk.alone(*command)
+    sent = desk.sent
+    ours = desk.launch(*command, flags=["--limit", "requests=1000"])
+    assert (ours.status, ours.out) == (alone.status, alone.out), ours.err
+    assert ours.err.startswith(alone.err.splitlines(keepends=True)[0] if alone.err and "Traceback" not in alone.err else "")
+    assert desk.sent == 2 * sent
+    assert "NOT in force" not in ours.report
+    (budget,) = ours.run["budgets"]
+    assert (budget["used"], budget["held"]) == (sent, 0)
+
+
+def isolated(desk):
+    return [sys.executable, "-I", *desk.program("calls", "1")[1:]]
+
+
+def no_environment(desk):
+    return [sys.executable, "-E", *desk.program("calls", "1")[1:]]
+
+
+def no_site(desk):
+    code = "import sys; sys.path[:] = %r; import openai; openai.OpenAI().chat.completions.create(model='m', messages=[])"
+    return [sys.executable, "-S", "-c", code % (sys.path,)]
+
+
+def static_binary(desk):
+    return ["true"]
+
+
+@pytest.mark.parametrize("kind", [isolated, no_environment, no_site, static_binary])
+def test_a_program_that_cannot_be_attached_is_said_to_run_without_limits(desk, kind):
+    done = desk.launch(*kind(desk), flags=["--limit", "requests=1000"])
+    assert done.status == 5
+    assert "NOT in force" in done.report
+    assert done.run["outcome"] == "unattached"
+
+
+def test_without_limits_what_cannot_be_attached_keeps_its_status(desk):
+    done = desk.launch("false")
+    assert done.status == 1
+    assert "was not observed" in done.report
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Be a Python that has never heard of us."""
+    place = tmp_path_factory.mktemp("stranger")
+    venv.create(place, symlinks=True)
+    return place / "bin" / "python"
+
+
+def test_another_python_that_lacks_us_is_not_started(desk, stranger):
+    done = desk.launch(str(stranger), "-c", "open('started', 'w')", flags=["--limit", "requests=1"])
+    assert done.status == 2
+    assert f"{stranger} -m pip install ravi-otel==" in done.err
+    assert not (desk.directory / "started").exists()
+    assert not list(desk.store.glob("runs/*"))
+
+
+def test_another_python_that_lacks_us_deeper_down_is_said_to_be_free(desk, stranger):
+    done = desk.launch("sh", "-c", f"{stranger} -c 'print(1)'", flags=["--limit", "requests=1"])
+    assert (done.status, done.out) == (5, "1\n")
+    assert "limits are not in force" in done.err
+    assert "NOT in force" in done.report
+
+
+def test_a_sitecustomize_of_the_programs_own_still_runs(desk):
+    (desk.directory / "sitecustomize.py").write_text("print('mine first')\n")
+    done = desk.launch(sys.executable, "-c", "import sitecustomize; print(sitecustomize.__file__)", PYTHONPATH=str(desk.directory))
+    # One of the two is the launcher's own: it is a Python with that path as well.
+    assert sorted(done.out.splitlines()) == sorted(["mine first", "mine first", str(desk.directory / "sitecustomize.py")])
+
+
+def test_auto_instrumentation_around_us_reaches_the_program(desk):
+    around = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        "--traces_exporter",
+        "none",
+        "--metrics_exporter",
+        "none",
+        "--logs_exporter",
+        "none",
+    ]
+    code = "import openai, opentelemetry.trace as t; print(type(t.get_tracer_provider()).__name__)"
+    done = desk.alone(*around, *desk.command("--limit", "requests=1"), sys.executable, "-c", code)
+    assert (done.status, done.out) == (0, "TracerProvider\n"), done.err
+
+
+def test_a_python_process_that_never_imports_the_client_does_not_import_us(desk):
+    code = "import sys; print([name for name in sys.modules if name.startswith(('ravi_otel', 'opentelemetry'))])"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=1"])
+    assert (done.status, done.out) == (0, "[]\n"), done.err
+
+
+def test_our_place_on_the_path_is_gone_before_the_program_looks(desk):
+    done = desk.launch(sys.executable, "-c", "import sys; print([p for p in sys.path if 'launch' in p])")
+    assert done.out == "[]\n"
+
+
+def test_a_run_inside_a_run_is_refused(desk):
+    done = desk.launch(*desk.command("--limit", "requests=9"), *desk.program("calls", "1"), flags=["--limit", "requests=1"])
+    assert done.status == 2
+    assert "under `ravi-otel run` already" in done.err
+    assert desk.sent == 0
+
+
+def test_a_forking_server_shares_one_budget(desk, until):
+    gunicorn = [sys.executable, "-m", "gunicorn", "--workers", "3", "--bind", "unix:web.sock", "--chdir", str(desk.directory), "web:app"]
+    shutil.copy(desk.program("web")[1], desk.directory / "web.py")
+    child = desk.start(*gunicorn, flags=["--limit", "requests=4", "--after-limit", "refuse"])
+    try:
+        until((desk.directory / "web.sock").exists)
+        asked = [
+            subprocess.run(
+                [sys.executable, "-c", ASK, str(desk.directory / "web.sock")], capture_output=True, text=True, check=True, env=os.environ
+            ).stdout
+            for _ in range(2)
+        ]
+    finally:
+        child.terminate()
+        _, err = child.communicate(timeout=30)
+    assert sorted("".join(asked).split()) == ["200"] * 4 + ["429"] * 4, err
+    assert desk.sent == 4
+    assert child.returncode == 0, err
+    (path,) = desk.store.glob("runs/*/run.json")
+    assert json.loads(path.read_text())["budgets"][0]["used"] == 4
+
+
+ASK = """
+import socket, sys
+for _ in range(4):
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(sys.argv[1])
+        wire.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+        answer = b"".join(iter(lambda: wire.recv(4096), b""))
+    print(answer.split()[1].decode())
+"""

@@ -1,0 +1,56 @@
+"""The workers of one program share one budget, and a worker that dies leaves nothing held."""
+
+import socket
+import threading
+
+import pytest
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_eight_workers_send_together_what_one_limit_allows(desk, start):
+    done = desk.launch(*desk.program("workers", start, "8"), flags=["--limit", "requests=3"], timeout=120)
+    assert done.out.split() == ["BudgetExhaustedError"] * 5 + ["sent"] * 3, done.err
+    assert desk.sent == 3
+    (budget,) = done.run["budgets"]
+    assert (budget["used"], budget["held"], budget["denied"]) == (3, 0, 5)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_spans_of_every_worker_are_in_the_store(desk, start):
+    done = desk.launch(*desk.program("workers", start, "8"), timeout=120)
+    assert done.out.split() == ["sent"] * 8, done.err
+    assert "8 chat" in done.report or done.report.count("chat gpt-4o-mini") >= 1
+    lines = "".join(path.read_text() for path in done.store.glob("runs/*/*.traces.jsonl"))
+    assert lines.count('"name":"chat gpt-4o-mini"') + lines.count('"name": "chat gpt-4o-mini"') == 8
+
+
+def test_near_and_exceeded_are_told_once_by_all_workers(desk):
+    done = desk.launch(*desk.program("workers", "fork", "16"), flags=["--limit", "requests=5"], timeout=120)
+    assert (done.err.count('{"event": "limit_nearing"'), done.err.count('{"event": "limit_exceeded"')) == (1, 1), done.err
+
+
+def test_a_worker_that_is_killed_in_a_call_leaves_nothing_held_after_its_lease(desk, tmp_path):
+    arrived = tmp_path / "arrived"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        port = silent.getsockname()[1]
+
+        def listen():
+            wire, _ = silent.accept()
+            with wire:
+                wire.recv(1)
+                arrived.touch()
+                wire.settimeout(60)
+                while wire.recv(4096):  # until the worker is dead
+                    pass
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        done = desk.launch(
+            *desk.program("killed", str(arrived), f"http://127.0.0.1:{port}"), flags=["--limit", "tokens=80"], RAVI_LEASE_S="1"
+        )
+        thread.join()
+    assert done.out == "BudgetExhaustedError\n", done.err  # it waited for the lease, and what was held was spent then
+    (budget,) = done.run["budgets"]
+    assert budget["held"] == 0
+    assert 60 < budget["used"] <= 80
