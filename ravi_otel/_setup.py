@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -29,6 +29,7 @@ from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.runtime.carrying import Carrying
+from ravi_otel.runtime.config import effective
 from ravi_otel.runtime.live import drain
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
@@ -74,7 +75,7 @@ class Instrumentation:
     def __init__(self, settings: _Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
         self._surroundings = surroundings
-        sink = None if surroundings is None else surroundings.sink
+        sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._telemetry = Telemetry(self._pipeline)
         self._listeners = Listeners([self._telemetry])
@@ -196,6 +197,7 @@ def instrument(
     With providers given, those and the globals are used; with none, the application's own as soon as it has set them,
     else ours when an `OTEL_*` endpoint is named, else nothing leaves the process. `limits` hold for the whole process.
     `prices` adds or overrides prices in USD per million tokens: `{"my-model": {"input": 2.5, "output": 10}}`.
+    `RAVI_LIMIT_...` variables add limits of other kinds, and `RAVI_STORE` names a local store to keep what is told.
     `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate" or "after".
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
@@ -212,11 +214,14 @@ def instrument(
         checks.choice("instrument(enforcement)", enforcement, _MODES),
         _admission(admission),
     )
+    nothing_given = settings == _NOTHING
+    if _surroundings is None:
+        settings = replace(settings, limits=effective(code=settings.limits).values)
     _check(settings)
     load("openai")  # before the lock: under a launcher the first import of the client comes back to this module
     with _lock:
         if _now is not None:
-            if settings in (_now.settings, _NOTHING):
+            if nothing_given or settings == _now.settings:
                 return _now
             if _now.settings.limits:
                 raise ConfigurationError(
@@ -257,6 +262,14 @@ def flush(timeout_s: float = 2.0) -> bool:
     """Send what is waiting to be exported, for `timeout_s` seconds at most; False when it was not all sent."""
     now = _now
     return True if now is None else now.flush(timeout_s)
+
+
+def _own_store() -> Callable[[], Sink] | None:
+    """Give the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
+    if not os.environ.get("RAVI_STORE", "").strip():
+        return None
+    begin: Callable[[], Sink] = load("ravi_otel.local.store.own").begin
+    return begin
 
 
 def _check(settings: _Settings) -> None:

@@ -53,14 +53,14 @@ def run(  # noqa: PLR0913 - one parameter an option
     as_json: bool,
     command: tuple[str, ...],
 ) -> None:
-    r"""Run COMMAND, observe every call it makes with the `openai` package, and hold it to limits.
+    """Run COMMAND, observe every call it makes with the `openai` package, and hold it to limits.
 
     \b
       ravi-otel run --limit tokens=20000 --limit cost=0.50usd --limit time=90s -- python my_agent.py
 
     The report goes to standard error. Exit status: the program's own; 2 when something must be written otherwise and
     nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force.
-    """
+    """  # noqa: D301 - click wants the backspace itself
     made = effective(flags=limits, file=policy)
     made = replace(
         made,

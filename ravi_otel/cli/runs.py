@@ -86,14 +86,15 @@ def explain(figures: list[str], out: Console) -> None:
 def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
     sums = sums_of(row)
     seconds = row["duration_s"]
+    unseen = row["outcome"] == "unattached" and not sums.requests
     return (
         clean(row["run_id"], 60),
         _when(row["started"]),
         clean(row["name"], 40),
         _outcome(row, lost),
-        count(sums.requests),
-        tokens(sums),
-        cost(sums),
+        "?" if unseen else count(sums.requests),
+        "?" if unseen else tokens(sums),
+        "?" if unseen else cost(sums),
         "?" if seconds is None else f"{seconds:,.1f}",
     )
 

@@ -59,7 +59,7 @@ def surroundings(plan: Plan) -> Surroundings:
     return Surroundings(
         run=run_of(plan, limits),
         ledger=SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s),
-        sink=partial(FileSink, Path(plan.directory)),
+        sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,
         admission=Admission(plan.admission),
         prices=plan.prices or None,

@@ -38,6 +38,7 @@ NOT_IN_FORCE: Final = 5
 LEASE: Final = "RAVI_LEASE_S"
 """The environment variable that says for how many seconds a process that fell silent keeps what it holds."""
 
+_MOST_PLAN: Final = 100_000
 _LEASES_S: Final = (0.5, 3600.0)
 _SITE: Final = Path(__file__).parent / "site"
 _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
@@ -92,6 +93,9 @@ class Launch:
             observe=policy.observe,
         )
         plan = self._plan(stored)
+        if len(plan.write()) > _MOST_PLAN:
+            stored.write(outcome="failed", ended=time.time())
+            raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than fit into the program's environment. Give fewer.")
         program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
         try:
             ended = program.run()
@@ -100,7 +104,8 @@ class Launch:
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
         try:
-            budgets = tuple(_budgets(plan))
+            # Where nobody counted, what was used is not known, and a 0 would be a lie.
+            budgets = () if outcome == "unattached" and not ended.working else tuple(_budgets(plan))
         except (RaviError, OSError) as error:
             budgets = ()
             said.append(f"What was used of the limits cannot be read: {error}")

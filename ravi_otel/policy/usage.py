@@ -1,4 +1,8 @@
-"""Describe one model call in words of no provider: what was asked, what came back, what it used."""
+"""Describe one model call in words of no provider: what was asked, what came back, what it used.
+
+One of each is made for every call. They are written once, when they are made; that nothing can write to them later is not
+enforced, because a frozen class costs four times as much to make.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ UsageSource = Literal["reported", "estimated", "reserved"]
 Parameters = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Usage:
     """Count the tokens of one call.
 
@@ -34,10 +38,10 @@ class Usage:
     def __post_init__(self) -> None:
         """Fill in the total."""
         if self.total_tokens < 0:
-            object.__setattr__(self, "total_tokens", self.input_tokens + self.output_tokens)
+            self.total_tokens = self.input_tokens + self.output_tokens
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Call:
     """Describe a request before it is sent.
 
@@ -67,7 +71,7 @@ class Call:
     unread: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Reply:
     """Describe what came back; None and () are unknown.
 

@@ -113,7 +113,7 @@ class Account:
         self.limit = limit
         self.facts = facts
         self.origin = origin
-        self.kind = f"tool.{limit.detail}" if limit.detail is not None else limit.kind
+        self.kind = f"tool.{limit.detail}" if limit.detail is not None else str(limit.kind)  # a plain str is looked up faster
         self.nature = nature_of(limit, admission)
         self.value = limit.value
         warn_at = DEFAULT_WARN_AT if limit.warn_at is None else limit.warn_at

@@ -25,6 +25,10 @@ from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import Kind, ScopeKind
 
+_COUNTED, _HELD, _LEVEL = Nature.COUNTED, Nature.HELD, Nature.LEVEL  # reading a member off its class costs ten times more
+_TOKENS = Kind.TOKENS.value
+_PLAIN = Settled()
+
 _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
@@ -59,6 +63,8 @@ def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Gr
         return known.grant  # a repeated message: the same answer, nothing twice
     observed: Account | None = None
     for line in () if request.spent else request.lines:
+        if _fits(line):
+            continue
         reason = _refusal(line, newcomer=newcomer)
         if reason is None:
             continue
@@ -71,23 +77,27 @@ def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Gr
 
 def _admit(request: Reservation, operations: Operations, observed: Account | None) -> Grant:
     crossings: list[Crossing] = []
+    granted: int | None = None
     decision = "admitted" if observed is None else "observed"
     holds = [(line, _hold(line)) for line in request.lines]
     operation = operations[request.op_id] = Operation(request.owner, holds)
     for line, hold in holds:
         account = line.account
-        denied = account.observe and _over(line)
+        nature, observing = account.nature, account.observe
+        denied = observing and _over(line)
         # One statement: an account changes together with the note that it did.
-        if account.nature is Nature.COUNTED:
+        if nature is _COUNTED:
             account.used, operation.taken = account.used + line.want, operation.taken + 1
-        elif account.nature is Nature.LEVEL:
+        elif nature is _LEVEL:
             account.used, operation.taken = line.want, operation.taken + 1
         else:
             account.held, operation.taken = account.held + hold, operation.taken + 1
-        _cross(account, "admission", decision, crossings, denied=denied)
+        if denied or account.used >= account.warn_value or account.used > account.value:
+            _cross(account, "admission", decision, crossings, denied=denied)
+        if account.kind == _TOKENS and not observing and (granted is None or hold < granted):
+            granted = hold
     if observed is not None:
         observed.denied += 1
-    granted = min((hold for line, hold in holds if line.account.kind == Kind.TOKENS and not line.account.observe), default=None)
     operation.grant = grant = Grant(request.op_id, granted, crossings, observed)
     return grant
 
@@ -98,18 +108,22 @@ def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) ->
     overage: list[tuple[Account, int]] = []
     for line, hold in operation.holds[operation.ended : operation.taken]:
         account = line.account
-        if account.nature is Nature.COUNTED:
+        nature = account.nature
+        if nature is _COUNTED:
             operation.ended += 1
             continue
-        amount = max(hold if guessed else 0, actual.get(account.limit.kind, hold))
-        if account.nature is Nature.LEVEL:
-            account.used, operation.ended = actual.get(account.limit.kind, account.used), operation.ended + 1
+        if nature is _LEVEL:
+            account.used, operation.ended = actual.get(account.kind, account.used), operation.ended + 1
         else:
+            amount = actual.get(account.kind, hold)
+            if amount < 0 or (guessed and amount < hold):
+                amount = hold if guessed else 0
             account.held, account.used, operation.ended = account.held - hold, account.used + amount, operation.ended + 1
-            if amount > hold and account.nature is Nature.HELD:
+            if amount > hold and nature is _HELD:
                 overage.append((account, amount - hold))
-        _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
-    return Settled(crossings, overage)
+        if account.used >= account.warn_value or account.used > account.value:
+            _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
+    return Settled(crossings, overage) if crossings or overage else _PLAIN
 
 
 def release(operation: Operation) -> None:
@@ -192,6 +206,16 @@ def _holds(operation: Operation, account: Account) -> bool:
 # -- one line of a request ----------------------------------------------------------------------------------------
 
 
+def _fits(line: Line) -> bool:
+    """Tell that nothing stands against the line, and nobody stands before it: what `_refusal` finds nearly always."""
+    account = line.account
+    if account.draining:
+        return False
+    if account.nature is _HELD:
+        return account.value - account.used - account.held >= line.minimum and account.held >= 0 and not account.line
+    return account.nature is _COUNTED and account.used + line.want <= account.value
+
+
 def _refusal(line: Line, *, newcomer: bool) -> Reason | None:
     account = line.account
     if account.draining:
@@ -218,9 +242,10 @@ def _over(line: Line) -> bool:
 
 def _hold(line: Line) -> int:
     account = line.account
-    if account.nature is not Nature.HELD:
+    if account.nature is not _HELD:
         return 0
-    return line.want if account.observe else max(0, min(line.want, account.remaining))
+    want, left = line.want, account.value - account.used - account.held
+    return want if want <= left or account.observe else max(0, left)
 
 
 def deny(line: Line, reason: Reason) -> Denied:

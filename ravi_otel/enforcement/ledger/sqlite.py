@@ -62,7 +62,7 @@ class SqliteLedger:
         self.path: Final = Path(path).absolute()
         self._shares = shares
         self._clock = SystemClock() if clock is None else clock
-        self._failed = failed
+        self.failed = failed
         self.store: Final = Store(self.path, create=create, busy_s=busy_s)
         self._leases = Leases(lease_s)
         self._lease_s = lease_s
@@ -95,7 +95,7 @@ class SqliteLedger:
                 self._step(lambda page: self._leases.sign_off(page.store))
             self._locally(self.store.close)
         except StoreError:
-            self._failed()
+            self.failed()
 
     def prepare(self) -> None:
         """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
@@ -167,7 +167,7 @@ class SqliteLedger:
             else:
                 crossings = self._locally(lambda: judging.clock(account, elapsed))
         except StoreError:
-            self._failed()
+            self.failed()
             crossings = judging.clock(account, elapsed)  # time passes without the file
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
@@ -178,35 +178,32 @@ class SqliteLedger:
             account.row = LOCAL
         return account.row is not LOCAL
 
-    def _enter(self) -> None:
+    def _come_in(self) -> None:
         if self.gate.forked:  # behind Python's back
             self.reset_after_fork()
+        if self.gate.inside:
+            raise StoreError("because a signal came in the middle of a step")
         if self._dropped:
             self._sweep()
-        self.gate.enter()
 
     def _locally(self, act: Callable[[], T]) -> T:
-        self._enter()
-        try:
+        self._come_in()
+        with self.gate.lock:
             return act()
-        finally:
-            self.gate.leave()
 
     def _step(self, act: Callable[[Page], T], *, reap: bool = True) -> T:
         """Do something in one transaction, or not at all."""
-        self._enter()
+        self._come_in()
         page = Page(self.store, self._shares, self._operations, self._waiters)
-        self._leases.remember()
-        try:
-            result = self._transact(page, act, reap=reap)
-        except BaseException as error:
-            # A signal's exception may come when everything is written already.
-            if isinstance(error, Exception) or self.store.in_transaction:
-                page.undo()
-                self._leases.undo()
-            raise
-        finally:
-            self.gate.leave()
+        with self.gate.lock:
+            self._leases.remember()
+            try:
+                result = self._transact(page, act, reap=reap)
+            except BaseException as error:
+                if isinstance(error, StoreError) or self.store.in_transaction:  # a signal's may come when all is written
+                    page.undo()
+                    self._leases.undo()
+                raise
         self._wake(page.woken)
         return result
 
@@ -241,17 +238,17 @@ class SqliteLedger:
     def _without_store(self, request: Reservation, shared: Sequence[Account], error: StoreError) -> Grant | Denied:
         """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
         if request.spent:
-            self._failed()
+            self.failed()
             self._owed.add(lambda page: Settled(page.judge(request, newcomer=False).crossings))
             return Grant(request.op_id, None)
         if shared and all(account.observe for account in shared):
-            self._failed()
+            self.failed()
             own = replace(request, lines=[line for line in request.lines if line.account.row is LOCAL])
             return self._locally(lambda: judging.judge(own, self._operations, newcomer=True))
         raise self._refusal(error, next((account for account in shared if not account.observe), None)) from None
 
     def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
-        self._failed()
+        self.failed()
         return unkept(error, self.path, account)
 
     # -- settle and release ---------------------------------------------------------------------------------------
@@ -275,7 +272,7 @@ class SqliteLedger:
                 return self._locally(lambda: self._end_alone(op_id, act))
             return self._owed.tell_settled(self._step(step) or _NOTHING)
         except StoreError:
-            self._failed()
+            self.failed()
             if alone:
                 return self._end_alone(op_id, act)
             self._owed.add(step)
@@ -338,7 +335,7 @@ class SqliteLedger:
             if self._locally(lambda: waiter.answer) is None:  # under the lock: an answer is one when it is written
                 self._step(act)
         except StoreError:
-            self._failed()
+            self.failed()
             self._owed.add(act)
         return waiter.answer or judging.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
 
@@ -373,7 +370,7 @@ class SqliteLedger:
             if self._owed or (self._operations and self._leases.due(self._clock.monotonic_ns())):
                 self._step(lambda page: self._leases.keep(page.store, self._clock.monotonic_ns()))
         except StoreError as error:
-            self._failed()
+            self.failed()
             if error.reason == "store_lost":
                 for waiter in tuple(self._waiters):
                     waiter.failure = error

@@ -11,18 +11,17 @@ import threading
 import weakref
 from typing import Final, Protocol
 
-from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError
+from ravi_otel.enforcement.ledger.sqlite_store import Store
 
-_LONGEST_LOCK_S: Final = 5.0
 _LONGEST_PARK_S: Final = 1.0
 
 
 class Gate:
-    """Let one thread of one process in at a time, and none over a fork."""
+    """Let one thread of one process in at a time, by `with gate.lock`, and none over a fork."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self.lock = threading.RLock()
         self._parker: int | None = None
 
     @property
@@ -30,18 +29,14 @@ class Gate:
         """Tell that this is a child of the process it was made in."""
         return self._pid != os.getpid()
 
-    def enter(self) -> None:
-        """Wait to be the only one, for so long and no longer: a signal's handler may be asking in the middle of a step."""
-        if not self._lock.acquire(timeout=_LONGEST_LOCK_S):
-            raise StoreError("because another thread of this process keeps it")
-
-    def leave(self) -> None:
-        """Let the next one in."""
-        self._lock.release()
+    @property
+    def inside(self) -> bool:
+        """Tell that this thread is in already: a signal's handler asks in the middle of a step."""
+        return self.lock._is_owned()  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001 - what threading.Condition asks, too
 
     def park(self) -> bool:
         """Keep everybody out before a fork; False when somebody does not come out in time."""
-        parked = self._lock.acquire(timeout=_LONGEST_PARK_S)
+        parked = self.lock.acquire(timeout=_LONGEST_PARK_S)
         if parked:
             self._parker = threading.get_ident()
         return parked
@@ -50,7 +45,7 @@ class Gate:
         """Let them in again, in the parent."""
         if self._parker == threading.get_ident():
             self._parker = None
-            self._lock.release()
+            self.lock.release()
 
 
 class Forked(Protocol):

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ravi_otel.enforcement.ledger import judging
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Nature, Reservation
@@ -379,7 +379,7 @@ def held_by(holds: object) -> Iterable[tuple[int, int]]:
     with contextlib.suppress(TypeError, ValueError, RecursionError):
         found: Any = json.loads(holds) if isinstance(holds, str) else None
         if isinstance(found, list):
-            pairs = [(number, hold) for number, hold in cast("list[Any]", found)]
+            pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]
     if not all(type(number) is int and type(hold) is int and hold >= 0 for number, hold in pairs):
         raise StoreError("what it says of an operation cannot be read")
     return pairs

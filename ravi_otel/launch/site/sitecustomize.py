@@ -8,11 +8,14 @@ version the launcher has, and waits for `openai`.
 # mypy: ignore-errors
 # pyright: basic
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
+import time
 
 _CLIENT = "openai"
 
@@ -48,9 +51,7 @@ class _Loading(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         try:
-            from ravi_otel.launch import attach
-
-            attach.begin()
+            importlib.import_module("ravi_otel.launch.attach").begin()
         except Exception as error:  # the program's import must succeed whatever is wrong with us
             _say("failed", repr(error))
 
@@ -83,9 +84,6 @@ def _tell_launcher():
 
 def _say(what, why=""):
     """Leave a note for the launcher, and a line on standard error when something is wrong."""
-    import json
-    import time
-
     if why:
         sys.stderr.write("ravi-otel: process %d is not observed and its limits are not in force: %s\n" % (os.getpid(), why))
     note = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": why[:2000]}
@@ -101,8 +99,6 @@ def _say(what, why=""):
 
 
 def _attach():
-    import json
-
     wanted, found = json.loads(os.environ["RAVI_LAUNCH"])["version"], _version()
     if found != wanted:
         has = "no ravi-otel" if found is None else "ravi-otel " + found

@@ -82,12 +82,23 @@ ledger.close()
 LOCKED = """
 shared = account("requests", 5)
 ask(ledger, shared, 1)
-with ledger.gate._lock:  # as if another thread were in the middle of a step for long
-    child = os.fork()
-    if not child:
-        _, answer = ask(ledger, shared, 1)
-        os._exit(0 if isinstance(answer, Grant) else 2)
+taken, over = threading.Event(), threading.Event()
+
+def stay():
+    with ledger.gate.lock:  # another thread, in the middle of a step for long
+        taken.set()
+        over.wait(60)
+
+thread = threading.Thread(target=stay)
+thread.start()
+taken.wait(60)
+child = os.fork()
+if not child:
+    _, answer = ask(ledger, shared, 1)
+    os._exit(0 if isinstance(answer, Grant) else 2)
 wait([child])
+over.set()
+thread.join()
 _, answer = ask(ledger, shared, 1)
 assert shared.used == 3
 ledger.close()

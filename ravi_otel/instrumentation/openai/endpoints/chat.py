@@ -101,7 +101,14 @@ class ChatCollector:
         try:
             (choice,) = event.choices
             content = choice.delta.content
-            if type(content) is str and content.isascii() and content and choice.finish_reason is None and event.usage is None and self._named:
+            if (
+                type(content) is str
+                and content.isascii()
+                and content
+                and choice.finish_reason is None
+                and event.usage is None
+                and self._named
+            ):
                 self._chunks += 1
                 self._weight += len(content) * 3
                 return

@@ -1,0 +1,124 @@
+"""A signal's exception between any two lines of a step: the file and this process's own accounts stay of one mind."""
+
+import sys
+import uuid
+
+import pytest
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger import judging, sqlite, sqlite_owed, sqlite_page, sqlite_store
+from ravi_otel.enforcement.ledger.contract import Account, Line, Reservation
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+
+FILES = {module.__file__ for module in (judging, sqlite, sqlite_owed, sqlite_page, sqlite_store)}
+
+
+class Interruption(BaseException):
+    """Be what a signal handler raises."""
+
+
+class Interrupter:
+    """Raise once, at the n-th line of ours that runs; `struck` tells whether it came to that."""
+
+    def __init__(self, line):
+        self.left = line
+        self.struck = False
+
+    def __call__(self, frame, event, arg):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line" and not self.struck:
+            self.left -= 1
+            if self.left == 0:
+                self.struck = True
+                raise Interruption
+        return self
+
+    def during(self, act):
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            act()
+        except Interruption:
+            pass
+        finally:
+            sys.settrace(before)
+
+
+class Case:
+    """Be one operation on a shared account and one of this process's own."""
+
+    def __init__(self, directory):
+        self.path = directory / f"{uuid.uuid4().hex}.db"
+        self.shared = self.account(Kind.TOKENS)
+        self.calls = self.account(Kind.REQUESTS)
+        self.own = self.account(Kind.TOKENS)
+        self.ledger = sqlite.SqliteLedger(self.path, shares=lambda one: one is not self.own)
+        run_sync(self.ledger.release("nothing"))
+        self.ledger.prepare()
+
+    @staticmethod
+    def account(kind):
+        return Account(Limit(kind=kind, value=100), ScopeFacts(uuid.uuid4().hex, ScopeKind.RUN), origin=str(kind))
+
+    def reserve(self):
+        lines = [Line(self.shared, 40, 40), Line(self.calls, 1, 1), Line(self.own, 30, 30)]
+        return run_sync(self.ledger.reserve(Reservation("op", lines, {})))
+
+    def settle(self):
+        run_sync(self.ledger.settle("op", {Kind.TOKENS: 7}))
+
+    def release(self):
+        run_sync(self.ledger.release("op"))
+
+    def counted(self):
+        reader = sqlite.SqliteLedger(self.path)
+        for account in (self.shared, self.calls):
+            reader.read(account)
+        return [(one.used, one.held) for one in (self.shared, self.calls, self.own)]
+
+
+def every_line(directory, prepare, act):
+    """Give a case after an interruption at each line of `act` in turn."""
+    line = 0
+    while True:
+        line += 1
+        case, interrupter = Case(directory), Interrupter(line)
+        prepare(case)
+        interrupter.during(lambda case=case: act(case))
+        yield case
+        case.ledger.close()
+        if not interrupter.struck:
+            return
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_an_interrupted_reservation_that_is_released_leaves_nothing(tmp_path):
+    for case in every_line(tmp_path, lambda _: None, Case.reserve):
+        case.release()
+        assert case.counted() == [(0, 0), (0, 0), (0, 0)]
+        assert len(case.ledger) == 0
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_an_interrupted_reservation_that_is_repeated_holds_once(tmp_path):
+    for case in every_line(tmp_path, lambda _: None, Case.reserve):
+        case.reserve()
+        assert case.counted()[:2] == [(0, 40), (1, 0)]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_an_interrupted_settlement_that_is_repeated_counts_once(tmp_path):
+    for case in every_line(tmp_path, Case.reserve, Case.settle):
+        case.settle()
+        assert case.counted() == [(7, 0), (1, 0), (7, 0)]
+        assert len(case.ledger) == 0
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_an_interrupted_release_that_is_repeated_gives_back_once(tmp_path):
+    for case in every_line(tmp_path, Case.reserve, Case.release):
+        case.release()
+        assert case.counted() == [(0, 0), (0, 0), (0, 0)]
+        assert len(case.ledger) == 0
