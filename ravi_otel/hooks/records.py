@@ -24,6 +24,14 @@ class RetryRecord:
     error_type: str | None
 
 
+def _no_retries() -> list[RetryRecord]:  # three times as fast as calling `list[RetryRecord]`, once for every call
+    return []
+
+
+def _no_marks() -> dict[object, object]:
+    return {}
+
+
 @dataclass(slots=True, eq=False)
 class CallRecord:
     """Follow one logical model call from its start to its end.
@@ -53,11 +61,11 @@ class CallRecord:
     first_chunk_ns: int | None = None
     duration_ns: int = 0
     request_id: str | None = None
-    retries: list[RetryRecord] = field(default_factory=list[RetryRecord])
+    retries: list[RetryRecord] = field(default_factory=_no_retries)
     requests: int = 1
     charged: Usage | None = None
     charged_nano: int | None = None
-    marks: dict[object, object] = field(default_factory=dict[object, object])
+    marks: dict[object, object] = field(default_factory=_no_marks)
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +85,7 @@ class ToolRecord:
     limit_reason: str | None = None
     duration_ns: int = 0
     call_id: str | None = None
-    marks: dict[object, object] = field(default_factory=dict[object, object])
+    marks: dict[object, object] = field(default_factory=_no_marks)
 
 
 @dataclass(frozen=True, slots=True)

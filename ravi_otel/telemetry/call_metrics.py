@@ -9,6 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Call
 from ravi_otel.telemetry import semconv
@@ -16,6 +17,7 @@ from ravi_otel.telemetry.cardinality import MOST_SERIES, OTHER, Guard, optional_
 from ravi_otel.telemetry.instruments import Instruments
 
 _MOST_OTHERS: Final = 64
+_MOST_KEPT: Final = 1_024
 
 Attributes = dict[str, AttributeValue]
 
@@ -42,6 +44,7 @@ class CallMetrics:
         self._others: dict[tuple[object, ...], _Series] = {}
         self._lock = threading.Lock()
         self._costs = Guard()
+        self._kept_costs: dict[tuple[str, str, str | None], tuple[ScopeFacts, Attributes]] = {}
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
         """Tell one call that was sent; `context` holds its span, for exemplars."""
@@ -82,6 +85,19 @@ class CallMetrics:
             return found
 
     def _cost_attributes(self, record: CallRecord) -> Attributes:
+        """Give the attributes of its cost, made once per scope and model: the guard never changes its mind about a name."""
+        facts, call = record.facts, record.call
+        key = (facts.scope_id, call.provider, short(call.model))
+        found = self._kept_costs.get(key)
+        if found is not None and found[0] is facts:
+            return found[1]
+        made = self._make_cost_attributes(record)
+        if len(self._kept_costs) >= _MOST_KEPT:
+            self._kept_costs.clear()
+        self._kept_costs[key] = (facts, made)
+        return made
+
+    def _make_cost_attributes(self, record: CallRecord) -> Attributes:
         tags = record.facts.tags
         names = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
         agent, model, *values = self._costs.admit(*names)

@@ -63,13 +63,19 @@ def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Gr
         return known.grant  # a repeated message: the same answer, nothing twice
     observed: Account | None = None
     for line in () if request.spent else request.lines:
-        if _fits(line):
-            continue
+        account = line.account
+        if (
+            account.nature is _HELD
+            and account.value - account.used - account.held >= line.minimum
+            and account.held >= 0
+            and not (account.draining or account.line)
+        ):
+            continue  # what `_refusal` would find of nearly every line, at a third of its cost
         reason = _refusal(line, newcomer=newcomer)
         if reason is None:
             continue
-        if line.account.observe:
-            observed = observed or line.account
+        if account.observe:
+            observed = observed or account
             continue
         return deny(line, reason)
     return _admit(request, operations, observed)
@@ -204,16 +210,6 @@ def _holds(operation: Operation, account: Account) -> bool:
 
 
 # -- one line of a request ----------------------------------------------------------------------------------------
-
-
-def _fits(line: Line) -> bool:
-    """Tell that nothing stands against the line, and nobody stands before it: what `_refusal` finds nearly always."""
-    account = line.account
-    if account.draining:
-        return False
-    if account.nature is _HELD:
-        return account.value - account.used - account.held >= line.minimum and account.held >= 0 and not account.line
-    return account.nature is _COUNTED and account.used + line.want <= account.value
 
 
 def _refusal(line: Line, *, newcomer: bool) -> Reason | None:

@@ -115,7 +115,10 @@ def tokens_in(value: Any) -> int:
     while stack and seen < _MOST_NODES:
         node = stack.pop()
         seen += 1
-        if type(node) is dict and len(node) <= _FEW:
+        kind: type = type(node)
+        if kind is list:
+            stack.extend(node)
+        elif kind is dict and len(node) <= _FEW:
             # A message, nearly always: its texts are weighed where they stand.
             for key, inner in node.items():
                 if type(inner) is not str:

@@ -29,8 +29,8 @@ class Interrupter:
     def __call__(self, frame, event, arg):
         if frame.f_code.co_filename not in FILES:
             return None
-        # Leaving a `with` block is told as a line of its own, where no signal is ever handled.
-        entering = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+        # Entering a `try` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
+        entering = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith(("with ", "try:"))
         if event == "line" and not self.struck and not entering:
             self.left -= 1
             if self.left == 0:
