@@ -8,7 +8,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -45,6 +45,9 @@ fmt: $(READY)  ## format, and mend what the linter can
 
 recordings: $(READY)  ## replay recorded exchanges and print what was told against what was sent
 	@$(PY) tests/recordings/table.py
+
+programs: $(READY)  ## launch programs of every kind and print what becomes of them
+	@$(PY) tests/launch/programs_table.py
 
 setup: $(READY)  ## make .venv, nothing more
 

@@ -8,7 +8,7 @@ sync from async.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeGuard, TypeVar
 
 T = TypeVar("T")
 
@@ -54,10 +54,15 @@ def cause(error: BaseException) -> BaseException:
     return error.error if isinstance(error, Carried) else error
 
 
+def is_done(flow: Flow[T]) -> TypeGuard[Done[T]]:
+    """Tell that a flow has nothing to wait for, so that its value can be taken as it is."""
+    return isinstance(flow, Done)
+
+
 def run_sync(flow: Flow[T]) -> T:
     """Drive a flow from synchronous code; its return value, or what it raises, is the caller's."""
-    if type(flow) is Done:
-        return cast("T", flow.value)
+    if is_done(flow):
+        return flow.value
     try:
         step = next(flow)
         while True:

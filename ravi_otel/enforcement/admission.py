@@ -70,8 +70,9 @@ def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
 
 
 def _tokens_line(account: Account, call: Call, expected: Estimate) -> Line:
-    least = max(expected.input_tokens + call.turn, 1)
-    return Line(account, max(expected.input_tokens + expected.output_tokens, least), least)
+    least = expected.input_tokens + call.turn or 1
+    want = expected.input_tokens + expected.output_tokens
+    return Line(account, max(want, least), least)
 
 
 def _request_line(account: Account, _call: Call, _expected: Estimate) -> Line:

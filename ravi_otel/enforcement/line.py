@@ -7,7 +7,7 @@ import contextlib
 import heapq
 import itertools
 import threading
-from asyncio import _get_running_loop  # asked on every call: `get_running_loop` raises where there is none, which costs ten times more
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections.abc import Callable
 from typing import Generic, TypeVar
 

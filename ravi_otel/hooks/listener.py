@@ -149,4 +149,8 @@ class Listeners:
 
     def counted(self, event: CountEvent) -> None:
         """Tell of something that is only counted."""
-        self._each("listener.counted", lambda heard: heard.counted(event))
+        for heard in self._all:
+            try:
+                heard.counted(event)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                swallow("listener.counted", error)

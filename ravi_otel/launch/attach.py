@@ -21,6 +21,7 @@ from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+from ravi_otel.runtime.state import STATE
 
 _log = logging.getLogger("ravi_otel")
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
@@ -58,7 +59,13 @@ def surroundings(plan: Plan) -> Surroundings:
     uncaught.watch()
     return Surroundings(
         run=run_of(plan, limits),
-        ledger=SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s),
+        ledger=SqliteLedger(
+            plan.ledger,
+            shares=is_shared,
+            lease_s=plan.lease_s,
+            create=False,  # the launcher made it: one that is gone is lost, with all that was counted in it
+            failed=lambda: STATE.engine.count("store_errors"),
+        ),
         sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,
         admission=Admission(plan.admission),

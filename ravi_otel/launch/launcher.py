@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,27 +92,23 @@ class Launch:
             tags=dict(policy.tags),
             observe=policy.observe,
         )
-        plan = self._plan(stored)
-        if len(plan.write()) > _MOST_PLAN:
-            stored.write(outcome="failed", ended=time.time())
-            raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than fit into the program's environment. Give fewer.")
-        program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
         try:
+            plan = self._plan(stored)
+            if len(plan.write()) > _MOST_PLAN:
+                raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than a program's environment takes. Give fewer.")
+            ledger = SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s)
+            ledger.prepare()
+            program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
             ended = program.run()
-        except OSError as error:
+        except (OSError, RaviError) as error:
             stored.write(outcome="failed", ended=time.time())
+            if isinstance(error, RaviError):
+                raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
-        try:
-            # Where nobody counted, what was used is not known, and a 0 would be a lie.
-            budgets = () if outcome == "unattached" and not ended.working else tuple(_budgets(plan))
-        except (RaviError, OSError) as error:
-            budgets = ()
-            said.append(f"What was used of the limits cannot be read: {error}")
-        try:
-            stored = stored.write(outcome=outcome, ended=time.time(), status=ended.status, budgets=budgets, notes=tuple(said))
-        except OSError as error:
-            said.append(f"The end of the run could not be written to {stored.path}: {error.strerror or error}.")
+        # Where nobody counted, what was used is not known, and a 0 would be a lie.
+        counted = outcome != "unattached" or bool(ended.working)
+        stored = _written(stored, said, outcome=outcome, status=ended.status, budgets=_budgets(plan, ledger, said) if counted else ())
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
         return Result(stored, ended, status, outcome, tuple(said))
@@ -186,20 +182,31 @@ def _seconds(written: str) -> float:
     return seconds
 
 
-def _budgets(plan: Plan) -> list[dict[str, Any]]:
-    """Read the final state of the run's limits from its ledger."""
+def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
+    """Write the end of the run into its manifest, or say why that cannot be done."""
+    try:
+        return stored.write(ended=time.time(), notes=tuple(said), **facts)
+    except OSError as error:
+        said.append(f"The end of the run could not be written to {stored.path}: {error.strerror or error}.")
+        return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
+
+
+def _budgets(plan: Plan, ledger: SqliteLedger, said: list[str]) -> tuple[dict[str, Any], ...]:
+    """Read the final state of the run's limits; what a process held that is gone now was spent, as far as anybody knows."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
-    ledger = SqliteLedger(plan.ledger, shares=is_shared)
     engine = Engine(ledger=ledger, observe=plan.observe)
     scope: Scope | None = open_scope(engine, process_root(engine), run_of(plan, limits))
     found: list[dict[str, Any]] = []
     try:
+        ledger.reap(everybody=True)
         while scope is not None:
-            if plan.ledger.exists():
-                for account in scope.accounts:
-                    ledger.read(account)
+            for account in scope.accounts:
+                ledger.read(account)
             found.extend(limit_fields(scope.facts, reading) for reading in scope.readings())
             scope = scope.parent
+    except (RaviError, OSError) as error:
+        said.append(f"What was used of the limits cannot be read: {error}")
+        return ()
     finally:
         ledger.close()
-    return found
+    return tuple(found)

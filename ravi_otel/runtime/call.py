@@ -13,12 +13,14 @@ from typing import Any, Final, Protocol
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
+from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import Ending, LiveCall, drain, later
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 
 _LONGEST_CHAIN: Final = 32
+_UNSCOPED: Final = CountEvent("unscoped", 1)
 
 
 class Wire(Protocol):
@@ -82,7 +84,7 @@ def _begin(call: Call) -> LiveCall | None:
         scope, scoped = STATE.locate()
         live = LiveCall(scope, call)
         if not scoped and call.generative:
-            scope.engine.count("unscoped")
+            scope.engine.listeners.counted(_UNSCOPED)
     except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
         swallow("begin", bug)
         return None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._flow import Flow, is_done, run_sync
 from ravi_otel.enforcement import admission, refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Reservation, new_op_id
@@ -96,8 +96,8 @@ class LiveCall:
                 request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop)
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
-                if isinstance(answering, Done):
-                    answer: Grant | Denied = answering.value
+                if is_done(answering):
+                    answer = answering.value
                 else:
                     self.waiting = True
                     answer = yield from answering

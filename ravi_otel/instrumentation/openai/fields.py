@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from ravi_otel.policy.usage import Usage
@@ -16,6 +16,9 @@ _MEDIA_TOKENS = 1_000
 """What an inline image or recording is taken for: its bytes are no text."""
 _MEDIA_KEYS = frozenset({"data", "file_data", "b64_json"})
 
+class_of: Callable[[object], type[object]] = type
+"""`type` itself, for values of which nothing is known."""
+
 _FEW = 32
 _MOST_CLASSES = 256
 _objects: set[type] = set()
@@ -24,7 +27,7 @@ _objects: set[type] = set()
 
 def get(value: Any, name: str) -> Any:
     """Read a field of a model or a mapping; None when it is not there or cannot be read."""
-    kind: type = type(value)
+    kind = class_of(value)
     if kind not in _objects and _is_mapping(value, kind):
         return value.get(name)
     try:
@@ -76,6 +79,8 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
     if given is None or made is None:
         return None
     of_input, of_output = get(usage, input_details), get(usage, output_details)
+    if of_input is None and of_output is None:
+        return Usage(input_tokens=given, output_tokens=made)
     return Usage(
         input_tokens=given,
         output_tokens=made,
@@ -105,7 +110,7 @@ def _tokens_in_node(value: str) -> int:
     return _MEDIA_TOKENS if value.startswith("data:") else tokens_in_text(value)
 
 
-def tokens_in(value: Any) -> int:
+def tokens_in(value: Any) -> int:  # noqa: C901, PLR0912 - one loop for every sort of node, without a call for each
     """Estimate tokens of a JSON value: its texts and its keys; media inline count as a fixed amount each.
 
     Iterators are left alone: they are the caller's to read.
@@ -115,7 +120,7 @@ def tokens_in(value: Any) -> int:
     while stack and seen < _MOST_NODES:
         node = stack.pop()
         seen += 1
-        kind: type = type(node)
+        kind = class_of(node)
         if kind is list:
             stack.extend(node)
         elif kind is dict and len(node) <= _FEW:
@@ -148,8 +153,10 @@ def tokens_in(value: Any) -> int:
 
 def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
     """Give the JSON object a request will carry, as the client merges it; empty when it is no object."""
-    if type(json_data) is dict and extra is None:
-        return json_data  # nothing to merge, and nobody writes to it
+    kind = class_of(json_data)
+    if kind is dict and extra is None:
+        plain: dict[str, Any] = json_data
+        return plain  # nothing to merge, and nobody writes to it
     given = content if json_data is None else json_data
     if isinstance(given, (bytes, bytearray, str)):
         try:

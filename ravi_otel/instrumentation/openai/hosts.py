@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ravi_otel.instrumentation.openai.fields import class_of
+
 _CLASSES = {"AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
 _HOSTS = {
     "api.openai.com": "openai",
@@ -51,7 +53,7 @@ _kept: dict[tuple[int, type], tuple[object, Host]] = {}
 
 def host_of(client: Any) -> Host:
     """Tell the provider by the client's class, else by its host; a plain client on an unknown host is taken for OpenAI's."""
-    kind: type = type(client)
+    kind = class_of(client)
     field = getattr(client, "_base_url", None)  # what the property gives, at a thirtieth of its cost
     kept = _kept.get((id(field), kind))
     if kept is not None:

@@ -6,11 +6,10 @@ import json
 from typing import Any, Final
 
 from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
-from ravi_otel.instrumentation.openai.fields import get
+from ravi_otel.instrumentation.openai.fields import class_of, get
 from ravi_otel.instrumentation.openai.stream import Following
 from ravi_otel.policy.usage import Reply
 from ravi_otel.runtime.live import LiveCall
-
 
 _MOST_KEPT: Final = 256
 _complete: set[type] = set()
@@ -19,7 +18,7 @@ _complete: set[type] = set()
 
 def watch(live: LiveCall, result: Any, endpoint: Endpoint) -> bool:
     """Follow a result that is still open; False when it is complete."""
-    kind: type = type(result)
+    kind = class_of(result)
     if kind in _complete:
         return False
     if hasattr(kind, "__stream__"):
@@ -50,5 +49,5 @@ def read(result: Any, endpoint: Endpoint) -> Reply:
 
 def _is_raw(result: Any) -> bool:
     # The class tells, never the object: a provider may answer a model with any field names it likes.
-    kind: Any = type(result)
+    kind = class_of(result)
     return kind not in _complete and hasattr(kind, "parse") and hasattr(kind, "http_request")

@@ -11,7 +11,7 @@ from ravi_otel.policy.usage import Call, Reply, Usage
 
 _PER_MESSAGE = 4
 _PER_REQUEST = 3
-_SAME_NAMES = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier")
+_SAME_NAMES = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier"})
 _OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _OTHER_FIELDS = ("tools", "functions", "response_format")
 """What of a request counts as input besides the messages."""
@@ -174,7 +174,7 @@ def _other_weight(delta: Any) -> int:
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """Give the request's settings under their neutral names."""
-    found = {name: body[name] for name in _SAME_NAMES if body.get(name) is not None}
+    found = {name: value for name, value in body.items() if name in _SAME_NAMES and value is not None}
     cap = body.get("max_completion_tokens", body.get("max_tokens"))
     if cap is not None:
         found["max_tokens"] = cap

@@ -1,0 +1,93 @@
+"""What is remembered or read in haste on the way of every call is what the careful way would find."""
+
+from types import SimpleNamespace
+
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ravi_otel.instrumentation.openai import fields, hosts
+from ravi_otel.instrumentation.openai.endpoints.chat import ChatCollector
+
+TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
+DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)
+CHOICES = st.builds(
+    SimpleNamespace, index=st.integers(0, 2), delta=st.one_of(st.none(), DELTAS), finish_reason=st.sampled_from([None, "stop"])
+)
+USAGES = st.one_of(st.none(), st.builds(SimpleNamespace, prompt_tokens=st.integers(0, 9), completion_tokens=st.integers(0, 9)))
+EVENTS = st.builds(SimpleNamespace, id=st.sampled_from(["", "c1"]), choices=st.lists(CHOICES, max_size=2), usage=USAGES, model=st.just("m"))
+
+
+@given(st.lists(EVENTS, max_size=6))
+def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
+    hasty, careful = ChatCollector(5), ChatCollector(5)
+    for event in events:
+        hasty.add(event)
+        careful._add(event)
+    assert (hasty.reply(), hasty.complete) == (careful.reply(), careful.complete)
+
+
+def test_a_client_that_is_given_another_base_url_is_asked_again():
+    with openai.OpenAI(api_key="none", base_url="https://api.groq.com/openai/v1") as client:
+        before = hosts.host_of(client)
+        client.base_url = "https://api.mistral.ai/v1"
+        after = hosts.host_of(client)
+    assert [(one.provider, one.base) for one in (before, after)] == [("groq", "/openai/v1/"), ("mistral_ai", "/v1/")]
+
+
+def test_two_classes_of_client_with_one_url_are_told_apart():
+    class AzureOpenAI(openai.OpenAI):
+        pass
+
+    with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as plain, AzureOpenAI(api_key="none") as azure:
+        azure._base_url = plain._base_url
+        assert (hosts.host_of(plain).provider, hosts.host_of(azure).provider) == ("openai", "azure.ai.openai")
+
+
+def test_a_url_that_a_property_makes_anew_is_read_each_time():
+    class Moving(openai.OpenAI):
+        names = iter(["https://api.groq.com/v1", "https://api.x.ai/v1"])
+
+        @property
+        def base_url(self):
+            return type(self._base_url)(next(self.names))
+
+    with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as made:
+        moving = object.__new__(Moving)
+        moving.__dict__.update(made.__dict__)
+        assert [hosts.host_of(moving).provider for _ in range(2)] == ["groq", "x_ai"]
+
+
+class Proxy:
+    """Stand for anything, as the proxies of other packages do."""
+
+    def __init__(self, target):
+        self.target = target
+
+    @property
+    def __class__(self):
+        return type(self.target)
+
+    def get(self, name):
+        return self.target.get(name)
+
+    a = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "found"), [({"a": 2}, 2), (SimpleNamespace(a=3), 3), (Proxy(SimpleNamespace()), 1), (Proxy({"a": 4}), 4)]
+)
+def test_a_field_is_found_whatever_was_asked_before(value, found):
+    assert [fields.get(one, "a") for one in (SimpleNamespace(a=0), value, value)] == [0, found, found]
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=9), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner)
+    )
+)
+def test_a_small_mapping_weighs_what_a_large_one_of_the_same_would(value):
+    some = value if isinstance(value, dict) else {"v": value}
+    padding = {f"\0{index}": None for index in range(fields._FEW + 1)}
+    assert fields.tokens_in(some) + len(padding) == fields.tokens_in({**some, **padding})

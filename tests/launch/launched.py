@@ -1,0 +1,93 @@
+"""Run programs with and without the launcher, each in a directory of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent / "programs"
+REPORT = "ravi-otel: "
+
+
+@dataclass
+class Finished:
+    status: int
+    out: str
+    err: str
+    store: Path
+
+    @property
+    def report(self):
+        """Give what stands on standard error from our headline on."""
+        at = self.err.rfind(REPORT)
+        return "" if at < 0 else self.err[at:]
+
+    @property
+    def run(self):
+        """Read the one run's manifest."""
+        (path,) = self.store.glob("runs/*/run.json")
+        return json.loads(path.read_text())
+
+
+class Desk:
+    """Run a program with and without us, in a directory of its own."""
+
+    def __init__(self, server, directory):
+        self.server = server
+        self.directory = directory
+        self.store = directory / ".ravi"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_", "PYTHON"))}
+        self.environ = kept | {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "COLUMNS": "100", "TERM": "dumb"}
+
+    @property
+    def sent(self):
+        return len(self.server.requests)
+
+    def program(self, name, *args):
+        return [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
+
+    def command(self, *flags):
+        return [sys.executable, "-m", "ravi_otel", "run", *flags, "--"]
+
+    def alone(self, *command, timeout=60, **environ):
+        """Run it as it is."""
+        return self._finish(command, timeout, environ)
+
+    def launch(self, *command, flags=(), timeout=90, **environ):
+        """Run it under the launcher."""
+        return self._finish([*self.command(*flags), *command], timeout, environ)
+
+    def start(self, *command, flags=(), **environ):
+        """Start it under the launcher, in a group of its own, and give the process."""
+        return subprocess.Popen(
+            [*self.command(*flags), *command],
+            cwd=self.directory,
+            env=self.environ | environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _finish(self, command, timeout, environ):
+        child = subprocess.Popen(
+            list(command),
+            cwd=self.directory,
+            env=self.environ | environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(timeout=timeout)
+        finally:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+        return Finished(child.returncode, out, err, self.store)
