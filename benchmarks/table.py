@@ -1,20 +1,24 @@
 """Print what we cost, as ratios to the bare client and to a floor anybody would write by hand, in one run.
 
-    python benchmarks/table.py [--peers] [--rounds 40] [--calls 25] [--memory-calls 50000]
+    python benchmarks/table.py [--peers] [--into docs/performance.md] [--rounds 40] [--calls 25] [--memory-calls 50000]
 
 `--peers` makes environments for two other instrumentations in the user's cache directory and measures them too.
+`--into` puts what is printed into a page, in place of what was printed there before.
 `--only calls,counting,import,exit,memory` prints a part. docs/performance.md says what the figures mean.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import json
 import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,8 @@ _TITLES = {
     "gathered": "One of 100 chat completions gathered in asyncio",
     "chunk": "A chunk of a stream",
 }
+
+_FROM, _TO = "<!-- printed -->", "<!-- /printed -->"
 
 Figures = dict[str, dict[str, float]]
 
@@ -102,21 +108,37 @@ def print_memory(calls: int) -> None:
 
 
 def main() -> None:
-    """Print the tables asked for."""
+    """Print the tables asked for, or write them into a page."""
     options = argparse.ArgumentParser(description="Print what a call costs with us.")
     options.add_argument("--peers", action="store_true", help="make the environments of two other instrumentations and measure them too")
     options.add_argument("--rounds", type=int, default=40)
     options.add_argument("--calls", type=int, default=25, help="calls of one variant before it is the next one's turn")
     options.add_argument("--memory-calls", type=int, default=50_000)
     options.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    options.add_argument("--into", type=Path, help="a page with a table of an earlier run, to be replaced")
     given = options.parse_args()
     if given.peers:
         for package in PEERS:
             problem = peers.make(package)
             if problem is not None:
                 print(f"{package}: {problem}", file=sys.stderr)
+    if given.into is None:
+        print_all(given)
+        return
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print_all(given)
+    before, _, rest = given.into.read_text(encoding="utf-8").partition(_FROM)
+    _, _, after = rest.partition(_TO)
+    given.into.write_text(f"{before}{_FROM}\n{printed.getvalue()}{_TO}{after}", encoding="utf-8")
+
+
+def print_all(given: argparse.Namespace) -> None:
+    """Print the machine, the method, and the tables asked for."""
     machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    print(f"openai {openai.__version__}, Python {platform.python_version()}, {machine}; {given.rounds} rounds of {given.calls} calls")
+    day = time.strftime("%d %B %Y", time.gmtime())
+    print(
+        f"{day}: openai {openai.__version__}, Python {platform.python_version()}, {machine}; {given.rounds} rounds of {given.calls} calls"
+    )
     print("CPU time where nothing else is said; medians of what was added in the same round")
     parts = {
         "calls": lambda: print_calls(given.rounds, given.calls),

@@ -1,0 +1,28 @@
+"""`opentelemetry-instrument` finds us, with limits from the environment."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+INSTRUMENT = [str(Path(sys.executable).with_name("opentelemetry-instrument")), "--traces_exporter", "none", "--metrics_exporter", "none",
+              "--logs_exporter", "none"]  # fmt: skip
+
+
+def test_limits_of_the_environment_hold(desk):
+    done = desk.alone(*INSTRUMENT, *desk.program("calls", "3"), RAVI_LIMIT_REQUESTS="2")
+    assert (done.status, done.out, desk.sent) == (1, "hello there\n" * 2, 2), done.err
+    assert "Raise RAVI_LIMIT_REQUESTS=2 or leave it out." in done.err or "requests=2" in done.err
+
+
+def test_limits_of_a_policy_file_hold(desk):
+    (desk.directory / "policy.toml").write_text('limits = ["turns=1"]\n')
+    done = desk.alone(*INSTRUMENT, *desk.program("calls", "3"), RAVI_POLICY="policy.toml")
+    assert (done.status, desk.sent) == (1, 1), done.err
+
+
+@pytest.mark.parametrize(("name", "value"), [("RAVI_LIMIT_TOKENS", "lots"), ("RAVI_POLICY", "nowhere.toml")])
+def test_what_cannot_be_read_is_said_and_the_program_runs(desk, name, value):
+    done = desk.alone(*INSTRUMENT, *desk.program("calls", "1"), **{name: value})
+    assert (done.status, desk.sent) == (0, 1), done.err
+    assert value in done.err
