@@ -21,6 +21,8 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening, process_root
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
 from ravi_otel.instrumentation.openai.stream import abandon_open
@@ -56,7 +58,8 @@ class Surroundings:
     """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
     `ledger` keeps its counters, for all processes of the program. `sink` makes the local store's end in this process.
-    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process.
+    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process,
+    `when_left` at its end, if it ends in order.
     """
 
     run: Opening
@@ -67,21 +70,24 @@ class Surroundings:
     prices: PriceMap | None = None
     pause_after: Callable[[BaseException], float] | None = None
     when_told: Callable[[], object] = lambda: None
+    when_left: Callable[[], object] = lambda: None
 
 
 class Instrumentation:
     """Be what is instrumented now; as a context manager it ends with the block."""
 
-    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None, after: Instrumentation | None = None) -> None:
+        """Take over the wrappers of the one it comes `after`: they never come off in between."""
         self.settings = settings
         self._surroundings = surroundings
         sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._telemetry = Telemetry(self._pipeline)
         self._listeners = Listeners([self._telemetry])
-        self._openai = OpenAIInstrumentation()
-        self._carrying = Carrying()
+        self._openai: OpenAIInstrumentation = OpenAIInstrumentation() if after is None else after._openai  # noqa: SLF001 - another one of this class
+        self._carrying: Carrying = Carrying() if after is None else after._carrying  # noqa: SLF001 - another one of this class
         self._on = False
+        self._heard = False
 
     def __enter__(self) -> Self:
         return self
@@ -90,15 +96,20 @@ class Instrumentation:
         if _now is self:
             uninstrument()
 
-    def start(self) -> None:
-        """Build the engine, install the wrappers."""
+    def start(self, before: Instrumentation | None = None) -> None:
+        """Build the engine, install the wrappers; those of `before` stay where they are, and from now on are ours.
+
+        Nothing goes unseen or unlimited on the way from one to the other.
+        """
         engine = self._engine()
-        prices = engine.prices
+        if before is not None:
+            before.fall_silent()
+            self._openai, self._carrying = before._openai, before._carrying  # noqa: SLF001 - another one of this class
         STATE.install(engine, self.settings.limits, None if self._surroundings is None else self._surroundings.run)
         STATE.when_told = self._end_before_others
         STATE.instrumented = True
         # The price table takes most of a second to import: not on the path of the first call.
-        _preload(prices)
+        _preload(engine.prices)
         self._openai.install()
         self._carrying.install()
         self._pipeline.before_exit = _settle_all
@@ -138,18 +149,44 @@ class Instrumentation:
         """Put back every wrapped method, fall silent, and let go of what was built."""
         if not self._on:
             return
-        self._on = False
         self._openai.remove()
         self._carrying.remove()
-        drain()
-        STATE.conclude()
+        self.fall_silent()
         STATE.instrumented = False
         STATE.install(Engine(), ())
-        self._telemetry.retire()
-        self._pipeline.shutdown()
+        self.let_go()
+
+    def fall_silent(self) -> None:
+        """End the run around the process, and tell nobody anything from here on; never raises."""
+        self._on = False
+        try:
+            drain()
+            STATE.conclude()
+        except Exception as error:  # noqa: BLE001 - what cannot be told must not stop what comes next
+            swallow("conclude", error)
+        finally:
+            self._telemetry.retire()
+
+    def let_go(self) -> None:
+        """Send what is waiting and close what was built; never raises."""
+        try:
+            self._pipeline.shutdown()
+        except Exception as error:  # noqa: BLE001 - the program asked for something else, which is done
+            swallow("shutdown", error)
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell that it is only what the surroundings ask for."""
+        return self._on and not self._heard and self._surroundings is _surroundings and self.settings == _NOTHING
+
+    def wrap_again(self) -> bool:
+        """Wrap the client that the program has imported by now, if it is another one; tell whether it is wrapped."""
+        self._openai.install()
+        return self._openai.holds
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` too, after telemetry, from the next event on, until `uninstrument()`."""
+        self._heard = True
         self._listeners.add(listener)
 
     def flush(self, timeout_s: float = 2.0) -> bool:
@@ -164,8 +201,11 @@ _preloading: threading.Thread | None = None
 def _preload(prices: PriceBook) -> None:
     global _preloading  # noqa: PLW0603 - the one thread that a fork has to wait for
     _preloading = threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True)
-    with without_signals():
-        _preloading.start()
+    try:
+        with without_signals():
+            _preloading.start()
+    except RuntimeError:  # the system gives no more threads: the first call imports it
+        _preloading = None
 
 
 def _before_fork() -> None:
@@ -204,7 +244,6 @@ def instrument(
     would forget what limits of the process have counted.
     Raises ConfigurationError for arguments that cannot be used.
     """
-    global _now  # noqa: PLW0603 - one instrumentation per process
     settings = _Settings(
         tracer_provider,
         meter_provider,
@@ -218,7 +257,6 @@ def instrument(
     if _surroundings is None:
         settings = replace(settings, limits=effective(code=settings.limits).values)
     _check(settings)
-    load("openai")  # before the lock: under a launcher the first import of the client comes back to this module
     with _lock:
         if _now is not None:
             if nothing_given or settings == _now.settings:
@@ -228,11 +266,19 @@ def instrument(
                     "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
                     "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
                 )
-            _now.stop()
-        made = Instrumentation(settings, _surroundings)
-        made.start()
-        _now = made
-        return made
+        return _begin(settings)
+
+
+def _begin(settings: _Settings) -> Instrumentation:
+    """Begin anew, under the lock; the one before, if any, ends when this one holds, so that nothing is let through between them."""
+    global _now  # noqa: PLW0603 - one instrumentation per process
+    before = _now
+    made = Instrumentation(settings, _surroundings, before)
+    made.start()
+    _now = made
+    if before is not None:
+        before.retire()
+    return made
 
 
 def uninstrument() -> None:
@@ -240,22 +286,31 @@ def uninstrument() -> None:
 
     Under `ravi-otel run` the launcher's own run and limits stay: they are not the program's to lift.
     """
-    global _now  # noqa: PLW0603 - one instrumentation per process
+    global _now
     with _lock:
+        if _surroundings is not None:
+            _begin(_NOTHING)
+            return
         now, _now = _now, None
         if now is not None:
             now.stop()
-        if _surroundings is not None:
-            _now = Instrumentation(_NOTHING, _surroundings)
-            _now.start()
 
 
 def surround(surroundings: Surroundings | None) -> None:
-    """Put the whole process into a launcher's run, before the program begins; None takes it away again."""
+    """Put the whole process into a launcher's run, with whatever the program has set up so far; None takes it away again."""
     global _surroundings  # noqa: PLW0603 - one launcher per process
     with _lock:
         _surroundings = surroundings
-    uninstrument()
+        if surroundings is not None:
+            _begin(_NOTHING if _now is None else _now.settings)
+    if surroundings is None:
+        uninstrument()
+
+
+def wrap_again() -> bool:
+    """Wrap the client that the program has imported by now; tell whether its calls are observed."""
+    now = _now
+    return now is not None and now.wrap_again()
 
 
 def flush(timeout_s: float = 2.0) -> bool:
@@ -300,6 +355,8 @@ def _settle_all() -> None:
     abandon_open()
     drain()
     STATE.conclude(_how_it_ended())
+    if _surroundings is not None:
+        _surroundings.when_left()
 
 
 def _how_it_ended() -> BaseException | None:

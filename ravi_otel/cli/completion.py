@@ -14,13 +14,13 @@ _VARIABLE = "_RAVI_OTEL_COMPLETE"
 @click.argument("shell", type=click.Choice(_SHELLS))
 @click.pass_context
 def completion(ctx: click.Context, *, shell: str) -> None:
-    r"""Print the script that lets SHELL complete commands and options.
+    """Print the script that lets SHELL complete commands and options.
 
     \b
       bash:  eval "$(ravi-otel completion bash)"      in ~/.bashrc
       zsh:   eval "$(ravi-otel completion zsh)"       in ~/.zshrc
       fish:  ravi-otel completion fish | source       in ~/.config/fish/config.fish
-    """
+    """  # noqa: D301 - click wants the backspace itself
     script = get_completion_class(shell)
     assert script is not None
     click.echo(script(ctx.find_root().command, {}, _NAME, _VARIABLE).source())

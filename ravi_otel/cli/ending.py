@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
+from ravi_otel.launch.brake import MOST_NOTES
 from ravi_otel.launch.launcher import Result
 from ravi_otel.local import as_json as tree_as_json
 from ravi_otel.local import console, render
@@ -15,27 +17,37 @@ from ravi_otel.local.wording import clean, count
 _MOST: Final = 600
 
 
-def report(result: Result, *, as_json: bool = False) -> None:
-    """Write the report; one of a program that never called a model is a line."""
+def report(result: Result, *, as_json: bool = False, place: Path | None = None) -> None:
+    """Write the report to standard error, or to the file `place`; OSError when it cannot be written."""
+    if place is None:
+        _write(result, sys.stderr, as_json=as_json)
+        return
+    with place.open("w", encoding="utf-8") as file:
+        _write(result, file, as_json=as_json)
+
+
+def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
     record = read_run(result.run)
     if as_json:
-        sys.stderr.write(json.dumps({**_facts(result), **json.loads(tree_as_json(record))}) + "\n")
+        to.write(json.dumps({**_facts(result), **json.loads(tree_as_json(record))}) + "\n")
         return
-    out = console(sys.stderr)
+    out = console(to)
     out.print()
     out.print(headline(result), style="bold", soft_wrap=True)
     if record.roots and (len(record) > 1 or result.run.manifest.budgets):
         render(record, out)
     for sentence in result.said:
-        out.print(clean(sentence, _MOST), style="red", soft_wrap=True)
+        out.print(clean(sentence, _MOST), style="red")
 
 
 def headline(result: Result) -> str:
     """Name the run, and say how it ended and how to see it again."""
     manifest, ended = result.run.manifest, result.ended
     parts = [f"ravi-otel: {clean(manifest.name, 60)}", _ending(result)]
+    if manifest.observe:
+        parts.append("only observed, nothing was refused")
     if ended.refusals:
-        parts.append(f"{count(ended.refusals)} refused")
+        parts.append(f"{'≥' if ended.refusals >= MOST_NOTES else ''}{count(ended.refusals)} refused")
     parts.append(f"ravi-otel show {result.run.run_id}")
     return " · ".join(parts)
 

@@ -35,11 +35,13 @@ _MOST_NAMED = 5
 def prune(*, older_than: float, keep_bytes: int, dry_run: bool, place: Path | None) -> None:
     """Delete runs that are old or too much, whole and oldest first.
 
-    A run that goes on, and one that holds files which are not ours, is left alone, and said.
+    The latest run that ended is not deleted for its size, but is for its age. A run that goes on, and one that holds
+    files which are not ours, is left alone, and said; one whose run.json cannot be read goes by its last write.
     """
     done = remove(found(place), max_age_s=older_than, max_bytes=keep_bytes, dry_run=dry_run)
     for each in done.removed:
-        tell(f"{'would delete' if dry_run else 'deleted'} {each.run.run_id}  {clean(each.run.manifest.name, 40)}  {written(each.bytes)}")
+        name = clean(each.run.manifest.name, 40) or "(no readable run.json)"
+        tell(f"{'would delete' if dry_run else 'deleted'} {clean(each.run.run_id)}  {name}  {written(each.bytes)}")
     tell(_summary(done, dry_run=dry_run))
     for sentence in _left_alone(done):
         say(sentence)
@@ -57,13 +59,21 @@ def _left_alone(done: Pruned) -> Iterator[str]:
         yield f"Left alone, still running: {_named(done.running)}."
     if done.foreign:
         yield f"Left alone, with files in them that are not ours: {_named(done.foreign)}."
+    if done.linked:
+        yield f"Left alone, because a link leads to them: {_named(done.linked)}."
     if done.failed:
         yield f"Could not be deleted: {_named(done.failed)}."
+    if done.unreadable:
+        yield f"Left alone, without a readable run.json: {_listed([path.name for path in done.unreadable])}."
 
 
 def _named(runs: Sequence[StoredRun]) -> str:
-    more = f" and {len(runs) - _MOST_NAMED:,} more" if len(runs) > _MOST_NAMED else ""
-    return ", ".join(run.run_id for run in runs[:_MOST_NAMED]) + more
+    return _listed([run.run_id for run in runs])
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(clean(name, 40) for name in names[:_MOST_NAMED]) + more
 
 
 def written(number: float) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from ravi_otel._extras import load
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.launch.launcher import Launch, Result
 from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
@@ -39,7 +40,10 @@ from ravi_otel.runtime.config import check_for_run, effective, read_tags
     help="What becomes of a program that swallows refusals: slowed down and ended, or only refused.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No report at the end.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="The report as one line of JSON.")
+@click.option(
+    "--report", "place", type=click.Path(path_type=Path, dir_okay=False), help="A file for the report, instead of standard error."
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(  # noqa: PLR0913 - one parameter an option
     *,
@@ -51,6 +55,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     after_limit: str,
     quiet: bool,
     as_json: bool,
+    place: Path | None,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND, observe every call it makes with the `openai` package, and hold it to limits.
@@ -61,6 +66,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     The report goes to standard error. Exit status: the program's own; 2 when something must be written otherwise and
     nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force.
     """  # noqa: D301 - click wants the backspace itself
+    if quiet and (as_json or place is not None):
+        raise ConfigurationError("--quiet asks for no report, and --json and --report for one. Leave one of them out.")
     made = effective(flags=limits, file=policy)
     made = replace(
         made,
@@ -70,23 +77,23 @@ def run(  # noqa: PLR0913 - one parameter an option
     )
     check_for_run(made)
     try:
-        launch = Launch(command, made, terminate=after_limit == "terminate")
+        launch = Launch(command, made, terminate=after_limit == "terminate", quiet=quiet or (as_json and place is None))
         result = launch.run(Store.open())
     except NotFoundError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.status)
-    _report(result, quiet=quiet, as_json=as_json)
+    _report(result, quiet=quiet, as_json=as_json, place=place)
     _leave(result.status)
 
 
-def _report(result: Result, *, quiet: bool, as_json: bool) -> None:
+def _report(result: Result, *, quiet: bool, as_json: bool, place: Path | None) -> None:
     if quiet:
         if result.outcome == "unattached":
             _say(result.said)
         return
     try:
         # What draws takes its time to import, and the program is waiting to be started before it.
-        load("ravi_otel.cli.ending").report(result, as_json=as_json)
+        load("ravi_otel.cli.ending").report(result, as_json=as_json, place=place)
     except Exception as error:  # noqa: BLE001 - the program's exit status is kept whatever we get wrong after it
         _say((*result.said, f"the report could not be written: {error!r}"))
 

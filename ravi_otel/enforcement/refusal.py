@@ -86,7 +86,8 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
     what = "a call without a model" if model is None else f"model {named(model)}"
     return BudgetExhaustedError(
         f"Cost budget cannot be kept: {what} of provider {named(provider)} has no known price in {place(account.facts)}. "
-        f'Give one with instrument(prices=...), or set on_unpriced="warn" on {account.origin}.',
+        "Give it one with instrument(prices=...) or under [prices] in a policy file, "
+        f'or let it pass with on_unpriced="warn", which is :unpriced=warn in words, on {account.origin}.',
         **_fields(account, account.used, account.held, "unpriced_model"),
     )
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._setup import Surroundings, surround
+from ravi_otel._setup import Surroundings, surround, wrap_again
 from ravi_otel.enforcement.ledger.contract import Account
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.opening import Opening
-from ravi_otel.launch import notes
+from ravi_otel.launch import notes, telling
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.plan import VARIABLE, Plan
-from ravi_otel.launch.uncaught import Uncaught
+from ravi_otel.launch.uncaught import Threads, ended_by_limit
 from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.grammar import parse_limit
@@ -33,30 +34,34 @@ class _Begun:
     plan: Plan | None = None
 
 
-def begin() -> None:
-    """Read the plan from the environment and hold the process to it; nothing without a plan, and at the second call.
+def begin(text: str | None = None) -> None:
+    """Hold the process to a plan: `text`, or what the environment says; nothing without one. Again, wrap a client imported anew.
 
     Never raises: what goes wrong is told to the launcher, whose report then says that limits were not in force.
     """
-    text = os.environ.get(VARIABLE)
-    if not text or _Begun.plan is not None:
+    text = text or os.environ.get(VARIABLE)
+    if not text:
         return
-    plan: Plan | None = None
+    plan = _Begun.plan
     try:
-        plan = Plan.read(text)
-        _Begun.plan = plan
-        surround(surroundings(plan))
+        if plan is None:
+            plan = _Begun.plan = Plan.read(text)
+            surround(surroundings(plan))
+        held = "openai" not in sys.modules or wrap_again()
+        why = "" if held else "this version of openai has other methods than the ones we wrap. Supported are openai>=1.66,<4"
     except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
-        _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), error)
+        why = str(error)
+    if why:
+        _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), why)
         if plan is not None:
-            _leave(plan, "failed", str(error))
+            _leave(plan, "failed", why)
 
 
 def surroundings(plan: Plan) -> Surroundings:
     """Make of a plan what is put around the process."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
-    uncaught = Uncaught(lambda error, thread: _leave(plan, "uncaught", str(error), thread=thread))
-    uncaught.watch()
+    threads = Threads(lambda error: _leave(plan, "uncaught", str(error), thread=True))
+    telling.install(quiet=plan.quiet)
     return Surroundings(
         run=run_of(plan, limits),
         ledger=SqliteLedger(
@@ -70,8 +75,9 @@ def surroundings(plan: Plan) -> Surroundings:
         observe=plan.observe,
         admission=Admission(plan.admission),
         prices=plan.prices or None,
-        pause_after=Brake(plan, limits, uncaught.watch),
+        pause_after=Brake(plan, limits, threads.watch),
         when_told=partial(_leave, plan, "working"),
+        when_left=partial(_left, plan),
     )
 
 
@@ -95,6 +101,14 @@ def run_of(plan: Plan, limits: tuple[Limit, ...]) -> Opening:
 def is_shared(account: Account) -> bool:
     """Tell that other processes of the program count for the same limit."""
     return account.facts.surrounding or account.facts.kind in _SHARED
+
+
+def _left(plan: Plan) -> None:
+    """Say that this process ends in order, and whether a refusal that nobody caught is why."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException) and ended_by_limit(error):
+        _leave(plan, "uncaught", str(error))
+    _leave(plan, "left")
 
 
 def _leave(plan: Plan, what: notes.What, text: str = "", *, thread: bool = False) -> None:

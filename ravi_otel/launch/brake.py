@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import os
+import signal
 from collections.abc import Callable
 from typing import Final
 
@@ -19,7 +20,11 @@ FREE: Final = 10
 PAUSE_S: Final = 0.1
 """How long each one after them is held back."""
 
-_MOST_NOTES: Final = 1_000
+MOST_UNHEARD: Final = 100
+"""Refusals after which a process ends itself where the launcher cannot be told of them."""
+
+MOST_NOTES: Final = 1_000
+"""Refusals that a process tells the launcher of; those after them are in the ledger only."""
 
 
 class Brake:
@@ -37,7 +42,10 @@ class Brake:
             return 0.0
         number = next(self._count)
         self._on_refusal()
-        if number <= _MOST_NOTES:
-            with contextlib.suppress(OSError):  # a full disk must not change what the program sees
+        if number <= MOST_NOTES:
+            try:
                 notes.leave(self._plan.notes, "refused", str(error))
+            except OSError:  # a full disk: the launcher hears nothing, so the process ends itself
+                if self._plan.terminate and number >= MOST_UNHEARD:
+                    os.kill(os.getpid(), signal.SIGTERM)
         return PAUSE_S if self._plan.terminate and number > FREE else 0.0

@@ -19,7 +19,7 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
 from ravi_otel.launch.attach import is_shared, run_of
-from ravi_otel.launch.plan import VARIABLE, Plan
+from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program
 from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
@@ -58,7 +58,15 @@ class Result:
 class Launch:
     """Be one `ravi-otel run`."""
 
-    def __init__(self, command: Sequence[str], policy: Policy, *, terminate: bool = True, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        policy: Policy,
+        *,
+        terminate: bool = True,
+        quiet: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         """Check everything that can be wrong before anything is started; ConfigurationError says what."""
         if not command:
             raise ConfigurationError("COMMAND is missing. Write: ravi-otel run --limit cost=0.50usd -- python agent.py")
@@ -73,6 +81,7 @@ class Launch:
         self._command = list(command)
         self._policy = policy
         self._terminate = terminate
+        self._quiet = quiet
         self._lease_s = _seconds(environ.get(LEASE, ""))
         self._environ = dict(environ)
         program = target.find(command[0], environ)
@@ -106,9 +115,16 @@ class Launch:
                 raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
+        said.extend(_unknown(ended))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
-        stored = _written(stored, said, outcome=outcome, status=ended.status, budgets=_budgets(plan, ledger, said) if counted else ())
+        stored = _written(
+            stored,
+            said,
+            outcome=outcome,
+            status=ended.status,
+            budgets=_budgets(plan, ledger, said, gone=not ended.survivors) if counted else (),
+        )
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
         return Result(stored, ended, status, outcome, tuple(said))
@@ -128,6 +144,7 @@ class Launch:
             admission=str(policy.admission),
             terminate=self._terminate,
             lease_s=self._lease_s,
+            quiet=self._quiet,
         )
 
     def _environment(self, plan: Plan) -> dict[str, str]:
@@ -135,7 +152,12 @@ class Launch:
         around = sys.modules.get(_AROUND)
         places = [str(_SITE), *([str(Path(around.__file__).parent)] if around is not None and around.__file__ else [])]
         before = self._environ.get("PYTHONPATH")
-        return {**self._environ, "PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]), VARIABLE: plan.write()}
+        return {
+            **self._environ,
+            "PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]),
+            VARIABLE: plan.write(),
+            SITE: f"{plan.version}:{plan.notes}",
+        }
 
     # -- how it ended ---------------------------------------------------------------------------------------------
 
@@ -150,7 +172,9 @@ class Launch:
                 "limited",
                 [f"The program swallowed {ended.refusals} refusals and was told to end. The last one: {ended.stopped}"],
             )
-        if (ended.uncaught and ended.status == 1) or (ended.uncaught_thread and ended.status == 0):
+        # A shell or another wrapper passes on the status of the Python it ran.
+        uncaught = ended.uncaught or (self._python is None and ended.uncaught_below)
+        if (uncaught and ended.status == 1) or (ended.uncaught_thread and ended.status == 0):
             return STOPPED, "limited", ["A limit ended the program."]
         if ended.status < 0:
             return ended.status, "signal", [f"The program was ended by signal {-ended.status}."]
@@ -182,6 +206,21 @@ def _seconds(written: str) -> float:
     return seconds
 
 
+def _unknown(ended: Ended) -> list[str]:
+    """Say what goes on, and which figures may be too low."""
+    told: list[str] = []
+    if ended.survivors:
+        told.append(f"{len(ended.survivors)} of its processes still run, under the same limits; `ravi-otel show` will tell what they did.")
+    hard = len(ended.working - ended.left - set(ended.survivors))
+    if hard:
+        who = "A process" if hard == 1 else f"{hard} processes"
+        told.append(
+            f"{who} ended without notice (os._exit or a signal): calls of the last instant may be missing above. "
+            "The limits counted them all."
+        )
+    return told
+
+
 def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
     """Write the end of the run into its manifest, or say why that cannot be done."""
     try:
@@ -191,14 +230,14 @@ def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
         return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
 
 
-def _budgets(plan: Plan, ledger: SqliteLedger, said: list[str]) -> tuple[dict[str, Any], ...]:
-    """Read the final state of the run's limits; what a process held that is gone now was spent, as far as anybody knows."""
+def _budgets(plan: Plan, ledger: SqliteLedger, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
+    """Read the final state of the limits; what processes held that are all `gone` was spent, as far as anybody knows."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
     engine = Engine(ledger=ledger, observe=plan.observe)
     scope: Scope | None = open_scope(engine, process_root(engine), run_of(plan, limits))
     found: list[dict[str, Any]] = []
     try:
-        ledger.reap(everybody=True)
+        ledger.reap(everybody=gone)
         while scope is not None:
             for account in scope.accounts:
                 ledger.read(account)

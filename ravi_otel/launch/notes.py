@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-What = Literal["attached", "working", "failed", "refused", "uncaught"]
-_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught"})
+What = Literal["attached", "working", "failed", "refused", "uncaught", "left"]
+_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left"})
 _LONGEST: Final = 2_000
 _MOST: Final = 64 << 20
 
@@ -26,7 +26,8 @@ class Note:
 
     "attached": a Python process of the program knows of the plan. "working": it imported the client, and is held to the
     limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
-    something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread.
+    something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread. "left": the process came to
+    its end in order, and everything it had to tell was told.
     `at_ns` is monotonic; `thread` is true where only a thread ended.
     """
 

@@ -13,6 +13,9 @@ from ravi_otel.errors import ConfigurationError
 VARIABLE: Final = "RAVI_LAUNCH"
 """The environment variable that carries the plan."""
 
+SITE: Final = "RAVI_LAUNCH_SITE"
+"""The one that tells `site/sitecustomize.py`, which reads no JSON, our version and where notes go."""
+
 DESCRIPTOR: Final = "RAVI_LAUNCH_FD"
 """The one that names the inherited descriptor on which the first process says that it is attached, and its inode."""
 
@@ -25,7 +28,7 @@ class Plan:
 
     `limits` are pairs of the grammar's text and what a refusal tells its reader to change. `began_ns` is a reading of the
     machine's monotonic clock, which all processes share. `prices` are as for `instrument(prices=)`. `lease_s` is how long
-    a silent process keeps what it holds.
+    a silent process keeps what it holds. `quiet` keeps limit events off standard error.
     """
 
     version: str
@@ -40,6 +43,7 @@ class Plan:
     admission: str = "estimate"
     terminate: bool = True
     lease_s: float = 30.0
+    quiet: bool = False
 
     @property
     def ledger(self) -> Path:

@@ -38,19 +38,23 @@ _FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINC
 class Ended:
     """Tell how the program ended. `status` is negative for the signal that ended it.
 
-    `attached` are the processes that know of the plan, `working` those that imported the client. `failed` says why some
-    could not be held to it, `stopped` is the refusal after which the program was told to end.
+    `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
+    ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
+    the refusal after which the program was told to end.
     """
 
     pid: int = 0
     status: int = 0
     attached: set[int] = field(default_factory=set[int])
     working: set[int] = field(default_factory=set[int])
+    left: set[int] = field(default_factory=set[int])
     failed: list[str] = field(default_factory=list[str])
     refusals: int = 0
     uncaught: bool = False
     uncaught_thread: bool = False
+    uncaught_below: bool = False
     stopped: str = ""
+    survivors: list[int] = field(default_factory=list[int])
 
 
 class Program:
@@ -68,12 +72,15 @@ class Program:
 
     def run(self) -> Ended:
         """Start it and wait for its end; OSError when it cannot be started."""
+        _occupy_standard_descriptors()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
+        os.set_inheritable(writing, True)  # noqa: FBT003 - the only way to say it
         with os.fdopen(reading, "rb", buffering=0) as said, _wakeups() as (wake, forward):
             environ = {**self._environ, DESCRIPTOR: f"{writing}:{os.fstat(writing).st_ino}"}
             try:
-                child = subprocess.Popen(self._command, env=environ, pass_fds=(writing,))  # noqa: S603 - what the user asked us to run
+                # What was inherited with a number, such as a socket or a pipe of the shell, the program inherits too; ours stay here.
+                child = subprocess.Popen(self._command, env=environ, close_fds=False)  # noqa: S603 - what the user asked us to run
             finally:
                 os.close(writing)
             forward(child)
@@ -83,12 +90,24 @@ class Program:
                     os.read(wake, 512)
                 self._look(child)
             self._ended.status = child.returncode
+            self._end_workers(wake)
             self._look(child)
             self._ended.pid = child.pid
             self._ended.attached.update(_pids(said.read() or b""))
+        self._ended.survivors = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
         for descriptor in self._processes.values():
             os.close(descriptor)
         return self._ended
+
+    def _end_workers(self, wake: int) -> None:
+        """Kill those that did not end with a program that was told to."""
+        while self._deadline is not None and not all(map(_is_over, self._processes.values())):
+            select.select([wake], [], [], _TICK_S / 2)
+            if time.monotonic() >= self._deadline:
+                self._deadline = None
+                for descriptor in self._processes.values():
+                    with contextlib.suppress(OSError):
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
     # -- what its processes say -----------------------------------------------------------------------------------
 
@@ -101,12 +120,15 @@ class Program:
 
     def _hear(self, note: Note, child: subprocess.Popen[bytes]) -> None:
         ended = self._ended
-        if note.what in ("attached", "working"):
+        if note.what == "left":
+            ended.left.add(note.pid)
+        elif note.what in ("attached", "working"):
             (ended.attached if note.what == "attached" else ended.working).add(note.pid)
             self._hold(note.pid, child.pid)
         elif note.what == "failed":
             ended.failed.append(note.text)
         elif note.what == "uncaught":
+            ended.uncaught_below = ended.uncaught_below or (note.pid != child.pid and not note.thread)
             ended.uncaught = ended.uncaught or (note.pid == child.pid and not note.thread)
             ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
         elif note.what == "refused":
@@ -135,6 +157,20 @@ class Program:
         for descriptor in self._processes.values():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(descriptor, number)
+
+
+def _is_over(descriptor: int) -> bool:
+    """Tell whether the process behind a handle has ended: it can be read from then on."""
+    return bool(select.select([descriptor], [], [], 0)[0])
+
+
+def _occupy_standard_descriptors() -> None:
+    """Keep our files off the numbers 0 to 2 where they are closed: the program would take them for its own."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
 
 
 def _pids(said: bytes) -> set[int]:

@@ -49,15 +49,17 @@ def _scope(branch: Branch) -> Fields:
     fields: Fields = {"type": facts.kind.value, "name": facts.name, "scope_id": facts.scope_id, "run_id": facts.run_id}
     if view is not None:
         spend = view.spend()
+        untold = outline.untold(branch, spend)
         fields |= {
             "status": view.status,
             "stop_reason": view.stop_reason,
             "duration_ms": _ms(round(spend.duration_s * NANO)),
             "requests": spend.requests,
             "turns": spend.turns,
-            "input_tokens": spend.input_tokens,
-            "output_tokens": spend.output_tokens,
-            "cost_usd": spend.cost_usd,
+            "input_tokens": spend.input_tokens if spend.input_tokens or not untold else None,
+            "output_tokens": spend.output_tokens if spend.output_tokens or not untold else None,
+            "cost_usd": spend.cost_usd if spend.cost_usd or not untold else None,
+            "calls_without_usage": untold,
             "unpriced_calls": spend.unpriced_calls,
             "tool_calls": spend.tool_calls,
             "refused": spend.refused,
@@ -87,7 +89,7 @@ def _leaf(leaf: Leaf) -> Fields:
             "operation": leaf.operation,
             "stream": leaf.stream,
             "input_tokens": None if usage is None else usage.input_tokens,
-            "output_tokens": None if usage is None else usage.output_tokens,
+            "output_tokens": None if usage is None or leaf.half_told else usage.output_tokens,
             "cached_input_tokens": None if usage is None else usage.cached_input_tokens,
             "usage_source": None if usage is None else usage.source,
             "cost_usd": None if leaf.cost_nano is None else leaf.cost_nano / NANO,
@@ -110,7 +112,7 @@ def limit_fields(facts: ScopeFacts, reading: LimitReading) -> Fields:
         "held": _number(reading.held),
         "remaining": _number(reading.remaining),
         "ratio": _number(reading.ratio),
-        "denied": reading.denied,
+        "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
         "events": list(reading.events),
     }
 

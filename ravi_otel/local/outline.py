@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
@@ -201,7 +202,7 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
     calls = [leaf for leaf in _leaves(branch) if leaf.generative and leaf.sent and leaf.status != "open"]
     rough = any(_is_rough(leaf) for leaf in calls)
     assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
-    partly = any(leaf.usage is None for leaf in calls)
+    partly = untold(branch, spend) > 0
     if not spend.requests and not calls:
         return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
     nano = None if spend.cost_usd is None else round(spend.cost_usd * NANO)
@@ -211,6 +212,11 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
         tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=partly),
         cost=_total(money(nano, estimated=rough or assumed), bool(nano), partly=partly or spend.unpriced_calls > 0),
     )
+
+
+def untold(branch: Branch, spend: Spend) -> int:
+    """Count the calls in a scope that were sent and whose usage nobody told, or not all; its sums are then a lower bound."""
+    return max(spend.unreported_calls, sum(leaf.untold for leaf in _leaves(branch)))
 
 
 def _total(shown: str, known: bool, *, partly: bool) -> str:
@@ -251,6 +257,8 @@ def leaf_figures(leaf: Leaf) -> Figures:
         return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
     rough = _is_rough(leaf)
     cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)
+    if leaf.half_told:
+        cost = _total(cost, bool(leaf.cost_nano), partly=True)
     return Figures(ms, count(usage.input_tokens, estimated=rough), count(usage.output_tokens, estimated=rough), cost)
 
 
@@ -285,7 +293,7 @@ def _spent(node: Branch | Leaf) -> tuple[float, int, int]:
     """Rank by cost, then tokens, then time; what is unknown comes first, since it may be anything."""
     if isinstance(node, Leaf):
         tokens = 0 if node.usage is None else node.usage.total_tokens
-        unknown = node.generative and node.sent and node.usage is None
+        unknown = node.generative and node.sent and node.usage is None  # one that goes on, too
         return (float("inf") if unknown else node.cost_nano or 0, tokens, 0 if node.generative else node.duration_ns or 0)
     spend = Spend() if node.view is None else node.view.spend()
     return ((spend.cost_usd or 0.0) * NANO, spend.total_tokens, round(spend.duration_s * NANO))
@@ -321,14 +329,14 @@ def _sum(leaves: list[Leaf]) -> Figures:
     usages = [leaf.usage for leaf in leaves if leaf.usage is not None]
     rough = any(_is_rough(leaf) for leaf in leaves)
     assumed = any(leaf.cost_source == ASSUMED for leaf in leaves)
-    partly = len(usages) < len(leaves)
+    partly = any(leaf.untold for leaf in leaves)
     sums = sum(usage.input_tokens for usage in usages), sum(usage.output_tokens for usage in usages)
     costs = [leaf.cost_nano for leaf in leaves if leaf.cost_nano is not None]
     return Figures(
         milliseconds(ms),
         _total(count(sums[0], estimated=rough), bool(sums[0]), partly=partly),
         _total(count(sums[1], estimated=rough), bool(sums[1]), partly=partly),
-        _total(money(sum(costs) if costs else None, estimated=rough or assumed), bool(costs), partly=len(costs) < len(leaves)),
+        _total(money(sum(costs) if costs else None, estimated=rough or assumed), bool(costs), partly=partly or len(costs) < len(leaves)),
     )
 
 
@@ -350,12 +358,14 @@ def _roots(record: RunRecord) -> list[Branch | Leaf]:
 
 
 def _leaves(branch: Branch) -> Iterator[Leaf]:
-    waiting: list[Branch | Leaf] = [branch]
+    """Give what is summed in a scope: all below it; for an agent, not what the agents below it did."""
+    is_agent = branch.facts.kind is ScopeKind.AGENT
+    waiting: list[Branch | Leaf] = list(branch.children)
     while waiting:
         node = waiting.pop()
         if isinstance(node, Leaf):
             yield node
-        else:
+        elif not is_agent or node.facts.kind is not ScopeKind.AGENT:
             waiting.extend(node.children)
 
 
@@ -370,6 +380,6 @@ def _budget(branch: Branch, reading: LimitReading) -> Budget:
         held=amount(limit.kind, reading.held),
         share=percent(reading.ratio),
         events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
-        denied=count(reading.denied),
+        denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
         tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
     )

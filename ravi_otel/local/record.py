@@ -49,6 +49,19 @@ class Leaf:
     refusal: str | None = None
     events: list[LimitEvent] = field(default_factory=list[LimitEvent])
 
+    @property
+    def half_told(self) -> bool:
+        """Tell whether what it was sent is estimated and what it answered is not known, as of a stream left at its beginning."""
+        usage = self.usage
+        return usage is not None and usage.source == "estimated" and not usage.output_tokens and self.operation != "embeddings"
+
+    @property
+    def untold(self) -> bool:
+        """Tell whether it was sent and is over, and nobody told all it used: a sum that it belongs to is a lower bound."""
+        if not self.generative or not self.sent or self.status == "open":
+            return False
+        return self.usage is None or self.usage.source == "reserved" or self.half_told
+
 
 @dataclass(slots=True, eq=False)
 class Branch:

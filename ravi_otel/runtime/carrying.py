@@ -30,7 +30,11 @@ class Carrying:
         self._hiring = threading.local()
 
     def install(self) -> None:
-        """Wrap `Thread.start` and `ThreadPoolExecutor.submit`."""
+        """Wrap `Thread.start` and `ThreadPoolExecutor.submit`; nothing to do where they are wrapped already."""
+        if self._active:
+            return
+        if self._active:
+            return
         self._wraps.wrap(threading.Thread, "start", self._start)
         self._wraps.wrap(ThreadPoolExecutor, "submit", self._submit)
         self._active = True

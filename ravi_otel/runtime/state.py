@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from ravi_otel import _current
 from ravi_otel.enforcement.ending import how_it_ended
@@ -18,6 +18,20 @@ from ravi_otel.policy.limits import Limit
 _log = logging.getLogger("ravi_otel")
 
 
+class _Place:
+    """Be what the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
+
+    __slots__ = ("around", "engine", "limits", "root", "surrounding", "untold")
+
+    def __init__(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None) -> None:
+        self.engine = engine
+        self.limits = limits
+        self.around = around
+        self.root = process_root(engine, limits)
+        self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
+        self.untold = around is not None
+
+
 class State:
     """Hold what is one per process.
 
@@ -26,31 +40,39 @@ class State:
     """
 
     def __init__(self) -> None:
-        self.engine = Engine()
-        self.limits: tuple[Limit, ...] = ()
-        self.root = process_root(self.engine)
-        self.surrounding: Scope | None = None
+        self._place = _Place(Engine(), (), None)
         self.lock = threading.Lock()
         self.top_runs: dict[str, Scope] = {}
         self.instrumented = False
         self.when_told: Callable[[], object] = lambda: None
-        self._around: Opening | None = None
         self._telling = threading.RLock()
-        self._untold = False
         self._warned = False
+
+    @property
+    def engine(self) -> Engine:
+        """Give what all scopes of the process share."""
+        return self._place.engine
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """List the limits of the process."""
+        return self._place.limits
+
+    @property
+    def root(self) -> Scope:
+        """Give the scope that work without a run belongs to."""
+        return self._place.root
+
+    @property
+    def surrounding(self) -> Scope | None:
+        """Give the run around the whole process, if there is one."""
+        return self._place.surrounding
 
     def install(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None = None) -> None:
         """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with."""
-        root = process_root(engine, limits)
-        self.engine, self.limits, self.root = engine, limits, root
-        self._around = around
-        self._surround()
-
-    def _surround(self) -> None:
-        ask = self._around
-        self.surrounding = None if ask is None else open_scope(self.engine, self.root, ask)
-        self._untold = ask is not None
-        _current.surround(self.surrounding)
+        place = _Place(engine, limits, around)  # may raise: then nothing has changed
+        self._place = place
+        _current.surround(place.surrounding)
 
     def locate(self) -> tuple[Scope, bool]:
         """Give the scope the running code is in, and whether it was really in one.
@@ -61,23 +83,25 @@ class State:
         scope = cast("Scope | None", _current.entered())
         if scope is not None:
             return scope, True
-        if self._untold:
-            self._tell()
+        place = self._place
+        if place.untold:
+            self._tell(place)
         if len(self.top_runs) == 1:
             with self.lock:
                 runs = list(self.top_runs.values())
             if len(runs) == 1 and runs[0].facts.session_id is None and runs[0].facts.tenant_id is None:
                 return runs[0], False
-        if self.surrounding is not None:
-            return self.surrounding, True
-        return self.root, False
+        if place.surrounding is not None:
+            return place.surrounding, True
+        return place.root, False
 
     def around(self) -> Scope:
         """Give the scope to open the next one under."""
-        if self._untold:
-            self._tell()
+        place = self._place
+        if place.untold:
+            self._tell(place)
         scope = cast("Scope | None", _current.leaf())
-        return self.root if scope is None else scope
+        return place.root if scope is None else scope
 
     def entered(self, scope: Scope) -> None:
         """Note a run that was opened outside any other."""
@@ -90,21 +114,22 @@ class State:
         with self.lock:
             self.top_runs.pop(scope.facts.scope_id, None)
 
-    def _tell(self) -> None:
+    def _tell(self, place: _Place) -> None:
         with self._telling:  # held while a span is started, once: no other call may overtake the run it belongs to
-            if not self._untold or self.surrounding is None:
+            if not place.untold or place.surrounding is None:
                 return
-            self._untold = False
-            self.surrounding.engine.listeners.scope_opened(self.surrounding).leave()
+            place.untold = False
+            place.engine.listeners.scope_opened(place.surrounding).leave()
         self.when_told()
 
     def conclude(self, error: BaseException | None = None) -> None:
         """Close the run around the process, because the process ends; with `error` when that is what ended it."""
         with self._telling:
-            scope, told = self.surrounding, not self._untold
+            place = self._place
+            scope, told = place.surrounding, not place.untold
             if scope is None or scope.status != "open":
                 return
-            self._untold = False
+            place.untold = False
             close_scope(scope, error)
             scope.status, scope.stop_reason = how_it_ended(error)
         if told:
@@ -128,8 +153,7 @@ class State:
         self.engine.joined.clear()
         self.engine.living.clear()
         self.engine.ledger.reset_after_fork()
-        self.root = process_root(self.engine, self.limits)
-        self._surround()
+        self.install(self.engine, self.limits, self._place.around)
 
 
 STATE = State()

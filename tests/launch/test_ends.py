@@ -1,7 +1,9 @@
 """How a launched program ends: its own way, unless a limit ended it."""
 
+import json
 import os
 import signal
+import sys
 
 import pytest
 
@@ -41,6 +43,30 @@ def test_a_refusal_that_nobody_catches_ends_with_status_4_after_the_usual_traceb
 def test_the_programs_own_excepthook_hears_of_a_refusal_as_of_anything_else(desk):
     done = desk.launch(*desk.program("own_hook", "again"), flags=["--limit", "requests=1"])
     assert (done.status, done.out) == (4, "my own hook: BudgetExhaustedError\n"), done.err
+
+
+@pytest.mark.parametrize("shell", ["{}", "{}; exit $?", "exec {}"])
+def test_a_refusal_that_nobody_catches_below_a_shell_is_one(desk, shell):
+    done = desk.launch("sh", "-c", shell.format(" ".join(desk.program("calls", "5"))), flags=["--limit", "requests=3"])
+    assert (done.status, desk.sent) == (4, 3), done.err
+
+
+def test_a_program_that_meets_no_refusal_keeps_pythons_own_hooks(desk):
+    code = "import openai, sys, threading; print(sys.excepthook is sys.__excepthook__, threading.excepthook is threading.__excepthook__)"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=3"])
+    assert done.out == "True True\n", done.err
+
+
+def test_the_report_may_go_to_a_file(desk):
+    done = desk.launch(*desk.program("calls", "4"), flags=["--json", "--report", "report.json", "--limit", "requests=5"])
+    assert json.loads((desk.directory / "report.json").read_text())["exit_status"] == 0
+    assert done.err == "ravi-otel: 80 % of the requests of run calls.py: 4 of 5\n"
+
+
+def test_no_report_and_a_report_cannot_both_be_asked_for(desk):
+    done = desk.launch(*desk.program("calls", "1"), flags=["--quiet", "--json"])
+    assert (done.status, desk.sent) == (2, 0)
+    assert "--quiet" in done.err
 
 
 def test_a_failure_of_its_own_keeps_its_status_even_after_a_refusal(desk):
@@ -88,13 +114,11 @@ def test_a_wrong_flag_is_one_sentence_and_nothing_is_started(desk, flags, named)
 
 
 def test_quiet_says_nothing(desk):
-    done = desk.launch(*desk.program("calls", "1"), flags=["--quiet", "--limit", "requests=5"])
-    assert (done.status, done.out, done.err) == (0, "hello there\n", "")
+    done = desk.launch(*desk.program("calls", "5"), flags=["--quiet", "--limit", "requests=5"])
+    assert (done.status, done.out, done.err) == (0, "hello there\n" * 5, "")
 
 
 def test_the_report_as_json_is_one_document_on_standard_error(desk):
-    import json
-
     done = desk.launch(*desk.program("calls", "2"), flags=["--json", "--limit", "requests=5", "--name", "nightly", "--tag", "team=search"])
     document = json.loads(done.err)
     assert (document["name"], document["exit_status"], document["outcome"]) == ("nightly", 0, "ok")

@@ -56,11 +56,66 @@ def test_another_python_that_lacks_us_is_not_started(desk, stranger):
     assert not list(desk.store.glob("runs/*"))
 
 
-def test_another_python_that_lacks_us_deeper_down_is_said_to_be_free(desk, stranger):
-    done = desk.launch("sh", "-c", f"{stranger} -c 'print(1)'", flags=["--limit", "requests=1"])
+def test_another_python_that_lacks_us_deeper_down_is_said_to_be_free_when_it_imports_the_client(desk, stranger):
+    (desk.directory / "openai.py").write_text("")
+    done = desk.launch("sh", "-c", f"{stranger} -c 'import openai; print(1)'", flags=["--limit", "requests=1"])
     assert (done.status, done.out) == (5, "1\n")
     assert "limits are not in force" in done.err
     assert "NOT in force" in done.report
+
+
+def test_another_python_that_lacks_us_and_calls_no_model_is_nobodys_concern(desk, stranger):
+    code = f"import subprocess; subprocess.run([{str(stranger)!r}, '-c', 'print(1)'], check=True)"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=1"])
+    assert (done.status, done.out) == (0, "1\n"), done.err
+    assert "in force" not in done.err
+
+
+IMPORTS = {
+    "asked for and not imported": "import importlib.util; importlib.util.find_spec('openai')",
+    "imported at the second try": "import sys; there = sys.path[:]; sys.path[:] = [p for p in there if 'site-packages' not in p]\n"
+    "try:\n    import openai\nexcept ImportError:\n    sys.path[:] = there",
+    "imported twice": "import openai, sys; [sys.modules.pop(name) for name in list(sys.modules) if name.split('.')[0] == 'openai']",
+    "without its environment": "import os; [os.environ.pop(name) for name in list(os.environ) if name.startswith(('RAVI', 'PYTHON'))]",
+    "under a setup of the program's own": "import ravi_otel; ravi_otel.instrument(); import openai; ravi_otel.uninstrument()",
+}
+
+
+@pytest.mark.parametrize("way", IMPORTS)
+def test_however_the_client_is_imported_the_limit_holds(desk, way):
+    (desk.directory / "odd.py").write_text(IMPORTS[way] + "\n" + Path(desk.program("calls")[1]).read_text())
+    done = desk.launch(sys.executable, "odd.py", "5", flags=["--limit", "requests=2"])
+    assert (desk.sent, done.status) == (2, 4), done.err
+
+
+def test_a_client_we_cannot_hold_is_said_to_be_free(desk):
+    (desk.directory / "openai.py").write_text("__version__ = '0.28'\n")
+    done = desk.launch(sys.executable, "-c", "import openai; print(openai.__version__)", flags=["--limit", "requests=2"])
+    assert (done.status, done.out) == (5, "0.28\n"), done.err
+    assert "NOT in force" in done.report
+
+
+def test_modules_of_the_program_that_are_called_like_pythons_own_stay_its_own(desk):
+    (desk.directory / "app").mkdir()
+    for name in ("json", "string", "random"):
+        (desk.directory / "app" / f"{name}.py").write_text("mine = True\n")
+    (desk.directory / "app" / "odd.py").write_text("import json, string, random; print(json.mine, string.mine, random.mine)\n")
+    done = desk.launch(sys.executable, "app/odd.py", flags=["--limit", "requests=2"])
+    assert (done.status, done.out) == (0, "True True True\n"), done.err
+
+
+def test_what_was_inherited_with_a_number_is_inherited_on(desk):
+    reading, writing = os.pipe()
+    os.write(writing, b"hello")
+    os.close(writing)
+    try:
+        done = subprocess.run(
+            [*desk.command("--quiet"), sys.executable, "-c", f"import os; print(os.read({reading}, 9))"],
+            env=desk.environ, cwd=desk.directory, pass_fds=(reading,), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        os.close(reading)
+    assert (done.returncode, done.stdout) == (0, "b'hello'\n"), done.stderr
 
 
 def test_a_sitecustomize_of_the_programs_own_still_runs(desk):

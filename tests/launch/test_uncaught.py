@@ -1,12 +1,11 @@
 """A refusal that nobody catches is heard of, and the hooks that were there hear it too."""
 
-import sys
 import threading
 
 import pytest
 
 from ravi_otel.errors import BudgetExhaustedError, DeadlineExceededError
-from ravi_otel.launch.uncaught import Uncaught, ended_by_limit
+from ravi_otel.launch.uncaught import Threads, ended_by_limit
 
 
 def because(error, cause):
@@ -48,45 +47,39 @@ def test_what_a_limit_ended_is_told_from_what_ended_by_itself(error, told):
 
 
 @pytest.fixture
-def hooks(monkeypatch):
+def heard(monkeypatch):
     heard = []
-    monkeypatch.setattr(sys, "excepthook", lambda *args: heard.append(("main", args[1])))
-    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(("thread", args.exc_value)))
+    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_value))
     return heard
 
 
-def test_the_previous_hook_hears_everything_and_we_hear_refusals(hooks):
-    told = []
-    Uncaught(lambda error, thread: told.append((error, thread))).watch()
-    other = KeyError("its own")
-    for error in (other, REFUSAL):
-        sys.excepthook(type(error), error, None)
-    assert hooks == [("main", other), ("main", REFUSAL)]
-    assert told == [(REFUSAL, False)]
-
-
-def test_a_thread_that_a_refusal_ends_is_told_as_one(hooks):
-    told = []
-    Uncaught(lambda error, thread: told.append((error, thread))).watch()
-
+def fail(error):
     def work():
-        raise REFUSAL
+        raise error
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert hooks == [("thread", REFUSAL)]
-    assert told == [(REFUSAL, True)]
 
 
-def test_a_hook_that_is_set_later_and_calls_the_one_before_it_is_no_circle(hooks):
+def test_the_previous_hook_hears_everything_and_we_hear_refusals(heard):
     told = []
-    uncaught = Uncaught(lambda error, thread: told.append(error))
-    uncaught.watch()
-    before = sys.excepthook
-    sys.excepthook = lambda *args: (hooks.append("the program's"), before(*args))
-    uncaught.watch()
-    uncaught.watch()
-    sys.excepthook(type(REFUSAL), REFUSAL, None)
-    assert hooks == ["the program's", ("main", REFUSAL)]
+    Threads(told.append).watch()
+    other = KeyError("its own")
+    fail(other)
+    fail(REFUSAL)
+    assert heard == [other, REFUSAL]
+    assert told == [REFUSAL]
+
+
+def test_a_hook_that_is_set_later_and_calls_the_one_before_it_is_no_circle(heard):
+    told = []
+    threads = Threads(told.append)
+    threads.watch()
+    before = threading.excepthook
+    threading.excepthook = lambda args: (heard.append("the program's"), before(args))
+    threads.watch()
+    threads.watch()
+    fail(REFUSAL)
+    assert heard == ["the program's", REFUSAL]
     assert told == [REFUSAL]

@@ -123,7 +123,7 @@ def test_estimates_carry_a_tilde(story, shown):
 
 def test_output_that_nobody_counted_is_unknown_although_the_input_was_estimated(story, shown):
     story.call(story.run(), (210, 0), status="error", source="estimated", error_type="APITimeoutError")
-    assert row_of(shown(), "chat m-1").split()[-3:] == ["~210", "?", "~$0.000250"]
+    assert row_of(shown(), "chat m-1").split()[-3:] == ["~210", "?", "≥~$0.000250"]
 
 
 def test_a_price_of_an_assumed_provider_is_an_estimate_though_the_tokens_are_exact(story, shown):

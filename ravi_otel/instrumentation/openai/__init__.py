@@ -16,15 +16,20 @@ _MODULE = "openai._base_client"
 
 
 class OpenAIInstrumentation:
-    """Wrap the client when, and only when, the program imports it."""
+    """Wrap the client when, and only when, the program imports it; again when it imports it anew."""
 
     def __init__(self) -> None:
-        self._installed: Installed | None = None
+        self._installed: list[tuple[ModuleType, Installed]] = []
         self._wanted = False
         self._waiting = False
 
+    @property
+    def holds(self) -> bool:
+        """Tell that the client the program has imported now is wrapped."""
+        return self._knows(sys.modules.get(_MODULE))
+
     def install(self) -> None:
-        """Wrap now, or as soon as the program imports `openai`; once."""
+        """Wrap now, or as soon as the program imports `openai`; each module of the client once."""
         self._wanted = True
         if _MODULE in sys.modules:
             self._wrap(importlib.import_module(_MODULE))  # waits for another thread that is importing it right now
@@ -35,17 +40,19 @@ class OpenAIInstrumentation:
     def remove(self) -> None:
         """Put back the identical methods."""
         self._wanted = False
-        installed, self._installed = self._installed, None
-        if installed is not None:
-            installed.remove()
+        while self._installed:
+            self._installed.pop()[1].remove()
 
     def _imported(self, module: ModuleType) -> None:
         self._waiting = False
         if self._wanted:
             self._wrap(module)
 
+    def _knows(self, module: ModuleType | None) -> bool:
+        return any(known is module for known, _ in self._installed)
+
     def _wrap(self, module: ModuleType) -> None:
-        if self._installed is not None:
+        if self._knows(module):
             return
         installed = Installed()
         try:
@@ -58,4 +65,4 @@ class OpenAIInstrumentation:
                 str(error),
             )
             return
-        self._installed = installed
+        self._installed.append((module, installed))

@@ -1,18 +1,15 @@
 """Run at the start of every Python process of a program under `ravi-otel run`, before the program itself.
 
 Python imports the first `sitecustomize` on its path, and that is this one; the one it shadows runs right after. It is
-no part of the package: it imports nothing of it until the program imports the client, because most processes of a
-program never do, and are not to pay for it. It says that this process is attached when our package is there in the
-version the launcher has, and waits for `openai`.
+no part of the package, and imports nothing that Python has not imported already: what it imported, a module of the
+same name beside the program's script could no longer be. It says that this process is attached, and waits for the
+program to import `openai`, because most processes of a program never do.
 """
 # mypy: ignore-errors
 # pyright: basic
 
-import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import json
+import _frozen_importlib as _machinery
+import _frozen_importlib_external as _files
 import os
 import sys
 import time
@@ -20,24 +17,31 @@ import time
 _CLIENT = "openai"
 
 
-class _Waiting(importlib.abc.MetaPathFinder):
-    """Stand first in line of the finders until the client is imported, and begin right after it is."""
+class _Waiting:
+    """Stand first in line of the finders, and begin whenever the client was imported; it may be asked for and never be."""
+
+    def __init__(self, begin):
+        self._begin = begin
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname != _CLIENT:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loading(spec.loader)
-        return spec
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loading(spec.loader, self._begin)
+                return spec
+        return None
 
 
-class _Loading(importlib.abc.Loader):
+class _Loading:
     """Load the client with its own loader, then begin."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, begin):
         self._loader = loader
+        self._begin = begin
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -50,15 +54,12 @@ class _Loading(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        try:
-            importlib.import_module("ravi_otel.launch.attach").begin()
-        except Exception as error:  # the program's import must succeed whatever is wrong with us
-            _say("failed", repr(error))
+        self._begin()
 
 
 def _version():
     """Read the version of our package that this interpreter would import, without importing it."""
-    spec = importlib.util.find_spec("ravi_otel")
+    spec = _files.PathFinder.find_spec("ravi_otel")
     for place in (spec and spec.submodule_search_locations) or ():
         names = {}
         try:
@@ -82,38 +83,47 @@ def _tell_launcher():
         pass
 
 
-def _say(what, why=""):
+def _say(notes, what, why=""):
     """Leave a note for the launcher, and a line on standard error when something is wrong."""
-    if why:
+    if why and sys.stderr is not None:
         sys.stderr.write("ravi-otel: process %d is not observed and its limits are not in force: %s\n" % (os.getpid(), why))
-    note = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": why[:2000]}
-    path = os.path.join(json.loads(os.environ["RAVI_LAUNCH"])["directory"], "notes.jsonl")
+    text = "".join(sign if sign.isalnum() and sign.isascii() else "\\u%04x" % min(ord(sign), 0xFFFF) for sign in why[:400])
+    note = '{"what": "%s", "pid": %d, "at_ns": %d, "text": "%s"}\n' % (what, os.getpid(), time.monotonic_ns(), text)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return
     try:
-        os.write(descriptor, (json.dumps(note) + "\n").encode("ascii"))
+        os.write(descriptor, note.encode("ascii"))
     finally:
         os.close(descriptor)
 
 
-def _attach():
-    wanted, found = json.loads(os.environ["RAVI_LAUNCH"])["version"], _version()
-    if found != wanted:
-        has = "no ravi-otel" if found is None else "ravi-otel " + found
-        _say("failed", "%s has %s, the launcher is %s" % (sys.executable, has, wanted))
-        return
-    sys.meta_path.insert(0, _Waiting())
+def _attach(plan, wanted, notes):
+    def begin():
+        found = _version()
+        try:
+            if found == wanted:
+                __import__("ravi_otel.launch.attach")
+                sys.modules["ravi_otel.launch.attach"].begin(plan)
+                return
+            why = "%s has %s, the launcher is %s" % (sys.executable, "ravi-otel " + found if found else "no ravi-otel", wanted)
+        except Exception as error:  # the program's import must succeed whatever is wrong with us
+            why = repr(error)
+        _say(notes, "failed", why)
+
+    sys.meta_path.insert(0, _Waiting(begin))
     _tell_launcher()
-    _say("attached")
+    _say(notes, "attached")
+    if _CLIENT in sys.modules:  # a `.pth` file was earlier
+        begin()
 
 
 def _run_shadowed(here):
     """Run the `sitecustomize` that would have been imported without us."""
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    spec = _files.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is not None and spec.loader is not None and os.path.dirname(os.path.abspath(spec.origin or "")) != here:
-        module = importlib.util.module_from_spec(spec)
+        module = _machinery.module_from_spec(spec)
         sys.modules["sitecustomize"] = module
         spec.loader.exec_module(module)
 
@@ -121,8 +131,10 @@ def _run_shadowed(here):
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _here]
 if os.environ.get("RAVI_LAUNCH"):
+    _wanted, _, _notes = os.environ.get("RAVI_LAUNCH_SITE", "").partition(":")
     try:
-        _attach()
+        _attach(os.environ["RAVI_LAUNCH"], _wanted, _notes)
     except Exception as error:
-        sys.stderr.write("ravi-otel: this process is not observed and its limits are not in force: %r\n" % (error,))
+        if sys.stderr is not None:
+            sys.stderr.write("ravi-otel: this process is not observed and its limits are not in force: %r\n" % (error,))
 _run_shadowed(_here)

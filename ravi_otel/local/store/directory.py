@@ -14,8 +14,10 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import math
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.store import processes
+from ravi_otel.local.store import jsonfile, processes
 from ravi_otel.policy import checks
 
 FORMAT: Final = 1
@@ -33,6 +35,10 @@ VARIABLE: Final = "RAVI_STORE"
 
 Ended = Literal["running", "ok", "failed", "limited", "unattached", "signal"]
 _ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "unattached", "signal"})
+_RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
+_IGNORED: Final = "*\n"
+_MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
+_MOST_STATUS: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +97,7 @@ class StoredRun:
     def write(self, **changes: Any) -> StoredRun:
         """Change the manifest on disk, in one step: a reader sees the old one or the new one."""
         manifest = replace(self.manifest, **changes)
-        _write_json(self.path / "run.json", asdict(manifest))
+        jsonfile.write(self.path / "run.json", asdict(manifest))
         return StoredRun(self.path, manifest)
 
 
@@ -111,15 +117,17 @@ class Store:
 
     @classmethod
     def open(cls, root: Path | None = None) -> Store:
-        """Make the store where it is missing, readable by its owner only.
+        """Make the store where it is missing, readable by its owner only; a directory that was there keeps its mode.
 
+        An empty directory is taken, but not through a link: that may be anybody's. Several processes may do this at once.
         Raises ConfigurationError for a place that is not ours or cannot be written.
         """
         store = cls(cls.place() if root is None else root)
         try:
             store.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            store._check(new=True)
-            store.root.chmod(0o700)
+            if not store.root.is_symlink():
+                store._begin()
+            store._check()
             store.runs_path.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
@@ -138,20 +146,23 @@ class Store:
                     f"there is no store at {checks.show(str(store.root))}. Run a program with `ravi-otel run -- ...` first, "
                     f"or set {VARIABLE} to where its store is."
                 )
-            store._check(new=False)
+            store._check()
         except OSError as error:
             raise ConfigurationError(
                 f"the local store at {checks.show(str(store.root))} cannot be read: {error.strerror or error}."
             ) from error
         return store
 
-    def _check(self, *, new: bool) -> None:
+    def _begin(self) -> None:
+        """Say that the directory is ours, when nothing is in it but what others who do the same have left."""
         marker = self.root / MARKER
-        known = _read_json(marker)
-        if known is None and new and not any(self.root.iterdir()):
-            _write_json(marker, {"store": "ravi-otel", "format": FORMAT})
-            (self.root / ".gitignore").write_text("*\n", encoding="ascii")
-            return
+        if all(_is_beginning(path) for path in self.root.iterdir()) and not marker.exists():
+            with contextlib.suppress(FileExistsError):
+                jsonfile.create(self.root / ".gitignore", _IGNORED)
+            jsonfile.write(marker, {"store": "ravi-otel", "format": FORMAT})
+
+    def _check(self) -> None:
+        known = jsonfile.read(self.root / MARKER)
         if known is None or known.get("store") != "ravi-otel":
             raise ConfigurationError(
                 f"{checks.show(str(self.root))} is not a store of ravi-otel: it has no readable {MARKER}. "
@@ -164,13 +175,23 @@ class Store:
             )
 
     def begin(self, name: str, **facts: Any) -> StoredRun:
-        """Make a new run's directory, with a manifest that says it is running."""
+        """Make a new run's directory, with a manifest that says it is running; ConfigurationError when that cannot be written."""
         started = time.time()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(started))}-{secrets.token_hex(3)}"
         path = self.runs_path / run_id
-        path.mkdir(mode=0o700)
         facts.setdefault("launcher", processes.this_one())
-        return StoredRun(path, Manifest(run_id, name, started, **facts)).write()
+        try:
+            path.mkdir(mode=0o700)
+            try:
+                return StoredRun(path, Manifest(run_id, name, started, **facts)).write()
+            except OSError:
+                path.rmdir()
+                raise
+        except OSError as error:
+            raise ConfigurationError(
+                f"the run cannot be kept in {checks.show(str(self.runs_path))}: {error.strerror or error}. "
+                f"Make room there, or set {VARIABLE} to a directory you can write."
+            ) from error
 
     def runs(self) -> list[StoredRun]:
         """List the runs that can be read, newest first."""
@@ -197,16 +218,31 @@ class Store:
         """List what stands among the runs and is none, or has a manifest that cannot be read."""
         return [path for path in sorted(self.runs_path.iterdir()) if self._read(path) is None] if self.runs_path.is_dir() else []
 
+    def broken(self) -> list[StoredRun]:
+        """List the runs by their name whose manifest says nothing: begun at their last change, running as far as anybody knows."""
+        found = [path for path in self.unreadable() if _RUN_ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+        nameless = [path for path in found if read_manifest(jsonfile.read(path / "run.json") or {}) is None]
+        return [StoredRun(path, Manifest(path.name, "", _modified(path) / 1e9)) for path in nameless]
+
     def _read(self, path: Path) -> StoredRun | None:
-        known = _read_json(path / "run.json")
+        known = jsonfile.read(path / "run.json")
         manifest = None if known is None else read_manifest(known)
         return None if manifest is None or manifest.run_id != path.name else StoredRun(path, manifest)
+
+
+def _is_beginning(path: Path) -> bool:
+    if path.name != ".gitignore":
+        return jsonfile.is_beside(path.name)
+    try:
+        return path.is_file() and path.stat().st_size <= len(_IGNORED) and path.read_text("ascii", "replace") in ("", _IGNORED)
+    except FileNotFoundError:  # of another beginning, taken back because the disk is full
+        return True
 
 
 def read_manifest(known: Mapping[str, Any]) -> Manifest | None:
     """Read what a file says of a run; what has another shape is left out, None when it names no run."""
     run_id, name, started = known.get("run_id"), known.get("name"), known.get("started")
-    if not isinstance(run_id, str) or not isinstance(name, str) or not isinstance(started, (int, float)):
+    if not isinstance(run_id, str) or not isinstance(name, str) or not _is_within(started, _MOST_TIME):
         return None
     kept = {each.name: known[each.name] for each in fields(Manifest) if each.name in known and _fits(each.name, known[each.name])}
     for listed in ("argv", "limits", "budgets", "notes"):
@@ -228,9 +264,17 @@ def _fits(name: str, value: object) -> bool:  # noqa: PLR0911 - one way out a fi
     if name == "observe":
         return isinstance(value, bool)
     if name == "outcome":
-        return value in _ENDINGS
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number or (value is None and name in ("ended", "status"))
+        return isinstance(value, str) and value in _ENDINGS
+    if name == "status":
+        return value is None or (isinstance(value, int) and _is_within(value, _MOST_STATUS))
+    return _is_within(value, _MOST_TIME) or (value is None and name == "ended")
+
+
+def _is_within(value: object, most: float) -> bool:
+    """Tell whether it is a number, neither infinite nor none, of a size that makes sense."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return False
+    return -most <= value <= most and not math.isnan(value)
 
 
 def _modified(path: Path) -> int:
@@ -238,17 +282,3 @@ def _modified(path: Path) -> int:
         return path.stat().st_mtime_ns
     except OSError:
         return 0
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return known if isinstance(known, dict) else None  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}")
-    beside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", encoding="ascii")
-    beside.replace(path)

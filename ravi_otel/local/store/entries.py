@@ -45,8 +45,7 @@ def _call(span: Span, operation: str | None) -> Entry:
     leaf.stream = span.attributes.get(semconv.REQUEST_STREAM) is True
     leaf.generative = operation is not None
     leaf.usage = _usage(span)
-    cost = span.number(semconv.USAGE_COST)
-    leaf.cost_nano = None if cost is None else round(cost * NANO)
+    leaf.cost_nano = span.nano(semconv.USAGE_COST)
     leaf.cost_source = span.text(semconv.USAGE_COST_SOURCE)
     leaf.retries = span.count(semconv.RETRY_COUNT) or 0
     requests = span.count(semconv.REQUEST_COUNT)
@@ -54,8 +53,7 @@ def _call(span: Span, operation: str | None) -> Entry:
         return Entry(leaf)
     leaf.sent = requests != 0
     charged = _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, "estimated") if leaf.usage is None else None
-    price = span.number(semconv.CHARGED_COST)
-    return Entry(leaf, 1 if requests is None else requests, charged, None if price is None else round(price * NANO))
+    return Entry(leaf, 1 if requests is None else requests, charged, span.nano(semconv.CHARGED_COST))
 
 
 def _leaf(span: Span, what: Literal["call", "tool"], name: str | None, operation: str) -> Leaf:
@@ -162,7 +160,7 @@ _STATE: Final = {
 def budget_of(stored: Mapping[str, Any]) -> LimitReading | None:
     """Read one of a manifest's budgets, in the shape of `limits` in `as_json`; None when it has another shape."""
     scope, name, label = stored.get("scope"), stored.get("scope_name"), stored.get("limit")
-    if scope not in _SCOPES or not isinstance(label, str):
+    if not isinstance(scope, str) or scope not in _SCOPES or not isinstance(label, str):
         return None
     figures = {field: number_of(cast("Attributes", stored), field) for field in _STATE}
     return _reading(label, figures, _names(stored.get("events")), ScopeKind(scope), name if isinstance(name, str) else None)
@@ -183,13 +181,13 @@ def _reading(
         held=_known(held),
         remaining=_known(figures["remaining"]),
         ratio=_known(figures["ratio"]),
-        denied=int(figures["denied"] or 0),
+        denied=max(0, int(figures["denied"] or 0)),
         events=events,
     )
 
 
 def _known(value: float | None) -> float:
-    return math.nan if value is None else value
+    return math.nan if value is None or value < 0 else value
 
 
 def _limit(label: str, threshold: float | None) -> Limit | None:

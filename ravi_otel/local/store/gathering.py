@@ -50,10 +50,16 @@ def process_of(path: Path) -> str:
 
 
 class Gathering:
-    """Take spans in any order; keep scopes and the first `most` leaves, and sum the rest."""
+    """Take spans in any order, each once; keep scopes and the first `most` leaves, and sum the rest.
 
-    def __init__(self, most: int) -> None:
+    A time that is not from `since_ns` to `until_ns` is unknown.
+    """
+
+    def __init__(self, most: int, since_ns: int = 0, until_ns: int = 2**63) -> None:
         self._most = most
+        self._since_ns = since_ns
+        self._until_ns = until_ns
+        self._seen: set[int] = set()
         self.above: dict[str, str | None] = {}
         self.scopes: dict[str, FoundScope] = {}
         self.leaves: list[tuple[Place, Leaf]] = []
@@ -64,7 +70,13 @@ class Gathering:
         self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
 
     def take(self, span: Span, process: str) -> None:
-        """Take one more span of that process."""
+        """Take one more span of that process; nothing, when it was taken before."""
+        key = hash((span.trace_id, span.span_id))  # an int takes a quarter of the room of the two texts
+        if key in self._seen:
+            return
+        if len(self._seen) < MOST_SPANS:
+            self._seen.add(key)
+        span = span.within(self._since_ns, self._until_ns)
         if len(self.above) < MOST_SPANS:
             self.above[span.span_id] = span.parent_id
         place = _place(span, process)

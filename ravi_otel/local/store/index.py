@@ -20,16 +20,35 @@ from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean
 from ravi_otel.policy.limits import ScopeKind
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _OURS: Final = 0x72617669
 _PATIENCE_S: Final = 30.0
 _MOST_INT: Final = 2**63 - 1
+_MOST_STATUS: Final = 2**32
 _SUMS: Final = tuple(Sums.__slots__)
 _TABLES: Final = {
     "runs": ("run_id", "stamp", "started", "name", "outcome", "status", "duration_s", "unread", *_SUMS),
     "calls": ("run_id", "agent", "model", "session", "tags", *_SUMS),
     "agents": ("run_id", "agent", "status", "duration_s", *_SUMS),
 }
+
+_TEXT: Final = "{} IS NULL OR typeof({}) != 'text'"
+_TEXT_OR_NONE: Final = "typeof({}) NOT IN ('text', 'null')"
+_NUMBER: Final = "{} IS NULL OR typeof({}) NOT IN ('integer', 'real') OR {} NOT BETWEEN 0 AND 1e10"
+_NUMBER_OR_NONE: Final = "{} IS NOT NULL AND (typeof({}) NOT IN ('integer', 'real') OR {} NOT BETWEEN 0 AND 1e10)"
+_COUNT: Final = "{} IS NULL OR typeof({}) != 'integer' OR {} < 0"
+_WRONG: Final = {
+    **dict.fromkeys(("run_id", "stamp", "name", "outcome", "tags"), _TEXT),
+    **dict.fromkeys(("agent", "model", "session"), _TEXT_OR_NONE),
+    "started": _NUMBER,
+    "duration_s": _NUMBER_OR_NONE,
+    "status": "typeof({}) NOT IN ('text', 'integer', 'null')",
+    "unread": _COUNT,
+    **dict.fromkeys(_SUMS, _COUNT),
+}
+"""What no column of ours holds."""
+
+_MOST_SECONDS: Final = 2**33
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -75,6 +94,7 @@ def _say_unused(store: Store, error: Exception, say: Callable[[str], object]) ->
 
 def _answered(connection: sqlite3.Connection, store: Store, question: Question[T], told: Told) -> T:
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     _refresh(connection, store, told)
     return question(connection)
 
@@ -121,6 +141,34 @@ def _check(connection: sqlite3.Connection) -> None:
         raise _UnusableError(f"it has format {version}, and this version reads {FORMAT}")
     elif any(_columns(connection, table) != columns for table, columns in _TABLES.items()):
         raise _UnusableError("it lacks tables")
+    elif any(_holds_wrong(connection, table) for table in _TABLES) or not _are_tags(connection):
+        raise _UnusableError("it holds what this version never wrote")
+
+
+def _holds_wrong(connection: sqlite3.Connection, table: str) -> bool:
+    wrong = " OR ".join(f"({_WRONG[column].replace('{}', column)})" for column in _TABLES[table])
+    return connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone() is not None  # noqa: S608 - the names are ours
+
+
+def _are_tags(connection: sqlite3.Connection) -> bool:
+    connection.text_factory = _text
+    return all(read_tags(row[0]) is not None for row in connection.execute("SELECT DISTINCT tags FROM calls"))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def read_tags(written: str) -> dict[str, str] | None:
+    """Read the tags of a row; None for what are none."""
+    try:
+        tags: object = json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(tags, dict):
+        return None
+    known: dict[str, object] = tags  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's, its values are looked at here
+    return {key: value for key, value in known.items() if isinstance(value, str)}
 
 
 def _is_sound(path: Path) -> bool:
@@ -243,8 +291,11 @@ def _storable(value: object) -> object:
 
 def _run_row(run: StoredRun, stamp: str, found: Digest) -> tuple[object, ...]:
     known, root = run.manifest, found.root
-    seconds = None if known.outcome == "running" else root.spend().duration_s
-    return (run.run_id, stamp, known.started, known.name, known.outcome, known.status, seconds, found.record.unread, *_figures(root.sums))
+    over = known.outcome != "running" and 0 < root.started_ns <= root.ended_ns
+    started = known.started if 0 <= known.started < _MOST_SECONDS else 0  # anybody's clock; 0 is unknown
+    status = known.status if isinstance(known.status, int) and abs(known.status) < _MOST_STATUS else None
+    seconds = root.spend().duration_s if over else None
+    return (run.run_id, stamp, started, known.name, known.outcome, status, seconds, found.record.unread, *_figures(root.sums))
 
 
 def _call_rows(run: StoredRun, found: Digest) -> Iterator[tuple[object, ...]]:
@@ -261,7 +312,7 @@ def _agent_rows(run: StoredRun, found: Digest) -> Iterator[tuple[object, ...]]:
 
 
 def _figures(sums: Sums) -> tuple[int, ...]:
-    return tuple(min(getattr(sums, name), _MOST_INT - 1) for name in _SUMS)
+    return tuple(max(0, min(getattr(sums, name), _MOST_INT - 1)) for name in _SUMS)
 
 
 def sums_of(row: sqlite3.Row) -> Sums:

@@ -31,6 +31,28 @@ def lives(described: Mapping[str, Any]) -> bool | None:
     return None if now is None or start is None else now == start
 
 
+def is_there(pid: int) -> bool:
+    """Tell whether some process has this number now."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def began(pid: int) -> float | None:
+    """Give when a process started, in UTC epoch seconds; None when that cannot be known."""
+    ticks = _start(pid)
+    try:
+        told = Path("/proc/stat").read_text(encoding="ascii", errors="replace")
+        (boot,) = [line.split()[1] for line in told.splitlines() if line.startswith("btime ")]
+        return None if ticks is None else int(boot) + int(ticks) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def _start(pid: int) -> str | None:
     """Give when a process started, in the kernel's own ticks since boot; None where the system has no /proc."""
     try:

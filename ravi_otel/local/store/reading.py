@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import LimitReading, Spend, Status
 from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
 from ravi_otel.local.store.directory import Manifest, StoredRun
@@ -14,7 +17,8 @@ from ravi_otel.local.store.gathering import Gathering, Group, Place, process_of
 from ravi_otel.local.store.spans import Span, Unread, spans_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, ScopeKind
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import NANO, Limit, ScopeKind
 from ravi_otel.policy.stops import StopReason
 from ravi_otel.telemetry import semconv
 
@@ -22,6 +26,8 @@ MOST_STEPS: Final = 10_000
 """Spans that are walked up to find the scope around one."""
 
 _MOST_SECONDS: Final = 2**33
+_DAY_NS: Final = 24 * 3600 * NANO
+_MOST_LIMITS: Final = 1_000
 
 Told = Callable[[int], object]
 _ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
@@ -59,7 +65,7 @@ class StoredScope:
 
     def spend(self) -> Spend:
         """Sum what was used in it."""
-        return self.sums.spend(max(0, self.ended_ns - self.started_ns) / NANO)
+        return self.sums.spend(max(0, self.ended_ns - self.started_ns) / NANO if self.started_ns else 0.0)
 
     def span_time(self, started_ns: int, ended_ns: int) -> None:
         """Reach over what happened in it; 0 is unknown."""
@@ -90,7 +96,8 @@ def read_run(run: StoredRun, *, most: int = MOST, told: Told = lambda _: None) -
 
 def digest(run: StoredRun, *, most: int = MOST, told: Told = lambda _: None) -> Digest:
     """Read a run once, for its tree and its sums."""
-    files = Gathering(most)
+    started, today = _ns(run.manifest.started), time.time_ns()
+    files = Gathering(most, max(0, started - _DAY_NS), today + _DAY_NS)
     unread = Unread()
     for path in run.files("traces"):
         process = process_of(path)
@@ -262,9 +269,31 @@ class _Tree:
 
 def _root(manifest: Manifest) -> Branch:
     facts = ScopeFacts(manifest.run_id, ScopeKind.RUN, manifest.name or None, manifest.run_id, manifest.name or None, tags=manifest.tags)
-    budgets = [found for each in manifest.budgets if (found := budget_of(each)) is not None]
+    budgets = [found for each in manifest.budgets if (found := budget_of(each)) is not None] or _unsettled(manifest)
     started, ended = _ns(manifest.started), _ns(manifest.ended)
+    if ended > time.time_ns() + _DAY_NS:
+        ended = 0
     return Branch(facts, StoredScope(facts, None, started_ns=started, ended_ns=max(started, ended), limits=budgets))
+
+
+def _unsettled(manifest: Manifest) -> list[LimitReading]:
+    """Give the limits of a run that nobody saw end; how full they are is not known."""
+    if manifest.outcome != "running":
+        return []
+    found = [limit for each in manifest.limits[:_MOST_LIMITS] if (limit := _parsed(each.get("limit"))) is not None]
+    unknown = math.nan
+    return [
+        LimitReading(limit, limit.scope or ScopeKind.RUN, manifest.name or None, unknown, unknown, unknown, unknown, 0, ())
+        for limit in found
+        if limit.scope in (None, ScopeKind.RUN, ScopeKind.SESSION)
+    ]
+
+
+def _parsed(spec: object) -> Limit | None:
+    try:
+        return parse_limit(spec) if isinstance(spec, str) else None
+    except RaviError:
+        return None
 
 
 def _ns(seconds: float | None) -> int:

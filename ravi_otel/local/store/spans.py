@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel.policy.limits import NANO
 from ravi_otel.telemetry import semconv
 
 MOST_LINE: Final = 16 * 1024 * 1024
@@ -36,6 +36,7 @@ class SpanEvent:
 class Span:
     """Be one span; `ours` is one that this package made, `parent_id` None at a root. Times are epoch ns, 0 unknown."""
 
+    trace_id: str
     span_id: str
     parent_id: str | None
     name: str
@@ -50,8 +51,8 @@ class Span:
 
     @property
     def duration_ns(self) -> int | None:
-        """Give how long it took, None when one of its times is unknown."""
-        return max(0, self.end_ns - self.start_ns) if self.start_ns and self.end_ns else None
+        """Give how long it took, None when one of its times is unknown, or it ended before it began."""
+        return self.end_ns - self.start_ns if 0 < self.start_ns <= self.end_ns else None
 
     def text(self, key: str) -> str | None:
         """Give a text attribute, None for anything else."""
@@ -62,9 +63,17 @@ class Span:
         value = self.attributes.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_INT else None
 
-    def number(self, key: str) -> float | None:
-        """Give a finite number, None for anything else."""
-        return number_of(self.attributes, key)
+    def nano(self, key: str) -> int | None:
+        """Give an amount in whole billionths; None for anything else, below 0 or past 64 bits."""
+        found = number_of(self.attributes, key)
+        inner = None if found is None else round(found * NANO)
+        return inner if inner is not None and 0 <= inner < _MOST_INT else None
+
+    def within(self, since_ns: int, until_ns: int) -> Span:
+        """Give the same span with its times unknown where one of them lies outside."""
+        if since_ns <= self.start_ns <= until_ns and since_ns <= self.end_ns <= until_ns:
+            return self
+        return replace(self, start_ns=0, end_ns=0)
 
 
 def text_of(attributes: Attributes, key: str) -> str | None:
@@ -74,11 +83,11 @@ def text_of(attributes: Attributes, key: str) -> str | None:
 
 
 def number_of(attributes: Attributes, key: str) -> float | None:
-    """Give a finite number, None for anything else; whole ones stay whole."""
+    """Give a number of at most 64 bits, None for anything else; whole ones stay whole."""
     value = attributes.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or abs(value) > _MOST_INT:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value
+    return value if -_MOST_INT <= value <= _MOST_INT else None  # no NaN is, and a whole number of many digits is no float
 
 
 @dataclass(slots=True)
@@ -138,13 +147,14 @@ def _dicts(holder: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
 
 
 def _span(raw: dict[str, Any], *, ours: bool) -> Span | None:
-    span_id, parent_id, name = raw.get("spanId"), raw.get("parentSpanId"), raw.get("name")
+    trace_id, span_id, parent_id, name = raw.get("traceId"), raw.get("spanId"), raw.get("parentSpanId"), raw.get("name")
     if not isinstance(span_id, str) or not span_id:
         return None
     status = raw.get("status")
     known: dict[str, Any] = status if isinstance(status, dict) else {}  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
     message = known.get("message")
     return Span(
+        trace_id=trace_id[:64] if isinstance(trace_id, str) else "",
         span_id=span_id[:64],
         parent_id=parent_id[:64] if isinstance(parent_id, str) and parent_id else None,
         name=name[:_MOST_TEXT] if isinstance(name, str) else "",

@@ -42,8 +42,8 @@ class Sums:
     unreported_calls: int = 0
     estimated_calls: int = 0
     assumed_calls: int = 0
-    guessed_calls: int = 0
-    guessed_costs: int = 0
+    untold_calls: int = 0
+    uncosted_calls: int = 0
     tool_calls: int = 0
     refused: int = 0
     errors: int = 0
@@ -71,13 +71,13 @@ class Sums:
         self.requests += entry.requests
         self.turns += leaf.operation in TURNS and leaf.sent
         usage = leaf.usage
+        self.untold_calls += leaf.untold
+        self.uncosted_calls += leaf.untold or (usage is not None and usage.total_tokens > 0 and leaf.cost_nano is None)
         if usage is not None and usage.source != "reserved":
             self._enter_usage(usage, leaf.cost_nano)
             self.assumed_calls += leaf.cost_source == "assumed"
         elif entry.charged is not None and usage is None:
             self._enter_usage(entry.charged, entry.charged_nano)
-            self.guessed_calls += 1
-            self.guessed_costs += entry.charged_nano is not None
         elif leaf.sent and leaf.status == "ok":
             self.unreported_calls += 1
 
@@ -96,13 +96,13 @@ class Sums:
 
     @property
     def unknown_usage(self) -> int:
-        """Count the calls that were answered or charged, and whose tokens nobody told."""
-        return self.unreported_calls + self.guessed_calls
+        """Count the calls that were sent and whose tokens nobody told, or not all: sums of tokens are then a lower bound."""
+        return self.untold_calls
 
     @property
     def unknown_cost(self) -> int:
-        """Count the calls whose cost is not known: not in `cost_nano`, or there with what was charged for safety."""
-        return self.unreported_calls + self.unpriced_calls + self.guessed_costs
+        """Count the calls whose cost is not known, or not all of it: `cost_nano` is then a lower bound."""
+        return self.uncosted_calls
 
     def spend(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
@@ -115,7 +115,7 @@ class Sums:
             cached_input_tokens=self.cached_input_tokens,
             cost_usd=None if unknown else self.cost_nano / NANO,
             unpriced_calls=self.unpriced_calls,
-            unreported_calls=self.unreported_calls,
+            unreported_calls=self.untold_calls,
             estimated_calls=self.estimated_calls,
             tool_calls=self.tool_calls,
             refused=self.refused,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import math
 import os
@@ -70,9 +71,8 @@ class FileSink:
     def _renew(self) -> None:
         """Begin anew: at the start, and in a forked child, where the thread is gone and what waits is the parent's."""
         self._waiting: deque[Waiting] = deque()
-        self._wake: SimpleQueue[bool] = SimpleQueue()
         self._awake = False
-        self._thread: threading.Thread | None = None
+        self._writer: tuple[threading.Thread, SimpleQueue[bool]] | None = None  # one, so that no thread sees half of it
         self._starting = threading.Lock()
         self._lock = threading.RLock()
         self._writing = False
@@ -116,9 +116,13 @@ class FileSink:
                 self._write_here()
             elif not self._awake:
                 self._awake = True
-                self._wake.put(True)  # noqa: FBT003 - an item of a queue
-                if self._thread is None:
+                writer = self._writer
+                if writer is None:
                     self._start()
+                else:
+                    writer[1].put(True)  # noqa: FBT003 - an item of a queue
+                    if self._writer is None:  # told to end meanwhile, perhaps before this came
+                        self._start()
         except Exception as error:  # noqa: BLE001 - what a processor raises reaches the application
             self._lose("not_encodable", 1, f"a record cannot be written: {error!r}")
             self._tell()
@@ -172,11 +176,13 @@ class FileSink:
     def close(self, timeout_s: float = _PATIENCE_S) -> bool:
         """Write what waits and end the thread; the next record starts another."""
         deadline = time.monotonic() + timeout_s
-        thread, self._thread = self._thread, None
+        writer, self._writer = self._writer, None
         done = self.flush(timeout_s)
-        if thread is not None and thread is not threading.current_thread():
-            self._wake.put(False)  # noqa: FBT003 - an item of a queue
-            thread.join(max(0.0, deadline - time.monotonic()))
+        thread = None if writer is None else writer[0]
+        if writer is not None and thread is not None and thread is not threading.current_thread():
+            writer[1].put(False)  # noqa: FBT003 - an item of a queue
+            with contextlib.suppress(RuntimeError):  # another call has made it and not started it yet: it will end by itself
+                thread.join(max(0.0, deadline - time.monotonic()))
             done = done and not thread.is_alive()
         return done
 
@@ -185,17 +191,20 @@ class FileSink:
         self.close(1.0)
 
     def _start(self) -> None:
+        wake: SimpleQueue[bool] = SimpleQueue()
+        wake.put(True)  # noqa: FBT003 - an item of a queue: what made it start waits already
         with self._starting:
-            if self._thread is not None:
+            if self._writer is not None:
                 return
-            thread = threading.Thread(target=self._write_on, args=(self._wake,), name="ravi-otel-store", daemon=True)
-            self._thread = thread
+            thread = threading.Thread(target=self._write_on, args=(wake,), name="ravi-otel-store", daemon=True)
+            writer = self._writer = (thread, wake)
         self._end_with_worker()
         try:
             with without_signals():
                 thread.start()
         except RuntimeError:  # the interpreter is ending, or the system gives no more threads
-            self._thread = None
+            if self._writer is writer:
+                self._writer = None
             self._drain(_PATIENCE_S)
             self._awake = False
 
