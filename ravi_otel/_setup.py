@@ -22,7 +22,6 @@ from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening, process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.instrumentation.openai import OpenAIInstrumentation
 from ravi_otel.instrumentation.openai.stream import abandon_open
@@ -32,7 +31,7 @@ from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.runtime.carrying import Carrying
 from ravi_otel.runtime.config import effective
-from ravi_otel.runtime.live import drain
+from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.scopes import read_limits
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry import Pipeline, Sink, Telemetry
@@ -76,16 +75,15 @@ class Surroundings:
 class Instrumentation:
     """Be what is instrumented now; as a context manager it ends with the block."""
 
-    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None, after: Instrumentation | None = None) -> None:
-        """Take over the wrappers of the one it comes `after`: they never come off in between."""
+    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
         self._surroundings = surroundings
         sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._telemetry = Telemetry(self._pipeline)
         self._listeners = Listeners([self._telemetry])
-        self._openai: OpenAIInstrumentation = OpenAIInstrumentation() if after is None else after._openai  # noqa: SLF001 - another one of this class
-        self._carrying: Carrying = Carrying() if after is None else after._carrying  # noqa: SLF001 - another one of this class
+        self._openai = OpenAIInstrumentation()
+        self._carrying = Carrying()
         self._on = False
         self._heard = False
 
@@ -146,7 +144,7 @@ class Instrumentation:
         self._pipeline.shutdown()
 
     def stop(self) -> None:
-        """Put back every wrapped method, fall silent, and let go of what was built."""
+        """Put back every wrapped method, and fall silent."""
         if not self._on:
             return
         self._openai.remove()
@@ -154,7 +152,6 @@ class Instrumentation:
         self.fall_silent()
         STATE.instrumented = False
         STATE.install(Engine(), ())
-        self.let_go()
 
     def fall_silent(self) -> None:
         """End the run around the process, and tell nobody anything from here on; never raises."""
@@ -266,19 +263,19 @@ def instrument(
                     "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
                     "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
                 )
-        return _begin(settings)
-
-
-def _begin(settings: _Settings) -> Instrumentation:
-    """Begin anew, under the lock; the one before, if any, ends when this one holds, so that nothing is let through between them."""
-    global _now  # noqa: PLW0603 - one instrumentation per process
-    before = _now
-    made = Instrumentation(settings, _surroundings, before)
-    made.start()
-    _now = made
+        made, before = _begin(settings)
     if before is not None:
-        before.retire()
+        before.let_go()
     return made
+
+
+def _begin(settings: _Settings) -> tuple[Instrumentation, Instrumentation | None]:
+    """Begin anew, under the lock; give the one before too, if any, which is replaced and still to be let go of."""
+    global _now  # noqa: PLW0603 - one instrumentation per process
+    before, made = _now, Instrumentation(settings, _surroundings)
+    made.start(before)
+    _now = made
+    return made, before
 
 
 def uninstrument() -> None:
@@ -286,23 +283,31 @@ def uninstrument() -> None:
 
     Under `ravi-otel run` the launcher's own run and limits stay: they are not the program's to lift.
     """
-    global _now
+    global _now  # noqa: PLW0603 - one instrumentation per process
     with _lock:
+        before = _now
         if _surroundings is not None:
+            if before is not None and before.is_plain:
+                return
             _begin(_NOTHING)
-            return
-        now, _now = _now, None
-        if now is not None:
-            now.stop()
+        else:
+            _now = None
+            if before is not None:
+                before.stop()
+    if before is not None:
+        before.let_go()
 
 
 def surround(surroundings: Surroundings | None) -> None:
     """Put the whole process into a launcher's run, with whatever the program has set up so far; None takes it away again."""
     global _surroundings  # noqa: PLW0603 - one launcher per process
+    before: Instrumentation | None = None
     with _lock:
         _surroundings = surroundings
         if surroundings is not None:
-            _begin(_NOTHING if _now is None else _now.settings)
+            _, before = _begin(_NOTHING if _now is None else _now.settings)
+    if before is not None:
+        before.let_go()
     if surroundings is None:
         uninstrument()
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.runs import cost as shown_cost
-from ravi_otel.cli.runs import explain
-from ravi_otel.cli.stored import asked, found, moment, since_option, store_option, unread
+from ravi_otel.cli.runs import explain, known
+from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_option, unread
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.store.index import both, past_calls, past_runs, sums_of
+from ravi_otel.local.store.index import both, past_calls, past_runs, read_tags, sums_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean, count, plain
 from ravi_otel.policy.limits import NANO
@@ -52,6 +49,8 @@ def cost(*, since: float | None, by: str | None, key: str | None, as_csv: bool, 
     runs, rows = asked(found(place), both(past_runs(begun), past_calls(begun)))
     unread(runs)
     sums = _summed(rows, by, key)
+    if key is not None and sums and all(name is None for name, _ in sums):
+        say(f"No call of these runs has the tag {clean(key, 40)}.")
     if as_csv:
         click.echo(_csv(sums, key or by).encode(), nl=False)
     elif not sums:
@@ -82,12 +81,8 @@ def _name(row: sqlite3.Row, by: str, key: str | None) -> str | None:
     if by != "tag":
         name: str | None = row[by]
         return name
-    try:
-        tags = json.loads(row["tags"])
-    except ValueError:
-        return None
-    value = tags.get(key)
-    return value if isinstance(value, str) else None
+    tags = read_tags(row["tags"])
+    return None if tags is None or key is None else tags.get(key)
 
 
 def _total(sums: list[tuple[str | None, Sums]]) -> Sums:
@@ -102,24 +97,20 @@ def _total(sums: list[tuple[str | None, Sums]]) -> Sums:
 
 def _print(sums: list[tuple[str | None, Sums]], what: str, out: Console) -> None:
     total = _total(sums)
-    ascii_only = out.options.ascii_only
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(clean(what, 40), overflow="ellipsis", no_wrap=True)
-    for head in _HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
-    for name, each in sums:
-        _add(table, clean(name, 60) or f"(no {clean(what, 40)})", each, ascii_only=ascii_only)
+    head, sentence = clean(what, 40), _sentence(total)
+    rows = [_row(clean(name, 60) or f"(no {head})", each) for name, each in sums]
+    styles = [""] * len(rows)
     if len(sums) > 1:
-        _add(table, "all", total, "bold", ascii_only=ascii_only)
-    out.print(table)
-    explain([cell for _, each in sums for cell in _figures(each)], out)
-    sentence = _sentence(total)
-    out.print(plain(sentence) if ascii_only else sentence, style="yellow" if total.unknown_cost else "dim", soft_wrap=True)
+        rows.append(_row("all", total))
+        styles.append("bold")
+    heads = (head, *(f" {each}" if each == head else each for each in _HEADS))
+    print_columns(out, heads, rows, styles, left=1, name=head, drops=(heads[1], heads[-1], heads[3], heads[2]))
+    explain([*(cell for row in rows for cell in row[2:5]), sentence], out)
+    out.print(plain(sentence) if out.options.ascii_only else sentence, style="yellow" if total.unknown_cost else "dim")
 
 
-def _add(table: Table, name: str, sums: Sums, style: str = "", *, ascii_only: bool) -> None:
-    cells = (name, count(sums.requests), *_figures(sums), count(sums.unknown_cost) if sums.unknown_cost else "")
-    table.add_row(*(Text(plain(cell) if ascii_only else cell, style) for cell in cells))
+def _row(name: str, sums: Sums) -> tuple[str, ...]:
+    return (name, count(sums.requests), *_figures(sums), count(sums.unknown_cost) if sums.unknown_cost else "")
 
 
 def _figures(sums: Sums) -> tuple[str, str, str]:
@@ -147,15 +138,15 @@ def _sentence(total: Sums) -> str:
 
 
 def _csv(sums: list[tuple[str | None, Sums]], what: str) -> str:
-    """Write one line a name; a cost of which nothing is known is empty, and a name is never read as a formula."""
+    """Write one line a name; what nobody told is empty, and a name is never read as a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((_cell(what), *_COLUMNS))
     for name, each in sums:
-        known = "" if each.unknown_cost and not each.cost_nano else f"{each.cost_nano / NANO:.9f}"
-        tokens = (each.input_tokens, each.output_tokens, each.cached_input_tokens)
+        usd = known(each.cost_nano, each.unknown_cost)
+        tokens = (known(number, each.unknown_usage) for number in (each.input_tokens, each.output_tokens, each.cached_input_tokens))
         doubts = (each.unknown_cost, each.unknown_usage, each.estimated_calls, each.assumed_calls)
-        writer.writerow((_cell(name), each.requests, *tokens, known, *doubts))
+        writer.writerow((_cell(name), each.requests, *tokens, "" if usd is None else f"{usd / NANO:.9f}", *doubts))
     return text.getvalue()
 
 

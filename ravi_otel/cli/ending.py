@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any, Final
 
+from ravi_otel.cli.facts import run_facts
 from ravi_otel.launch.brake import MOST_NOTES
 from ravi_otel.launch.launcher import Result
 from ravi_otel.local import as_json as tree_as_json
@@ -65,18 +66,12 @@ def _ending(result: Result) -> str:
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    manifest = result.run.manifest
     return {
-        "run_id": manifest.run_id,
-        "name": manifest.name,
-        "argv": list(manifest.argv),
+        **run_facts(result.run),
         "outcome": result.outcome,
         "exit_status": result.status,
         "program_status": result.ended.status,
-        "started": manifest.started,
-        "ended": manifest.ended,
         "refusals": result.ended.refusals,
         "processes": len(result.ended.working),
-        "directory": str(result.run.path),
         "said": list(result.said),
     }

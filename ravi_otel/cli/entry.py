@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from typing import Any, Final, cast
 
 import click
@@ -11,6 +14,7 @@ from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
 
 NAME = "ravi-otel"
+INTERRUPTED: Final = 130
 
 COMMANDS: Final = {
     "run": "Run a program under observation and a hard budget.",
@@ -44,6 +48,8 @@ class Commands(click.Group):
             raise _BadInput(str(error)) from error
         except RaviError as error:
             raise click.ClickException(str(error)) from error
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
 
 class _Loaded(Commands):
@@ -73,4 +79,23 @@ def commands() -> None:
 
 def main() -> None:
     """Run the command line and exit: 0 done, 1 something failed on the way, 2 something must be set or written otherwise."""
-    commands(prog_name=NAME)
+    try:
+        commands(prog_name=NAME)
+    except OSError as error:  # such as a device that is full; of a reader that left, click ends quietly itself
+        with contextlib.suppress(OSError):
+            click.echo(f"Error: {error.strerror or type(error).__name__}. Nothing more could be read or written.", err=True)
+        sys.exit(1)
+    finally:
+        _let_go()
+
+
+def _let_go() -> None:
+    """Give up what the output did not take, such as a full device, so that Python does not complain of it at its very end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            except (OSError, ValueError, AttributeError):  # closed, or none at all
+                continue

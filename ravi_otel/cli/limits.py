@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ravi_otel.local.wording import clean
+from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Limit
-from ravi_otel.runtime.config import Policy, Sourced, check_for_run, effective
+from ravi_otel.runtime.config import Policy, Sourced, check_for_run, effective, read_tags
 
 _NONE = "No limit is set. Give one with --limit tokens=500k, in RAVI_LIMIT_TOKENS=500k, or in a policy file with --policy FILE."
 _HEADS = ("limit", "from", "instead of")
@@ -21,19 +23,38 @@ _WIDEST = 60
 @click.command(short_help="Show the limits that count, and where each comes from.")
 @click.option("--limit", "flags", multiple=True, metavar="LIMIT", help="A limit such as tokens=500k or cost=2.50usd; may be repeated.")
 @click.option("--policy", "file", type=click.Path(path_type=Path), metavar="FILE", help="A policy file, TOML or YAML.")
+@click.option("--name", help="What to call the run.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Put on every span of the run; may be repeated.")
+@click.option("--observe", is_flag=True, help="Refuse nothing, only tell what the limits would have refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def limits(*, flags: tuple[str, ...], file: Path | None, as_json: bool) -> None:
+def limits(*, flags: tuple[str, ...], file: Path | None, name: str | None, tags: tuple[str, ...], observe: bool, as_json: bool) -> None:
     """Print the policy that `ravi-otel run` would hold a program to with the same options, here and now.
 
     A limit on the command line goes before one in a RAVI_LIMIT_... variable, and that before one in the policy file.
     """
-    policy = effective(flags=flags, file=file)
+    policy = _with_options(effective(flags=flags, file=file), name, read_tags(tags), observe=observe)
     check_for_run(policy)
     if as_json:
         click.echo(json.dumps(_as_json(policy), indent=2, allow_nan=False))
         return
     for line in _lines(policy):
         click.echo(line)
+
+
+def _with_options(policy: Policy, name: str | None, tags: dict[str, str], *, observe: bool) -> Policy:
+    """Put in what `run` takes besides limits, as it does."""
+    given = {"name": "--name"} if name is not None else {}
+    if tags:
+        given["tags"] = ", ".join(filter(None, ("--tag", policy.sources.get("tags"))))
+    if observe:
+        given["enforcement"] = "--observe"
+    return replace(
+        policy,
+        name=policy.name if name is None else checks.name("--name", name),
+        tags={**policy.tags, **tags},
+        observe=observe or policy.observe,
+        sources={**policy.sources, **given},
+    )
 
 
 # -- for people ---------------------------------------------------------------------------------------------------

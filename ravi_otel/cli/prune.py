@@ -56,7 +56,7 @@ def _summary(done: Pruned, *, dry_run: bool) -> str:
 
 def _left_alone(done: Pruned) -> Iterator[str]:
     if done.running:
-        yield f"Left alone, still running: {_named(done.running)}."
+        yield f"Left alone, still running or cut short less than a day ago: {_named(done.running)}."
     if done.foreign:
         yield f"Left alone, with files in them that are not ours: {_named(done.foreign)}."
     if done.linked:

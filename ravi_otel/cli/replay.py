@@ -47,10 +47,8 @@ def replay(
     except ReplayError as error:
         told = f" Before that, {_amounts(error.sent)} had been sent." if error.sent is not None and error.sent.requests else ""
         raise ReplayError(f"{error}{told}") from error
-    where = clean(to.shown(), 200)
-    click.echo(
-        f"Sent {_amounts(sent)} of run {stored.run_id} to {where}." if sent.requests else f"Run {stored.run_id} holds nothing to send."
-    )
+    where, run_id = clean(to.shown(), 200), clean(stored.run_id)
+    click.echo(f"Sent {_amounts(sent)} of run {run_id} to {where}." if sent.requests else f"Run {run_id} holds nothing to send.")
     if sent.left_out:
         click.echo(
             f"{count(sent.left_out)} {_plural('line', sent.left_out)} could not be read and {_was(sent.left_out)} left out.", err=True

@@ -6,14 +6,12 @@ import json
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asked, found, store_option, unread
 from ravi_otel.local import console, outline
 from ravi_otel.local.store import Store
@@ -25,13 +23,17 @@ from ravi_otel.policy.limits import NANO
 
 _STYLES = {"ok": "", "running": "cyan", "limited": "red", "failed": "magenta", "signal": "magenta", "unattached": "yellow"}
 _WIDE = 100
+_MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")
 _HEADS = ("run", "when", "name", "outcome", *_FIGURES)
+_DROPS = ("name", "when", "seconds", "requests", "outcome", "tokens")
+N = TypeVar("N", int, float)
+
 _NONE = "The store holds no run. Run a program with `ravi-otel run -- ...`."
 
 
 @click.command(short_help="List the stored runs, newest first.")
-@click.option("-n", "--number", type=click.IntRange(min=1), default=20, show_default=True, help="How many, newest first.")
+@click.option("-n", "--number", type=click.IntRange(1, _MOST), default=20, show_default=True, help="How many, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_option
 def runs(*, number: int, as_json: bool, place: Path | None) -> None:
@@ -63,16 +65,10 @@ def _lost(store: Store, rows: list[sqlite3.Row]) -> frozenset[str]:
 
 def _print(rows: list[tuple[str, ...]], styles: list[str], out: Console) -> None:
     """Print the table; with little room, without the year, and with the end of an id only, which `show` takes as well."""
-    ascii_only = out.options.ascii_only
     if out.width < _WIDE:
         short = [row[0].rpartition("-")[2] for row in rows]
         rows = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, rows, strict=True)]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for head in _HEADS:
-        table.add_column(head, justify="right" if head in _FIGURES else "left", no_wrap=True, overflow="ellipsis")
-    for cells, style in zip(rows, styles, strict=True):
-        table.add_row(*(Text(plain(cell) if ascii_only else cell, style) for cell in cells))
-    out.print(table)
+    print_columns(out, _HEADS, rows, styles, left=len(_HEADS) - len(_FIGURES), name="name", drops=_DROPS)
     explain([cell for cells in rows for cell in cells[-len(_FIGURES) :]], out)
 
 
@@ -80,7 +76,7 @@ def explain(figures: list[str], out: Console) -> None:
     """Print what the marks in these figures mean, if there are any."""
     legend = outline.explained("".join(figures))
     if legend:
-        out.print(plain(legend) if out.options.ascii_only else legend, style="dim", soft_wrap=True)
+        out.print(plain(legend) if out.options.ascii_only else legend, style="dim")
 
 
 def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
@@ -108,7 +104,7 @@ def _outcome(row: sqlite3.Row, lost: frozenset[str]) -> str:
 
 def _when(started: float) -> str:
     try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
+        return "?" if not started else time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
     except (OverflowError, ValueError, OSError):
         return "?"
 
@@ -126,6 +122,11 @@ def cost(sums: Sums) -> str:
     return _at_least(money(sums.cost_nano, estimated=rough and sums.cost_nano > 0), partly=sums.unknown_cost > 0)
 
 
+def known(total: N, unknown: int) -> N | None:
+    """Give a sum for programs: None when calls are in it that nobody told of, and nothing else."""
+    return None if unknown and not total else total
+
+
 def _at_least(shown: str, *, partly: bool) -> str:
     if not partly or shown == "?":
         return shown
@@ -134,10 +135,9 @@ def _at_least(shown: str, *, partly: bool) -> str:
 
 def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
     sums = sums_of(row)
-    spend = sums.spend(0)
     return {
         "run_id": row["run_id"],
-        "started": row["started"],
+        "started": row["started"] or None,
         "name": row["name"],
         "outcome": "lost" if row["run_id"] in lost else row["outcome"],
         "status": row["status"],
@@ -146,10 +146,10 @@ def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
         "turns": sums.turns,
         "refused": sums.refused,
         "errors": sums.errors,
-        "input_tokens": sums.input_tokens,
-        "output_tokens": sums.output_tokens,
+        "input_tokens": known(sums.input_tokens, sums.unknown_usage),
+        "output_tokens": known(sums.output_tokens, sums.unknown_usage),
         "calls_without_usage": sums.unknown_usage,
-        "cost_usd": None if spend.cost_usd is None else sums.cost_nano / NANO,
+        "cost_usd": known(sums.cost_nano / NANO, sums.unknown_cost),
         "calls_without_price": sums.unknown_cost,
         "calls_estimated": sums.estimated_calls,
         "calls_at_assumed_prices": sums.assumed_calls,

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.store import Store
+from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.index import Question, ask
 from ravi_otel.local.wording import clean, plain
 
@@ -82,7 +82,31 @@ def amount_of_bytes(_: click.Context, option: click.Parameter, written: str | No
 
 def found(place: Path | None) -> Store:
     """Look at the store that is there."""
-    return Store.find(None if place is None else place.expanduser().absolute())
+    if place is None:
+        return Store.find()
+    shown = repr(clean(str(place), 200))
+    try:
+        root = place.expanduser().absolute()
+        if not root.is_dir():
+            raise ConfigurationError(f"--store {shown} is no directory. Name one in which `ravi-otel run` kept runs, or leave it out.")
+    except (RuntimeError, OSError) as error:
+        raise ConfigurationError(
+            f"--store {shown} cannot be found: {clean(str(error), 200)}. Name another directory, or leave it out."
+        ) from error
+    return Store.find(root)
+
+
+def named(store: Store, run_id: str | None) -> StoredRun:
+    """Give the run of that id, or whose id begins or ends so, and say of one that cannot be read why it is none."""
+    try:
+        return store.run(run_id)
+    except ConfigurationError:
+        broken = [path.name for path in store.unreadable() if run_id is None or (run_id and path.name.startswith(run_id))]
+        broken += [path.name for path in store.unreadable() if run_id and path.name.endswith(run_id) and path.name not in broken]
+        if len(broken) != 1 and run_id not in broken:
+            raise
+        name = broken[0] if len(broken) == 1 else run_id
+        raise ConfigurationError(f"{clean(name, 60)} holds no readable run.json. `ravi-otel runs` lists what can be shown.") from None
 
 
 def say(sentence: str) -> None:

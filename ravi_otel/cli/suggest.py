@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from ravi_otel.cli.stored import asked, found, moment, since_option, store_option, unread
+from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_option, unread
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local.store.index import both, past_agents, past_runs, sums_of
 from ravi_otel.local.wording import amount, clean
@@ -53,16 +53,22 @@ def suggest(*, since: float | None, agent: str | None, name: str | None, headroo
     all_runs, all_agents = asked(found(place), both(past_runs(begun), past_agents(begun)))
     unread(all_runs)
     runs = [row for row in all_runs if row["outcome"] != "running" and (name is None or row["name"] == name)]
-    if not runs:
+    if name is not None and not any(row["name"] == name for row in all_runs):
         raise ConfigurationError(
-            "There is no finished run to learn from. Run the program with `ravi-otel run -- ...` first, or widen --since."
+            f"--name {clean(name, 60)!r} is the name of no run. `ravi-otel runs` lists them; leave it out to learn from all."
         )
+    if not runs:
+        raise ConfigurationError(_NO_RUN)
     wanted = {row["run_id"] for row in runs}
     agents = [row for row in all_agents if row["run_id"] in wanted and agent in (None, row["agent"])]
     if agent is not None and not agents:
         raise ConfigurationError(f"--agent {clean(agent, 60)} names no agent of these runs. Leave it out to see all.")
-    lines = _policy(runs if agent is None else [], agents, headroom, _heading(runs, headroom))
-    click.echo("\n".join(lines).encode())
+    lines = list(_limits(runs if agent is None else [], agents, headroom))
+    found_any = any(line.startswith('"') for line in lines)
+    body = ["limits = [", *(f"  {line}" for line in lines), "]"] if found_any else lines
+    click.echo("\n".join([*_heading(runs, headroom), *body]).encode())
+    if not found_any:
+        say(f"No limit is suggested: each needs {LEAST} times to learn from, of which all that was used is known.")
 
 
 def _heading(runs: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
@@ -72,9 +78,7 @@ def _heading(runs: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
     yield f"# A limit is the p95 of what was used plus {headroom} % head-room, rounded up to two figures; n is of how many."
 
 
-def _policy(runs: Sequence[sqlite3.Row], agents: Sequence[sqlite3.Row], headroom: int, heading: Iterable[str]) -> Iterator[str]:
-    yield from heading
-    yield "limits = ["
+def _limits(runs: Sequence[sqlite3.Row], agents: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
     if runs:
         seen = [_seen(row, _RUN_KINDS, row["outcome"]) for row in runs if row["requests"]]
         yield from _section("the whole run", seen, _RUN_KINDS, None, headroom)
@@ -85,7 +89,6 @@ def _policy(runs: Sequence[sqlite3.Row], agents: Sequence[sqlite3.Row], headroom
     for name, seen in sorted(by_name.items(), key=lambda pair: (-len(pair[1]), pair[0] or "")):
         if name is not None:
             yield from _section(f"agent {clean(name, 60)}, each time it works", seen, _AGENT_KINDS, name, headroom)
-    yield "]"
 
 
 def _seen(row: sqlite3.Row, kinds: Iterable[Kind], ending: str) -> Seen:
@@ -103,11 +106,11 @@ def _seen(row: sqlite3.Row, kinds: Iterable[Kind], ending: str) -> Seen:
 
 def _section(title: str, seen: list[Seen], kinds: Iterable[Kind], name: str | None, headroom: int) -> Iterator[str]:
     cut = sum(each.cut for each in seen)
-    yield f"  # {title}"
+    yield f"# {title}"
     if cut:
-        yield f"  # {cut:,} of {len(seen):,} ended at a limit, so that they may need more than is seen here"
+        yield f"# {cut:,} of {len(seen):,} ended at a limit, so that they may need more than is seen here"
     for kind in kinds:
-        yield f"  {_line(kind, [each.used[kind] for each in seen], name, headroom)}"
+        yield _line(kind, [each.used[kind] for each in seen], name, headroom)
 
 
 def _line(kind: Kind, used: list[int | None], name: str | None, headroom: int) -> str:
@@ -149,5 +152,9 @@ def _written(kind: Kind, value: int, name: str | None) -> str | None:
 
 
 def _quoted(text: str) -> str:
-    """Write a TOML basic string."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    """Write a TOML basic string; what no eye can see, or what turns the line around, is written as its number."""
+    return "".join(char if char.isprintable() else _numbered(char) for char in json.dumps(text, ensure_ascii=False))
+
+
+def _numbered(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"  # noqa: PLR2004 - what four digits can say

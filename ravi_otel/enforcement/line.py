@@ -7,9 +7,10 @@ import contextlib
 import heapq
 import itertools
 import threading
+import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from ravi_otel import _extras
 
@@ -17,6 +18,9 @@ T = TypeVar("T")
 
 _SLACK = 64
 """Stale entries a ranking keeps before it is rebuilt, besides one per live item."""
+
+_LOOK_AFTER_S: Final = 0.05
+_LOOK_AT_LEAST_EVERY_S: Final = 0.2
 
 
 class Ranking(Generic[T]):
@@ -71,11 +75,13 @@ class Sleeper:
     """Let one caller sleep, in either colour, until `wake`.
 
     `wake` may come from any thread and before the sleep has begun. It never blocks, so a finaliser may call it.
+    `meanwhile` is called a few times a second while it sleeps: what it waits for may be there for somebody to do.
     """
 
-    __slots__ = ("_gate", "_ring", "unfit", "woken")
+    __slots__ = ("_gate", "_meanwhile", "_ring", "unfit", "woken")
 
-    def __init__(self) -> None:
+    def __init__(self, meanwhile: Callable[[], object] | None = None) -> None:
+        self._meanwhile = meanwhile
         self._gate = threading.Lock()
         self._gate.acquire()
         self._ring: Callable[[], object] | None = None
@@ -85,8 +91,16 @@ class Sleeper:
     def block(self, timeout_s: float | None) -> None:
         """Sleep on this thread until woken or `timeout_s` is over; not at all where that would stop an event loop."""
         self.unfit = on_event_loop()
-        if not self.unfit:
-            self._gate.acquire(timeout=-1 if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
+        if self.unfit:
+            return
+        left = threading.TIMEOUT_MAX if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        if self._meanwhile is None:
+            self._gate.acquire(timeout=left)
+            return
+        until, pause_s = time.monotonic() + left, _LOOK_AFTER_S
+        while left > 0 and not self._gate.acquire(timeout=min(left, pause_s)):
+            self._meanwhile()
+            left, pause_s = until - time.monotonic(), min(pause_s * 2, _LOOK_AT_LEAST_EVERY_S)
 
     async def wait(self, timeout_s: float | None) -> None:
         """Sleep in this task until woken or `timeout_s` is over: on a future under asyncio, in a thread elsewhere."""
@@ -100,6 +114,8 @@ class Sleeper:
         if self.woken:  # read after `_ring` is written, as `wake` reads `_ring` after `woken`: one of the two sees the other
             return
         alarm = None if timeout_s is None else loop.call_later(timeout_s, _settle, future)
+        if self._meanwhile is not None:
+            loop.call_later(_LOOK_AFTER_S, _look, future, self._meanwhile, _LOOK_AFTER_S)
         try:
             await future
         finally:
@@ -124,6 +140,14 @@ class Sleeper:
         except RuntimeError:
             return False
         return True
+
+
+def _look(future: asyncio.Future[None], meanwhile: Callable[[], object], pause_s: float) -> None:
+    """Do what there is to do, again and again until the sleep is over."""
+    if not future.done():
+        pause_s = min(pause_s * 2, _LOOK_AT_LEAST_EVERY_S)
+        future.get_loop().call_later(pause_s, _look, future, meanwhile, pause_s)
+        meanwhile()
 
 
 def _settle(future: asyncio.Future[None]) -> None:

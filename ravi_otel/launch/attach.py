@@ -8,24 +8,20 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from ravi_otel._setup import Surroundings, surround, wrap_again
-from ravi_otel.enforcement.ledger.contract import Account
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
-from ravi_otel.enforcement.opening import Opening
 from ravi_otel.launch import notes, telling
+from ravi_otel.launch.around import is_shared, run_of
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.plan import VARIABLE, Plan
 from ravi_otel.launch.uncaught import Threads, ended_by_limit
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+from ravi_otel.policy.limits import Admission
 from ravi_otel.runtime.state import STATE
 
 _log = logging.getLogger("ravi_otel")
-_SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
 class _Begun:
@@ -47,7 +43,7 @@ def begin(text: str | None = None) -> None:
         if plan is None:
             plan = _Begun.plan = Plan.read(text)
             surround(surroundings(plan))
-        held = "openai" not in sys.modules or wrap_again()
+        held = wrap_again() or not _is_client(sys.modules.get("openai"))
         why = "" if held else "this version of openai has other methods than the ones we wrap. Supported are openai>=1.66,<4"
     except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
         why = str(error)
@@ -55,6 +51,11 @@ def begin(text: str | None = None) -> None:
         _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), why)
         if plan is not None:
             _leave(plan, "failed", why)
+
+
+def _is_client(module: object) -> bool:
+    """Tell the client from a single file of the program's own that is called like it."""
+    return hasattr(module, "__path__")
 
 
 def surroundings(plan: Plan) -> Surroundings:
@@ -79,28 +80,6 @@ def surroundings(plan: Plan) -> Surroundings:
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
     )
-
-
-def run_of(plan: Plan, limits: tuple[Limit, ...]) -> Opening:
-    """Describe the run around the whole program; its session, if a limit asks for one, has the run's id."""
-    has_session = any(limit.scope is ScopeKind.SESSION for limit in limits)
-    return Opening(
-        kind=ScopeKind.RUN,
-        name=plan.name,
-        run_id=plan.run_id,
-        session_id=plan.run_id if has_session else None,
-        limits=limits,
-        origins={at: origin for at, (_, origin) in enumerate(plan.limits)},
-        retention=HistoryRetention.PERMANENT,
-        tags=plan.tags,
-        surrounding=True,
-        started_ns=plan.began_ns,
-    )
-
-
-def is_shared(account: Account) -> bool:
-    """Tell that other processes of the program count for the same limit."""
-    return account.facts.surrounding or account.facts.kind in _SHARED
 
 
 def _left(plan: Plan) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ravi_otel.enforcement.ending import limit_of
-from ravi_otel.errors import BudgetContendedError
+from ravi_otel.errors import BudgetContendedError, BudgetError
 from ravi_otel.launch import notes
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.limits import Limit
@@ -19,6 +19,9 @@ FREE: Final = 10
 
 PAUSE_S: Final = 0.1
 """How long each one after them is held back."""
+
+_UNKEPT: Final = frozenset({"store_failed", "store_lost"})
+"""Why a limit refuses that cannot be counted any more."""
 
 MOST_UNHEARD: Final = 100
 """Refusals after which a process ends itself where the launcher cannot be told of them."""
@@ -38,7 +41,7 @@ class Brake:
 
     def __call__(self, error: BaseException) -> float:
         """Note a refusal; give the seconds to hold it back."""
-        if isinstance(error, BudgetContendedError) or limit_of(error) not in self._limits:
+        if not self._is_ours(error):
             return 0.0
         number = next(self._count)
         self._on_refusal()
@@ -49,3 +52,8 @@ class Brake:
                 if self._plan.terminate and number >= MOST_UNHEARD:
                     os.kill(os.getpid(), signal.SIGTERM)
         return PAUSE_S if self._plan.terminate and number > FREE else 0.0
+
+    def _is_ours(self, error: BaseException) -> bool:
+        if isinstance(error, BudgetContendedError) or not isinstance(error, BudgetError):
+            return False
+        return limit_of(error) in self._limits or error.reason in _UNKEPT

@@ -18,9 +18,9 @@ from ravi_otel.enforcement.opening import open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
-from ravi_otel.launch.attach import is_shared, run_of
+from ravi_otel.launch.around import is_shared, run_of
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
-from ravi_otel.launch.supervising import Ended, Program
+from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
 from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
@@ -92,6 +92,7 @@ class Launch:
 
     def run(self, store: Store) -> Result:
         """Start the program, wait for its end, and write down how it ended."""
+        occupy_standard_descriptors()
         policy = self._policy
         stored = store.begin(
             self.name,

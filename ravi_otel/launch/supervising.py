@@ -28,6 +28,7 @@ GRACE_S: Final = 10.0
 """How long it has to end by itself before it is killed."""
 
 _TICK_S: Final = 0.1
+_LEAVING_S: Final = 0.3
 _FORWARDED: Final = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH") if hasattr(signal, name)
 )
@@ -72,7 +73,6 @@ class Program:
 
     def run(self) -> Ended:
         """Start it and wait for its end; OSError when it cannot be started."""
-        _occupy_standard_descriptors()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_inheritable(writing, True)  # noqa: FBT003 - the only way to say it
@@ -94,10 +94,19 @@ class Program:
             self._look(child)
             self._ended.pid = child.pid
             self._ended.attached.update(_pids(said.read() or b""))
-        self._ended.survivors = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
+        self._ended.survivors = self._survivors()
         for descriptor in self._processes.values():
             os.close(descriptor)
         return self._ended
+
+    def _survivors(self) -> list[int]:
+        """List the processes that outlive the program, not counting those that are just leaving."""
+        patience = time.monotonic() + _LEAVING_S
+        while True:
+            alive = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
+            if not alive or time.monotonic() >= patience:
+                return alive
+            select.select([], [], [], _TICK_S / 10)
 
     def _end_workers(self, wake: int) -> None:
         """Kill those that did not end with a program that was told to."""
@@ -164,7 +173,7 @@ def _is_over(descriptor: int) -> bool:
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
-def _occupy_standard_descriptors() -> None:
+def occupy_standard_descriptors() -> None:
     """Keep our files off the numbers 0 to 2 where they are closed: the program would take them for its own."""
     for number in range(3):
         try:

@@ -18,6 +18,9 @@ Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
 FOLD_FROM: Final = 7
 """Like siblings in a row from which on they are folded."""
 
+_REFUSED_FROM: Final = 3
+"""The same for refusals by one limit: the first says it all."""
+
 ASSUMED: Final = "assumed"
 """The source of a price that was looked up for a provider we only guess, since its host is none we know."""
 
@@ -26,6 +29,7 @@ _MOST_SIBLINGS: Final = 30
 """Lines below one scope from which on like ones are folded wherever they stand, and then whatever spent least."""
 
 _MOST_LIMITS: Final = 30
+_UNSEEN: Final = frozenset({"lost", "unattached"})
 _MOST_SENTENCE: Final = 400
 _TROUBLE: Final[dict[str, Tone]] = {
     "refused": "refused",
@@ -107,8 +111,8 @@ def arranged(nodes: Sequence[Branch | Leaf]) -> list[Item]:
 def _folded(groups: Iterable[list[Branch | Leaf]]) -> list[Item]:
     items: list[Item] = []
     for alike in groups:
-        shown = 1 if _is_refused(alike[0]) else _SHOWN
-        if len(alike) < FOLD_FROM:
+        shown, least = (1, _REFUSED_FROM) if _is_refused(alike[0]) else (_SHOWN, FOLD_FROM)
+        if len(alike) < least:
             items.extend(alike)
             continue
         ranked = sorted(alike, key=_spent, reverse=True)
@@ -191,7 +195,8 @@ def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
     if view is None:
         return Line(guide, title, "scope", notes=notes)
     spend = view.spend()
-    remarks = [view.stop_reason if view.status == "stopped" and view.stop_reason else view.status] if view.status != "ok" else []
+    named = view.stop_reason if view.status == "stopped" or view.stop_reason in _UNSEEN else None
+    remarks = [named or view.status] if view.status != "ok" else []
     if spend.refused:
         remarks.append(f"{spend.refused:,} refused")
     tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
@@ -279,9 +284,12 @@ def _event_note(event: LimitEvent) -> tuple[Tone, str]:
 
 def _likeness(node: Branch | Leaf) -> object:
     if isinstance(node, Branch):
-        return (node.facts.kind, node.facts.name, None if node.view is None else node.view.status) if not node.events else id(node)
+        name = None if node.facts.kind is ScopeKind.PROCESS else node.facts.name
+        return (node.facts.kind, name, None if node.view is None else node.view.status) if not node.events else id(node)
     if node.events and not node.refusal:
         return id(node)
+    if node.status == "refused":  # by the same limit, in whichever words
+        return (node.what, node.status, node.limit_kind, node.limit_scope)
     return (node.what, node.operation, node.name, node.stream, node.status, node.limit_kind, node.error_type)
 
 
@@ -304,7 +312,8 @@ def _fold_line(fold: Fold, guide: tuple[bool, ...]) -> Line:
     if len({_likeness(node) for node in fold.nodes}) > 1:
         return Line(guide, f"… {number:,} more: {_kinds(fold.nodes)}", "quiet")
     if isinstance(first, Branch):
-        return Line(guide, f"… {number:,} more {scope_title(first, 40)}", "quiet")
+        title = "processes" if first.facts.kind is ScopeKind.PROCESS and number > 1 else scope_title(first, 40)
+        return Line(guide, f"… {number:,} more {title}", "quiet")
     what = first.status if first.status != "ok" else _leaf_title(first)
     tone = _TROUBLE.get(first.status, "quiet")
     return Line(guide, f"… {number:,} more {what}", tone, _sum([node for node in fold.nodes if isinstance(node, Leaf)]))

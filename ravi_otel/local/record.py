@@ -88,6 +88,8 @@ class RunRecord(Listener):
         self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
         self.unread: int = 0
         """Lines of a stored run that could not be read."""
+        self.observed: bool = False
+        """Whether the whole run was only observed: nothing was refused, and `denied` is what would have been."""
 
     def __len__(self) -> int:
         return self._size

@@ -52,7 +52,7 @@ def render(record: RunRecord, to: Console) -> None:
     budgets, more = outline.budgets(record)
     if budgets:
         to.print()
-        _print_budgets(to, budgets, more)
+        _print_budgets(to, budgets, more, observed=record.observed)
     missing = outline.left_out(record)
     if missing:
         to.print()
@@ -161,25 +161,29 @@ def _cut(text: str, width: int) -> str:
 # -- the budgets --------------------------------------------------------------------------------------------------
 
 
-def _print_budgets(to: Console, budgets: list[Budget], more: str) -> None:
+def _print_budgets(to: Console, budgets: list[Budget], more: str, *, observed: bool) -> None:
     if to.width < _LEAST_TABLE:
         for budget in budgets:
             _print(to, Text(f"{budget.scope}: {budget.limit}", _STYLES[budget.tone]), wrap=True)
-            _print(to, Text(_phrase(budget)), wrap=True)
+            _print(to, Text(_phrase(budget, observed=observed)), wrap=True)
     else:
-        to.print(_table(to, budgets))
+        to.print(_table(to, budgets, observed=observed))
+    if observed:
+        _print(to, Text("Only observed: what the last column counts was let through.", "yellow"), wrap=True)
     if more:
         _print(to, Text(more, "dim"))
 
 
-def _phrase(budget: Budget) -> str:
-    parts = [f"{budget.used} of {budget.allowed}", budget.share, f"{budget.held} held", budget.events, f"{budget.denied} denied"]
+def _phrase(budget: Budget, *, observed: bool) -> str:
+    denied = f"{budget.denied} would be denied" if observed else f"{budget.denied} denied"
+    parts = [f"{budget.used} of {budget.allowed}", budget.share, f"{budget.held} held", budget.events, denied]
     return "  " + " · ".join(part for part in parts if part)
 
 
-def _table(to: Console, budgets: list[Budget]) -> Table:
+def _table(to: Console, budgets: list[Budget], *, observed: bool) -> Table:
+    columns = (*_COLUMNS[:-1], "would be denied") if observed else _COLUMNS
     rows = [_cells(budget, ascii_only=to.options.ascii_only) for budget in budgets]
-    widths = [max(cell_len(head), *(cell_len(row[at]) for row in rows)) for at, head in enumerate(_COLUMNS)]
+    widths = [max(cell_len(head), *(cell_len(row[at]) for row in rows)) for at, head in enumerate(columns)]
     spare = to.width - sum(widths) - 2 * len(widths)
     if spare < 0:
         short = max(widths[_EVENTS] // 2 + 1, len(_COLUMNS[_EVENTS]))  # two of them, one below the other
@@ -187,7 +191,7 @@ def _table(to: Console, budgets: list[Budget]) -> Table:
         widths[_EVENTS] = short
     widths[0] = max(10, widths[0] + min(spare, 0))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for at, (head, width) in enumerate(zip(_COLUMNS, widths, strict=True)):
+    for at, (head, width) in enumerate(zip(columns, widths, strict=True)):
         names = at in (0, 1, _EVENTS)
         table.add_column(head, width=width, justify="left" if names else "right", no_wrap=at != _EVENTS, overflow="ellipsis")
     for budget, row in zip(budgets, rows, strict=True):

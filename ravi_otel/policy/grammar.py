@@ -24,6 +24,7 @@ MAX_SPEC: Final = 4_096
 """Longest limit that is read: more than every name at its longest, quoted."""
 
 _MAX_DIGITS: Final = 40
+_CURRENCIES: Final = " €£¥abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CHARGE: Final = "charge"
 _TOOL: Final = "tool"
 _TOOL_WORDS: Final = frozenset({_TOOL, "tool_call", "tool_calls"})
@@ -157,6 +158,9 @@ class _Reader:
         """Read it all."""
         if len(self._spec) > MAX_SPEC:
             raise self._flaw(f"it is longer than {MAX_SPEC} characters")
+        written = self._spec.partition("=")[0].strip()
+        if written in _WORDS:  # without a value there is no telling what comes before it
+            self._example = _EXAMPLES.get(_WORDS[written], f"{written}=500k")
         path, at = _scan(self._spec, self._flaw)
         target = self._target(path)
         if target.kind in _WORDS:
@@ -217,6 +221,8 @@ class _Reader:
         if kind == Kind.COST:
             bare = text.removeprefix("$")
             bare = bare[:-3] if bare[-3:].lower() == "usd" else bare
+            if bare and not _is_number(bare.strip()) and _is_number(bare.strip(_CURRENCIES)):
+                raise self._flaw(f"value {checks.show(text)} has another unit than usd, which is the only one known")
             return self._scaled(bare.strip(), NANO, text, checks.MAX_NANO)
         units = _TIME_UNITS if kind in CLOCKS else _COUNT_UNITS
         bare = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

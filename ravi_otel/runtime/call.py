@@ -15,7 +15,8 @@ from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy.usage import Call, Reply
-from ravi_otel.runtime.live import Ending, LiveCall, drain, later
+from ravi_otel.runtime.late import drain, later
+from ravi_otel.runtime.live import Ending, LiveCall
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 

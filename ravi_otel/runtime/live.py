@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ravi_otel._flow import Flow, is_done, run_sync
@@ -21,6 +19,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, RetryRecord, Status
 from ravi_otel.policy.limits import NANO, Kind
 from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.runtime.late import attend
 
 _TOKENS = Kind.TOKENS.value
 
@@ -93,7 +92,7 @@ class LiveCall:
             if lines:
                 floor: dict[str, int] = {_TOKENS: self._expected.input_tokens}
                 patience = _patience(scope, blocking=blocking)
-                request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop)
+                request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop, meanwhile=attend)
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
                 if is_done(answering):
@@ -317,29 +316,6 @@ class LiveCall:
         record.status = status
         record.duration_ns = self.scope.engine.clock.monotonic_ns() - record.started_ns
         self.scope.engine.listeners.call_ended(record)
-
-
-# -- what nobody will end any more -----------------------------------------------------------------------------------
-
-_late: deque[Callable[[], object]] = deque()
-
-
-def later(end: Callable[[], object]) -> None:
-    """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
-    _late.append(end)
-
-
-def drain() -> None:
-    """Do what finalisers queued; runs at the next call, when a scope opens or closes, at a flush and at exit."""
-    while _late:
-        try:
-            end = _late.popleft()
-        except IndexError:
-            return
-        try:
-            end()
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
-            swallow("drain", error)
 
 
 def _floor(expected: admission.Estimate) -> Usage:

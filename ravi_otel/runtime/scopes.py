@@ -21,7 +21,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Limit, ScopeKind
-from ravi_otel.runtime.live import drain, later
+from ravi_otel.runtime.late import drain, later
 from ravi_otel.runtime.state import STATE
 
 P = ParamSpec("P")

@@ -16,7 +16,8 @@ from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
-from ravi_otel.runtime.live import REFUSED, later
+from ravi_otel.runtime.late import later
+from ravi_otel.runtime.live import REFUSED
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 

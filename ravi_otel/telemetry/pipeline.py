@@ -62,7 +62,8 @@ class Pipeline:
     (http/protobuf, or grpc with the extra); else for the API's proxies, so a provider set later is used.
 
     `store` makes, at the first use, the sink of the local store, which gets everything besides: the spans of the
-    application's provider and our log records in its logger provider, or what goes through private providers. A signal
+    application's provider, those of other libraries without their content (`local.store.foreign`), and our log records in
+    its logger provider, or what goes through private providers. A signal
     that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
 
     `observe` takes the gauges' callbacks, by metric name, before the first use; `before_exit` is called when the

@@ -125,3 +125,16 @@ def test_lines_that_could_not_be_read_are_said(shelf):
         file.write("{")
     assert shelf("cost").stderr == "1 line of these runs could not be read, and is left out.\n"
     assert [line[0] for line in rows(shelf("cost", "--csv"))[1:]] == ["m-1"]
+
+
+def test_a_tag_that_no_call_has_is_said(filled):
+    done = filled("cost", "--tag", "nope")
+    assert done.exit_code == 0
+    assert done.stderr == "No call of these runs has the tag nope.\n"
+
+
+def test_a_tag_of_any_letters_can_be_a_head_in_ascii(filled, monkeypatch):
+    monkeypatch.setattr("rich.console.ConsoleOptions.ascii_only", property(lambda _: True))
+    done = filled("cost", "--tag", "\u00e9")
+    assert done.exit_code == 0
+    assert done.stdout.isascii()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -57,3 +59,57 @@ def test_an_error_of_ours_is_one_sentence_without_a_traceback(error, code):
     group = Commands("g", {"fail": fail})
     done = CliRunner().invoke(group, ["fail"])
     assert (done.exit_code, done.stderr, done.stdout) == (code, f"Error: {error}\n", "")
+
+
+FULL = pathlib.Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize("arguments", [["limits"], ["--help"], ["completion", "bash"]])
+def test_an_output_that_takes_nothing_is_one_sentence(arguments, tmp_path):
+    with FULL.open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "ravi_otel", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 1
+    assert done.stderr == "Error: No space left on device. Nothing more could be read or written.\n"
+
+
+@pytest.mark.parametrize("arguments", [["runs", "--store", "~nosuchuser/x"], ["runs", "-n", "1" + "0" * 20], ["runs", "--store", "nixda"]])
+def test_a_place_or_number_that_cannot_be_is_one_sentence_that_names_the_option(arguments):
+    done = CliRunner().invoke(commands, arguments)
+    assert done.exit_code == 2
+    assert arguments[1] in done.stderr or "'--number'" in done.stderr
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_a_store_of_nobodys_in_the_environment_is_one_sentence():
+    done = CliRunner(env={"RAVI_STORE": "~nosuchuser/x"}).invoke(commands, ["runs"])
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert "RAVI_STORE='~nosuchuser/x' cannot be found" in done.stderr
+
+
+def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path):
+    program = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv = ['ravi-otel', 'runs']; "
+    program += "from ravi_otel.cli import main; main()"
+    environ = {key: value for key, value in os.environ.items() if key != "RAVI_STORE"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environ)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "the working directory cannot be found" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["ravi_otel.cli.entry", "ravi_otel.cli.runs", "ravi_otel.local.store.index"])
+def test_an_interrupt_is_quiet_wherever_it_comes(where, tmp_path):
+    program = f"""
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {where!r}:
+            raise KeyboardInterrupt
+import ravi_otel.cli
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["ravi-otel", "runs"]
+ravi_otel.cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -97,3 +97,23 @@ def test_a_name_cannot_move_the_cursor_or_turn_the_line_around():
 def test_a_very_long_limit_pushes_its_own_line_only():
     done = limits("--limit", f"agent.{'x' * 150}.tokens=5", "--limit", "tokens=5")
     assert [len(line) for line in done.stdout.splitlines()[:3]] == [81, 174, 69]
+
+
+def test_what_run_takes_besides_limits_is_shown_with_its_source():
+    done = limits("--observe", "--name", "evening", "--tag", "owner=me", "--policy", "policy.toml")
+    shown = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+    assert shown["enforcement"] == ["observe", "--observe"]
+    assert shown["name"] == ["evening", "--name"]
+    assert shown["tags"] == ["team=search,", "owner=me", "--tag,", "policy.toml"]
+    document = json.loads(limits("--observe", "--tag", "owner=me", "--json").stdout)
+    assert (document["enforcement"], document["tags"], document["sources"]["enforcement"]) == ("observe", {"owner": "me"}, "--observe")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [("cost=0.5eur", "has another unit than usd, which is the only one known"), ("requests", "For example: requests=500")],
+)
+def test_a_limit_that_is_nearly_right_is_answered_with_what_is_missing(limit, words):
+    done = limits("--limit", limit)
+    assert done.exit_code == 2
+    assert words in done.stderr

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -53,6 +54,43 @@ def test_a_run_with_files_of_somebody_else_stays_and_is_said(filled):
     done = filled("prune")
     assert filled.files() == held
     assert done.stderr == f"Left alone, with files in them that are not ours: {old.run_id}.\n"
+
+
+def test_a_run_whose_manifest_is_broken_is_said_and_counted_and_goes_when_it_is_old(filled):
+    run = filled.add("broken")
+    (run.path / "run.json").write_text("{")
+    (run.path / "1-ab.traces.jsonl").write_bytes(b"x" * 50_000)
+    done = filled("prune", "--older-than", "52w")
+    assert done.stderr == f"Left alone, without a readable run.json: {run.run_id}.\n"
+    assert "KiB stay" in done.stdout
+    for path in (*run.path.iterdir(), run.path):
+        os.utime(path, (run.manifest.started - 20 * DAY,) * 2)
+    done = filled("prune", "--older-than", "15d")
+    assert f"deleted {run.run_id}  (no readable run.json)" in done.stdout
+    assert (done.exit_code, done.stderr, run.path.exists()) == (0, "", False)
+
+
+def test_names_of_anybodys_cannot_move_the_cursor(filled):
+    name = "\x1b[31mred\x1b]0;owned\x07"
+    (filled.store.runs_path / name).mkdir()
+    (filled.store.runs_path / name / "run.json").write_text(f'{{"run_id": {json.dumps(name)}, "name": "n", "started": 1, "outcome": "ok"}}')
+    (filled.store.runs_path / "\x1b[5m").mkdir()
+    done = filled("prune")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "deleted red  n  " in done.stdout
+    assert "Left alone, without a readable run.json: " in done.stderr
+
+
+def test_the_help_says_what_becomes_of_the_latest_run(filled):
+    assert "not deleted for its size, but is for its age" in " ".join(filled("prune", "--help").stdout.split())
+
+
+def test_runs_behind_a_link_stay_and_are_said(filled, tmp_path):
+    filled.store.runs_path.rename(tmp_path / "archive")
+    filled.store.runs_path.symlink_to(tmp_path / "archive")
+    done = filled("prune", "--older-than", "1s")
+    assert len(list((tmp_path / "archive").iterdir())) == 3
+    assert done.stderr.startswith("Left alone, because a link leads to them: ")
 
 
 @pytest.mark.parametrize("arguments", [("--older-than", "old"), ("--keep-bytes", "much")])

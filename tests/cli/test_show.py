@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -77,9 +78,77 @@ def test_a_run_of_ten_thousand_calls_is_folded(shelf):
     made = shelf.add()
     shelf.call(made)
     (path,) = made.files()
-    path.write_text(path.read_text() * 10_000)
+    line = path.read_text()
+    at = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["spanId"]
+    path.write_text("".join(line.replace(at, f"{number:016x}") for number in range(1, 10_001)))
     done = shelf("show")
     assert len(done.stdout.splitlines()) < 15
     assert "… 4,996 more chat m-1" in done.stdout
     assert "Not shown, past the first 5,000 entries: 5,001 calls." in done.stdout
     assert "300,000" in done.stdout
+
+
+def test_json_says_what_the_report_of_the_run_says(shelf, run):
+    document = json.loads(shelf("show", "--json").stdout)
+    assert (document["run_id"], document["name"], document["outcome"]) == (run.run_id, "desk", "limited")
+    assert (document["exit_status"], document["program_status"], document["observe"]) == (4, 4, False)
+    assert (document["said"], document["directory"]) == (["The program was ended."], str(run.path))
+    assert document["ended"] - document["started"] == pytest.approx(2.0)
+
+
+def test_a_run_that_nobody_saw_end_is_lost_and_its_limits_are_shown_as_unknown(shelf):
+    shelf.add(
+        outcome="running", seconds=None, status=None, launcher={"pid": 2**22, "began": "x", "host": "y"}, limits=({"limit": "tokens=20k"},)
+    )
+    (path,) = [run.path for run in shelf.store.runs()]
+    old = path.stat().st_mtime - 3 * 24 * 3600
+    for each in (*path.iterdir(), path):
+        os.utime(each, (old, old))
+    done = shelf("show")
+    assert done.stdout.splitlines()[0].endswith("lost")
+    (line,) = [line for line in done.stdout.splitlines() if "20,000" in line]
+    assert line.split()[-4:] == ["?", "?", "?", "?"]
+    document = json.loads(shelf("show", "--json").stdout)
+    assert (document["outcome"], document["limits"][0]["used"], document["limits"][0]["denied"]) == ("lost", None, None)
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_a_run_that_was_only_observed_says_so(shelf, width):
+    budget = {"scope": "run", "scope_name": "desk", "limit": "tokens", "threshold": 100, "used": 190, "held": 0, "ratio": 1.9, "denied": 3}
+    shelf.add(observe=True, budgets=(budget,))
+    shown = " ".join(shelf("show", width=width).stdout.split())
+    assert "only observed: nothing was refused" in shown
+    assert "would be denied" in shown
+
+
+def test_a_run_without_a_readable_manifest_is_called_that(shelf, run):
+    shelf.add("other")
+    (run.path / "run.json").write_text('{"run_id": "')
+    done = shelf("show", run.run_id)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == f"Error: {run.run_id} holds no readable run.json. `ravi-otel runs` lists what can be shown.\n"
+
+
+def test_refusals_by_the_same_limit_are_folded_in_whichever_words(shelf):
+    made = shelf.add()
+    for at in range(12):
+        attributes = {
+            "ravi.status": "refused",
+            "ravi.limit.kind": "requests",
+            "ravi.limit.scope": "run",
+            "gen_ai.request.model": f"m-{at % 2}",
+        }
+        words = "3 + 1 > 3" if at % 2 else "3 of 3 used"
+        shelf.span(made, {"gen_ai.operation.name": "chat"} | attributes, status={"code": 2, "message": words})
+    assert "… 11 more refused" in shelf("show").stdout
+
+
+def test_processes_that_did_alike_are_folded(shelf):
+    made = shelf.add()
+    shelf.call(made)
+    (path,) = made.files()
+    line = path.read_text()
+    at = json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["spanId"]
+    for number in range(1, 10):
+        path.with_name(f"{number}-ab.traces.jsonl").write_text(line.replace(at, f"{number:016x}"))
+    assert "more processes" in shelf("show").stdout

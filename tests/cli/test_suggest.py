@@ -51,7 +51,8 @@ def test_one_agent_alone_has_no_limits_of_the_run(shelf):
 def test_too_little_data_is_said_and_nothing_is_suggested(shelf):
     fill(shelf, 3)
     done = shelf("suggest")
-    assert limits_of(done) == []
+    assert tomllib.loads(done.stdout) == {}, "an empty list of limits would look like a policy"
+    assert "No limit is suggested" in done.stderr
     assert "# tokens: too little data, n=3; 5 are needed" in done.stdout
 
 
@@ -95,7 +96,7 @@ def test_an_agent_nobody_knows_is_a_sentence(shelf):
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a.b", "tokens", "agent.x=1", "注文", "a b", "# x", "x\n]"])
 def test_a_policy_with_hostile_names_is_still_one(shelf, name):
     fill(shelf, 5, name=name)
-    found = limits_of(shelf("suggest", "--agent", name))
+    found = tomllib.loads(shelf("suggest", "--agent", name).stdout).get("limits", [])
     names = {parse_limit(spec).scope_name for spec in found}
     assert names in ({name}, set())
     assert names == {name} or "\n" in name
@@ -106,3 +107,10 @@ def test_rounding_up_never_takes_away_and_adds_a_tenth_at_most(value, parts):
     found = rounded_up(value, parts)
     assert found * parts >= value
     assert found <= max(value / parts * 1.1 + 1, 1)
+
+
+def test_a_name_of_no_run_is_a_sentence(shelf):
+    fill(shelf, 1)
+    done = shelf("suggest", "--name", "nope")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("Error: --name 'nope' is the name of no run.")

@@ -20,7 +20,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import cost_limit
-from ravi_otel.runtime.live import drain
+from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Answer, Capture, Failure, ScriptedLLM
 

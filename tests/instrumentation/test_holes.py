@@ -20,7 +20,7 @@ from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 from ravi_otel.instrumentation.openai.fields import body_of
 from ravi_otel.instrumentation.openai.hosts import Host
 from ravi_otel.policy.usage import Call, Usage
-from ravi_otel.runtime.live import drain
+from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Text
 
 HOST = Host("openai", assumed=False, address=None, port=None)
@@ -74,14 +74,38 @@ def test_a_post_asks_a_model_although_its_body_names_none(path):
 @pytest.mark.parametrize(
     "path",
     [
-        *("/files", "/Files", "/uploads/u/parts", "/vector_stores/v/search", "/containers", "/fine_tuning/jobs", "/batches"),
+        *("/files", "/Files", "/uploads/u/parts", "/vector_stores/v/search", "/containers", "/fine_tuning/jobs/j/pause"),
         *("/assistants", "/threads", "/threads/t/messages", "/threads/t/runs/r/cancel", "/responses/r/cancel", "/evals/e/runs"),
-        *("/conversations/c/items", "/organization/projects", "/responses/input_tokens?beta=true", "http://server/v1/files"),
+        *(
+            "/batches/b/cancel",
+            "/conversations/c/items",
+            "/organization/projects",
+            "/responses/input_tokens?beta=true",
+            "http://server/v1/files",
+        ),
         *("/chat/completions/chatcmpl-1", "/realtime/client_secrets"),
     ],
 )
 def test_what_asks_no_model_is_free_whatever_its_body_names(path):
     assert not read(path, {"model": "gpt-4o"}).generative
+
+
+@pytest.mark.parametrize("path", ["/batches", "/v1/Batches?x=1", "/fine_tuning/jobs"])
+def test_a_batch_and_a_training_are_a_request_each_that_needs_no_price(path):
+    call = read(path, {"model": "gpt-4o", "input_file_id": "file-1"})
+    assert (call.generative, call.turn, call.unread, call.input_estimate) == (True, False, True, 0)
+    assert not read(path, {}, "GET").generative
+
+
+@pytest.mark.parametrize("limit", ["requests=1", "cost=$0.0001", "tokens=1"])
+def test_no_batch_is_begun_when_a_limit_is_used_up(made, http, limit):
+    client, seen = made(lambda _: http.Response(200, json={"id": "batch_1", "object": "batch", "status": "validating"}))
+    with run("r", limits=[limit]) as work:
+        work.scope.absorb({"requests": 1, "tokens": 10, "cost": 1_000_000_000})
+        with pytest.raises(BudgetExhaustedError):
+            client.batches.create(completion_window="24h", endpoint="/v1/chat/completions", input_file_id="file-1")
+        client.batches.list()
+    assert len(seen) == 1
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])

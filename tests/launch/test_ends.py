@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,54 @@ def test_the_programs_own_excepthook_hears_of_a_refusal_as_of_anything_else(desk
 def test_a_refusal_that_nobody_catches_below_a_shell_is_one(desk, shell):
     done = desk.launch("sh", "-c", shell.format(" ".join(desk.program("calls", "5"))), flags=["--limit", "requests=3"])
     assert (done.status, desk.sent) == (4, 3), done.err
+
+
+POOL = """
+import multiprocessing
+
+def ask(_):
+    import openai
+    openai.OpenAI(max_retries=0).chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.map(ask, range(3))
+"""
+
+
+def test_a_workers_refusal_that_is_raised_again_in_the_parent_is_one(desk):
+    (desk.directory / "pool.py").write_text(POOL)
+    done = desk.launch(sys.executable, "pool.py", flags=["--limit", "requests=1"])
+    assert (done.status, desk.sent) == (4, 1), done.err
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs process descriptors of Linux")
+def test_a_process_that_outlives_the_program_is_spoken_of(desk, until):
+    code = (
+        "import openai, os, time\n"
+        "client = openai.OpenAI(max_retries=0)\n"
+        "def ask(): client.chat.completions.create(model='gpt-4o-mini', messages=[{'role': 'user', 'content': 'hi'}])\n"
+        "reading, writing = os.pipe()\n"
+        "if not os.fork():\n"
+        "    ask(); os.write(writing, b'x'); os.setsid()\n"
+        "    while not os.path.exists('over'): time.sleep(0.02)\n"
+        "    os._exit(0)\n"
+        "os.read(reading, 1)\n"
+    )
+    child = desk.start(sys.executable, "-c", code, flags=["--limit", "requests=5"])
+    path = desk.directory / "over"
+    try:
+        assert child.wait(timeout=30) == 0
+    finally:
+        path.touch()
+    assert "1 of its processes still run" in child.communicate(timeout=30)[1]
+
+
+def test_a_program_that_swallows_refusals_is_ended_where_no_note_can_be_left(desk):
+    code = Path(desk.program("runaway")[1]).read_text().replace("def work", "import shutil\nshutil.rmtree(sys.argv[3], True)\n\n\ndef work")
+    (desk.directory / "lost.py").write_text(code)
+    done = desk.launch(sys.executable, "lost.py", "10", "3", str(desk.store / "runs"), flags=["--limit", "requests=5"])
+    assert (done.status, desk.sent) == (-15, 0), done.err
 
 
 def test_a_program_that_meets_no_refusal_keeps_pythons_own_hooks(desk):

@@ -89,10 +89,30 @@ def test_however_the_client_is_imported_the_limit_holds(desk, way):
 
 
 def test_a_client_we_cannot_hold_is_said_to_be_free(desk):
-    (desk.directory / "openai.py").write_text("__version__ = '0.28'\n")
+    (desk.directory / "openai").mkdir()
+    (desk.directory / "openai" / "__init__.py").write_text("__version__ = '0.28'\n")
     done = desk.launch(sys.executable, "-c", "import openai; print(openai.__version__)", flags=["--limit", "requests=2"])
     assert (done.status, done.out) == (5, "0.28\n"), done.err
     assert "NOT in force" in done.report
+
+
+def test_a_file_of_the_programs_own_that_is_called_like_the_client_is_none(desk):
+    (desk.directory / "openai.py").write_text("mine = True\n")
+    done = desk.launch(sys.executable, "-c", "import openai; print(openai.mine)", flags=["--limit", "requests=2"])
+    assert (done.status, done.out) == (0, "True\n"), done.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&-"])
+def test_standard_descriptors_that_are_closed_stay_closed(desk, closed):
+    (desk.directory / "std.py").write_text("import sys; open('seen', 'w').write(f'{sys.stdin is None} {sys.stdout is None}')\n")
+    seen = desk.directory / "seen"
+    statuses = []
+    for command in ([sys.executable, "std.py"], [*desk.command("--quiet"), sys.executable, "std.py"]):
+        seen.unlink(missing_ok=True)
+        shell = f"{' '.join(command)} {closed}"
+        done = subprocess.run(["sh", "-c", shell], cwd=desk.directory, env=desk.environ, capture_output=True, check=False)
+        statuses.append((done.returncode, seen.read_text()))
+    assert statuses[0] == statuses[1]
 
 
 def test_modules_of_the_program_that_are_called_like_pythons_own_stay_its_own(desk):

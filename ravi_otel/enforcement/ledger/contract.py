@@ -171,8 +171,9 @@ class Reservation:
     `op_id` makes it idempotent. `floor` is what a dispatched operation costs at least if nothing more is learned, by
     account kind. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
     wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
-    waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `spent` says
-    that it happened already, elsewhere: it is recorded, never refused.
+    waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `meanwhile` is
+    called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
+    elsewhere: it is recorded, never refused.
     """
 
     op_id: str
@@ -182,6 +183,7 @@ class Reservation:
     patience_s: float = 0.0
     spent: bool = False
     on_stop: Callable[[Callable[[], object]], Callable[[], object]] | None = None
+    meanwhile: Callable[[], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ class Waiter(Sleeper):
     __slots__ = ("answer", "request")
 
     def __init__(self, request: Reservation) -> None:
-        super().__init__()
+        super().__init__(request.meanwhile)
         self.request = request
         self.answer: Grant | Denied | None = None
 

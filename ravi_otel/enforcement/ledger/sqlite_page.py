@@ -379,7 +379,7 @@ def held_by(holds: object) -> Iterable[tuple[int, int]]:
     with contextlib.suppress(TypeError, ValueError, RecursionError):
         found: Any = json.loads(holds) if isinstance(holds, str) else None
         if isinstance(found, list):
-            pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]
+            pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
     if not all(type(number) is int and type(hold) is int and hold >= 0 for number, hold in pairs):
         raise StoreError("what it says of an operation cannot be read")
     return pairs

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from ravi_otel.enforcement.ledger.sqlite_descriptors import Descriptors, keep_for_ever
 from ravi_otel.policy import checks
 
 Failure = Literal["store_failed", "store_lost"]
@@ -33,6 +34,10 @@ _WAY_OUT: Final[dict[str, str]] = {
     "store_failed": "Make the file usable again, or start a new run.",
     "store_lost": "What was used cannot be known any more: start a new run.",
 }
+_ANOTHER_USER: Final = (
+    "Its directory belongs to the user who started the run, and this process runs as another one: start the run as that user, "
+    "or make the calls before the process drops its privileges."
+)
 _SHORT_BUSY_S: Final = 0.06
 _FIRST_PAUSE_S: Final = 0.00005
 _LONGEST_PAUSE_S: Final = 0.001
@@ -50,7 +55,22 @@ class StoreError(Exception):
 
     def sentence(self, path: Path) -> str:
         """Write what is wrong with the file, and the way out."""
-        return f"the shared ledger {str(path)!r} cannot be used, {self.why}. {_WAY_OUT[self.reason]}"
+        way_out = _ANOTHER_USER if _is_another_users(path) else _WAY_OUT[self.reason]
+        return f"the shared ledger {str(path)!r} cannot be used, {self.why}. {way_out}"
+
+
+def _is_another_users(path: Path) -> bool:
+    """Tell that the file, or the closest directory above it that can be seen, belongs to somebody else."""
+    if not hasattr(os, "geteuid") or os.geteuid() == 0:
+        return False
+    for place in (path, *path.parents):
+        try:
+            return place.stat().st_uid != os.geteuid()
+        except PermissionError:
+            continue
+        except OSError:
+            return False
+    return False
 
 
 def to_sql(amount: int) -> int | str:
@@ -82,12 +102,14 @@ class Store:
         self._place: tuple[int, int] | None = None
         self._epoch: str | None = None
         self._stuck = False
+        self._descriptors: Descriptors | None = None
+        self._robbed = False
 
     # -- one transaction ------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start a transaction that may write, on the file this process has counted in all along."""
-        connection = self._connection
+        connection = self._own()
         if connection is None:
             connection = self._open()
         elif self._where() != self._place:
@@ -136,7 +158,7 @@ class Store:
 
     def version(self) -> int:
         """Give a number that changes when another connection wrote; cheap, outside of transactions."""
-        if self._connection is None:
+        if self._own() is None:
             self._open()
         return int(self.all("PRAGMA data_version")[0][0])
 
@@ -144,12 +166,21 @@ class Store:
 
     def close(self) -> None:
         """Let the file go; the next step opens it again."""
-        connection, self._connection = self._connection, None
+        connection, self._connection = self._own(), None
         if connection is not None:
             try:
                 connection.close()
             except sqlite3.Error:
                 _left.append(connection)
+
+    def _own(self) -> sqlite3.Connection | None:
+        """Give the connection, unless the program closed its files beneath it: then it must not be touched any more."""
+        connection = self._connection
+        if connection is None or self._descriptors is None or self._descriptors.hold():
+            return connection
+        self._connection, self._robbed = None, True
+        keep_for_ever(connection)
+        return None
 
     def disown(self) -> None:
         """Leave a connection that a fork brought along untouched: closing it here could harm the parent's."""
@@ -159,7 +190,7 @@ class Store:
 
     def look(self, statement: str, values: Sequence[int | str | None]) -> list[tuple[Any, ...]]:
         """Ask one query without changing anything, also of a file that cannot be written."""
-        if self._connection is not None:
+        if self._own() is not None:
             return self.all(statement, values)
         found = self._where()
         if found is None:
@@ -187,17 +218,22 @@ class Store:
     def _where(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)  # noqa: PTH116 - twice as fast, on every step
+        except PermissionError as error:
+            raise StoreError("this process may not reach it") from error
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
     def _open(self) -> sqlite3.Connection:
+        if self._robbed:
+            raise StoreError("because the program closed descriptors that it had not opened, this file's among them")
         fresh = self._made()
         place = self._where()
         if place is None:
             raise StoreError("there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
         connection: sqlite3.Connection | None = None
         try:
+            descriptors = Descriptors(self.path)
             connection = self._connected("rw", 0)
             connection.execute("PRAGMA trusted_schema=OFF")
             self._recognize(connection, fresh=fresh)
@@ -211,7 +247,8 @@ class Store:
             if connection is not None:
                 connection.close()
             raise
-        self._connection, self._place = connection, place
+        descriptors.note()
+        self._connection, self._place, self._descriptors = connection, place, descriptors
         return connection
 
     def _made(self) -> bool:

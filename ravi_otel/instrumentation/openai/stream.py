@@ -15,7 +15,8 @@ from typing import Any, Final, cast
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.openai.endpoints.contract import Collector, Endpoint
 from ravi_otel.policy.usage import Reply
-from ravi_otel.runtime.live import Ending, LiveCall, drain, later
+from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.live import Ending, LiveCall
 
 ABANDONED = "abandoned"
 """The `error.type` of a stream that was closed or dropped before its end."""
@@ -32,6 +33,8 @@ _LOCKING: Final = (
 
 _open: set[Following] = set()
 """Keeps followers, and with them their weak references, alive until they end."""
+
+look_for(_open)
 
 
 def abandon_open() -> None:

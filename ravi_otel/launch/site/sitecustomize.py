@@ -10,6 +10,7 @@ program to import `openai`, because most processes of a program never do.
 
 import _frozen_importlib as _machinery
 import _frozen_importlib_external as _files
+import atexit
 import os
 import sys
 import time
@@ -99,6 +100,24 @@ def _say(notes, what, why=""):
         os.close(descriptor)
 
 
+def _watch_end(notes):
+    """Say that a refusal ended a process that called no model itself: a worker's, raised again here."""
+
+    def end():
+        errors = sys.modules.get("ravi_otel.errors")
+        error = getattr(sys, "last_value", None)
+        if errors is None or "ravi_otel.launch.attach" in sys.modules:
+            return
+        links = 64
+        while error is not None and links:
+            if isinstance(error, errors.BudgetError):
+                _say(notes, "uncaught")
+                return
+            error, links = error.__cause__ or error.__context__, links - 1
+
+    atexit.register(end)
+
+
 def _attach(plan, wanted, notes):
     def begin():
         found = _version()
@@ -113,6 +132,7 @@ def _attach(plan, wanted, notes):
         _say(notes, "failed", why)
 
     sys.meta_path.insert(0, _Waiting(begin))
+    _watch_end(notes)
     _tell_launcher()
     _say(notes, "attached")
     if _CLIENT in sys.modules:  # a `.pth` file was earlier

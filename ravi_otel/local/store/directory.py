@@ -111,9 +111,14 @@ class Store:
 
     @classmethod
     def place(cls, environ: Mapping[str, str] = os.environ) -> Path:
-        """Say where the store is: RAVI_STORE, else `.ravi` in the working directory."""
+        """Say where the store is: RAVI_STORE, else `.ravi` in the working directory; ConfigurationError where that is nowhere."""
         named = environ.get(VARIABLE, "").strip()
-        return Path(named).expanduser().absolute() if named else Path.cwd() / ".ravi"
+        try:
+            return Path(named).expanduser().absolute() if named else Path.cwd() / ".ravi"
+        except (RuntimeError, OSError) as error:  # a home of nobody, or a working directory that was deleted
+            what = f"{VARIABLE}={checks.show(named)}" if named else "the working directory"
+            said = error.strerror if isinstance(error, OSError) else error
+            raise ConfigurationError(f"{what} cannot be found: {said}. Set {VARIABLE} to a directory you can write.") from error
 
     @classmethod
     def open(cls, root: Path | None = None) -> Store:

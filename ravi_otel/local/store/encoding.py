@@ -2,6 +2,8 @@
 
 Each function gives text, ready to be put together by `line`; putting strings together costs half of what
 dictionaries and a JSON encoder do. Lone surrogates stay in it: whoever makes bytes of it replaces them.
+
+Spans of other libraries are not written whole: `foreign` says what is kept of them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import encode_basestring as _quoted
 from typing import Any, Final, Literal
+
+from ravi_otel.local.store import foreign
 
 Signal = Literal["traces", "metrics", "logs"]
 
@@ -67,35 +71,54 @@ def _schema(about: Any) -> str:
 
 
 def span(of: Any, most: int = VALUE_BYTES) -> str:
-    """Write one ended span; `most` is the bytes a value may have."""
+    """Write one ended span, one of another library without what may be content; `most` is the bytes a value may have."""
+    whole = not foreign.is_foreign(of.instrumentation_scope)
     context = of.context
     status = of.status
     state = f',"traceState":{_text(_state(context.trace_state), most)}' if context.trace_state else ""
     parent = f',"parentSpanId":"{of.parent.span_id:016x}"' if of.parent else ""
-    told = f',"message":{_text(status.description, most)}' if status.description else ""
-    events, links = of.events, of.links
+    told = f',"message":{_text(status.description, most)}' if status.description and whole else ""
+    about, dropped = _about(of, most, whole=whole)
+    events, links = (_event, _link) if whole else (_foreign_event, _foreign_link)
     return (
         f'{{"traceId":"{context.trace_id:032x}","spanId":"{context.span_id:016x}"{state}{parent},"flags":{_flags(of.parent)}'
         f',"name":{_text(of.name, most)},"kind":{of.kind.value + 1}'
         f',"startTimeUnixNano":"{of.start_time}","endTimeUnixNano":"{of.end_time}"'
-        f',"attributes":{attributes(of.attributes, most)}{_dropped("Attributes", of.dropped_attributes)}'
-        f"{_listed('events', events, _event, most)}{_dropped('Events', of.dropped_events)}"
-        f"{_listed('links', links, _link, most)}{_dropped('Links', of.dropped_links)}"
+        f',"attributes":{about}{dropped}'
+        f"{_listed('events', of.events, events, most)}{_dropped('Events', of.dropped_events)}"
+        f"{_listed('links', of.links, links, most)}{_dropped('Links', of.dropped_links)}"
         f',"status":{{"code":{status.status_code.value}{told}}}}}'
     )
 
 
-def _event(of: Any, most: int) -> str:
-    known = f',"attributes":{attributes(of.attributes, most)}' if of.attributes else ""
-    return f'{{"timeUnixNano":"{of.timestamp}","name":{_text(of.name, most)}{known}{_dropped("Attributes", of.dropped_attributes)}}}'
+def _about(of: Any, most: int, *, whole: bool) -> tuple[str, str]:
+    """Write the attributes of a span, an event or a link, and how many are not there."""
+    if whole:
+        return attributes(of.attributes, most), _dropped("Attributes", of.dropped_attributes)
+    kept = foreign.kept(of.attributes)
+    return attributes(kept, most), _dropped("Attributes", of.dropped_attributes + foreign.left_out(of.attributes, kept))
 
 
-def _link(of: Any, most: int) -> str:
+def _event(of: Any, most: int, *, whole: bool = True) -> str:
+    about, dropped = _about(of, most, whole=whole)
+    known = f',"attributes":{about}' if of.attributes else ""
+    return f'{{"timeUnixNano":"{of.timestamp}","name":{_text(of.name, most)}{known}{dropped}}}'
+
+
+def _foreign_event(of: Any, most: int) -> str:
+    return _event(of, most, whole=False)
+
+
+def _link(of: Any, most: int, *, whole: bool = True) -> str:
     context = of.context
     state = f',"traceState":{_text(_state(context.trace_state), most)}' if context.trace_state else ""
-    known = f',"attributes":{attributes(of.attributes, most)}' if of.attributes else ""
-    dropped = _dropped("Attributes", of.dropped_attributes)
+    about, dropped = _about(of, most, whole=whole)
+    known = f',"attributes":{about}' if of.attributes else ""
     return f'{{"traceId":"{context.trace_id:032x}","spanId":"{context.span_id:016x}"{state}{known}{dropped},"flags":{_flags(context)}}}'
+
+
+def _foreign_link(of: Any, most: int) -> str:
+    return _link(of, most, whole=False)
 
 
 def _listed(name: str, found: Sequence[Any], write: Callable[[Any, int], str], most: int) -> str:
@@ -278,12 +301,13 @@ def _within(items: Iterable[tuple[str, str, Any]], most: int, depth: int) -> str
         if left <= 0:
             break
         written = f"{before}{_value(item, left, depth + 1)}{after}"
-        left -= len(written) - _WRAPPING
+        left -= max(_LEAST, len(written) - _WRAPPING)
         parts.append(written)
     return ",".join(parts)
 
 
 _WRAPPING: Final = len('{"stringValue":""}')
+_LEAST: Final = 8  # a member that is written short takes memory and room too
 
 
 def _double(value: float) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+from ravi_otel.local.store import jsonfile
 from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.reading import Digest, digest
 from ravi_otel.local.store.sums import Sums
@@ -36,13 +37,13 @@ _TEXT: Final = "{} IS NULL OR typeof({}) != 'text'"
 _TEXT_OR_NONE: Final = "typeof({}) NOT IN ('text', 'null')"
 _NUMBER: Final = "{} IS NULL OR typeof({}) NOT IN ('integer', 'real') OR {} NOT BETWEEN 0 AND 1e10"
 _NUMBER_OR_NONE: Final = "{} IS NOT NULL AND (typeof({}) NOT IN ('integer', 'real') OR {} NOT BETWEEN 0 AND 1e10)"
+_STATUS: Final = "typeof({}) NOT IN ('integer', 'null')"
 _COUNT: Final = "{} IS NULL OR typeof({}) != 'integer' OR {} < 0"
 _WRONG: Final = {
     **dict.fromkeys(("run_id", "stamp", "name", "outcome", "tags"), _TEXT),
     **dict.fromkeys(("agent", "model", "session"), _TEXT_OR_NONE),
     "started": _NUMBER,
     "duration_s": _NUMBER_OR_NONE,
-    "status": "typeof({}) NOT IN ('text', 'integer', 'null')",
     "unread": _COUNT,
     **dict.fromkeys(_SUMS, _COUNT),
 }
@@ -107,6 +108,7 @@ def _locked(store: Store) -> Generator[None]:
     """Let one command at a time look at the file and make it; SQLite's own lock ends with the process that has it."""
     lock: sqlite3.Connection | None = None
     try:
+        jsonfile.reserve(store.root / "index.lock")
         lock = sqlite3.connect(store.root / "index.lock", timeout=_PATIENCE_S, isolation_level=None)
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.Error:  # not writable, or no lock of ours: the worst that follows is an index made twice
@@ -120,6 +122,7 @@ def _locked(store: Store) -> Generator[None]:
 
 def _opened(path: Path) -> sqlite3.Connection:
     """Open the file and check that it is ours; an empty one becomes ours."""
+    jsonfile.reserve(path)
     connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
     try:
         _check(connection)
@@ -146,7 +149,8 @@ def _check(connection: sqlite3.Connection) -> None:
 
 
 def _holds_wrong(connection: sqlite3.Connection, table: str) -> bool:
-    wrong = " OR ".join(f"({_WRONG[column].replace('{}', column)})" for column in _TABLES[table])
+    kinds = _WRONG | {"status": _TEXT if table == "agents" else _STATUS}
+    wrong = " OR ".join(f"({kinds[column].replace('{}', column)})" for column in _TABLES[table])
     return connection.execute(f"SELECT 1 FROM {table} WHERE {wrong} LIMIT 1").fetchone() is not None  # noqa: S608 - the names are ours
 
 

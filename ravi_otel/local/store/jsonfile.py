@@ -61,6 +61,12 @@ def create(path: Path, text: str) -> None:
         raise
 
 
+def reserve(path: Path) -> None:
+    """Make an empty file for its owner only where there is none, for somebody who would make it for everybody."""
+    with contextlib.suppress(OSError):
+        create(path, "")
+
+
 def is_beside(name: str) -> bool:
     """Tell whether a file's name is the one that `write` gives to what is not yet in its place."""
     return _BESIDE.fullmatch(name) is not None

@@ -15,6 +15,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
+from ravi_otel.local.wording import clean
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_TRIES: Final = 5
@@ -22,6 +23,7 @@ _MOST_WAIT_S: Final = 30.0
 _TIMEOUT_S: Final = 20.0
 _MOST_ANSWER: Final = 1024 * 1024
 _MOST_QUOTED: Final = 200
+_ANSWERS: Final = ("application/x-protobuf", "application/protobuf", "application/json")
 _TYPES: Final = {"http/protobuf": "application/x-protobuf", "http/json": "application/json"}
 _ADVICE: Final = {
     401: " Give the credentials it wants with --header.",
@@ -81,15 +83,24 @@ class Post:
         try:
             with self._open(Request(url, body, self._headers, method="POST"), timeout=_TIMEOUT_S) as response:  # noqa: S310 - checked to be http(s)
                 answer: bytes = response.read(_MOST_ANSWER)
+                status, kind = response.status, response.headers.get("content-type")
         except HTTPError as error:
             with error:
                 raise self._refusal(error) from None
+        except ValueError:  # its text may hold a header of ours
+            raise ReplayError(f"the backend at {self._shown} cannot be talked to: the request or its answer is no valid HTTP.") from None
         except (OSError, HTTPException) as error:
             why = f"the backend at {self._shown} cannot be reached: {_reason(error)}."
             if self._worked:
                 raise _Later(why, None) from None
             raise ReplayError(why) from None
         self._worked = True
+        if answer and not _is_answer(kind):
+            what = clean(kind) or "a body of no type"
+            raise ReplayError(
+                f"the backend at {self._shown} answered {status} with {what}, which is no answer to telemetry."
+                " --endpoint is the base of an OTLP/HTTP backend, to which /v1/traces, /v1/metrics and /v1/logs are added."
+            )
         return answer
 
     def _refusal(self, error: HTTPError) -> Exception:
@@ -127,11 +138,15 @@ def _quoted(error: HTTPError) -> str:
     if not kind.startswith(("text/plain", "application/json")):
         return ""
     try:
-        said = error.read(_MOST_QUOTED).decode("utf-8", "replace")
-    except (OSError, HTTPException):
+        told = clean(error.read(_MOST_QUOTED).decode("utf-8", "replace"), _MOST_QUOTED)
+    except (OSError, HTTPException, ValueError):
         return ""
-    told = " ".join("".join(char if char.isprintable() else " " for char in said).split())
     return f" ({told})" if told else ""
+
+
+def _is_answer(kind: str | None) -> bool:
+    """Tell whether a body of that content type may be a backend's answer, and not the page of something in between."""
+    return kind is not None and kind.partition(";")[0].strip().lower() in _ANSWERS
 
 
 def _reason(error: BaseException) -> str:
@@ -139,7 +154,7 @@ def _reason(error: BaseException) -> str:
     if isinstance(reason, TimeoutError):
         return f"no answer within {_TIMEOUT_S:g} s"
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({reason.verify_message})"
+        return f"its certificate is not trusted ({clean(reason.verify_message)})"
     if isinstance(reason, OSError) and reason.strerror:
-        return reason.strerror
-    return str(reason) or type(reason).__name__
+        return clean(reason.strerror)
+    return clean(str(reason)) or type(reason).__name__

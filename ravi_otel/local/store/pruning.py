@@ -39,9 +39,9 @@ class Removed:
 class Pruned:
     """Report a pruning: what went, the bytes that stay, and what was left alone.
 
-    `running` is older than what may stay and still runs, `foreign` holds files that no run of ours makes, `linked` stands
-    elsewhere, behind a link, `failed` could not be removed, and `unreadable` is no run of ours, or one whose manifest was
-    broken a short time ago.
+    `running` is older than what may stay and still runs, or was cut short less than a day ago. `foreign` holds files that
+    no run of ours makes, `linked` stands elsewhere, behind a link, `failed` could not be removed. `unreadable` is no run of
+    ours, or one whose manifest cannot be read and that may not go yet.
     """
 
     removed: tuple[Removed, ...]
@@ -92,13 +92,17 @@ def prune(
             removed.append(Removed(each.run, each.bytes, why))
         else:
             kept[reason].append(each.run)
-    old = tuple(each.run for each in found if each.running and each.run.run_id != keep and clock - each.began > max_age_s)
     told = {run.path for run in (*(each.run for each in removed), *(run for runs in kept.values() for run in runs))}
     unreadable = tuple(path for path in store.unreadable() if path not in told)
+    old = tuple(
+        each.run
+        for each in found
+        if each.running and each.run.run_id != keep and clock - each.began > max_age_s and each.run.path not in unreadable
+    )
     counted = {each.run.path for each in found}
     bytes_left = sum(each.bytes for each in found) - sum(each.bytes for each in removed)
     bytes_left += sum(_size(path) for path in unreadable if path not in counted)
-    return Pruned(tuple(removed), bytes_left, old, *(tuple(kept[reason]) for reason in ("foreign", "linked", "failed")), unreadable)
+    return Pruned(tuple(removed), bytes_left, old, **{reason: tuple(runs) for reason, runs in kept.items()}, unreadable=unreadable)
 
 
 class _Candidate(NamedTuple):
@@ -116,9 +120,14 @@ def _candidates(store: Store, clock: float) -> Iterator[_Candidate]:
         started = run.manifest.started
         future = started > clock
         began = min(clock, _written(run.path)) if future else started
-        yield _Candidate(run, began, not future, is_running(run, clock), _size(run.path))
+        yield _Candidate(run, began, not future, _may_run(run, clock), _size(run.path))
     for run in store.broken():
-        yield _Candidate(run, _written(run.path), known=False, running=is_running(run, clock), bytes=_size(run.path))
+        yield _Candidate(run, _written(run.path), known=False, running=_may_run(run, clock), bytes=_size(run.path))
+
+
+def _may_run(run: StoredRun, clock: float) -> bool:
+    """Tell whether a program may still want its run: one whose launcher was killed may work on and not have written yet."""
+    return is_running(run, clock) or (run.manifest.outcome == "running" and clock - _written(run.path) < _QUIET_S)
 
 
 def is_running(run: StoredRun, now: float | None = None) -> bool:

@@ -14,6 +14,7 @@ from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
 from ravi_otel.local.store.directory import Manifest, StoredRun
 from ravi_otel.local.store.entries import budget_of, event_of, state_of, status_of
 from ravi_otel.local.store.gathering import Gathering, Group, Place, process_of
+from ravi_otel.local.store.pruning import is_running
 from ravi_otel.local.store.spans import Span, Unread, spans_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.policy.facts import ScopeFacts
@@ -103,19 +104,21 @@ def digest(run: StoredRun, *, most: int = MOST, told: Told = lambda _: None) -> 
         process = process_of(path)
         for span in spans_of(path, unread, told):
             files.take(span, process)
-    built = _Tree(run.manifest, files, most).built()
+    built = _Tree(run, files, most).built()
     built.record.unread = unread.lines
+    built.record.observed = run.manifest.observe
     return built
 
 
 class _Tree:
     """Hang everything where it belongs. Built once."""
 
-    def __init__(self, manifest: Manifest, files: Gathering, most: int) -> None:
-        self._manifest = manifest
+    def __init__(self, run: StoredRun, files: Gathering, most: int) -> None:
+        self._run = run
+        self._manifest = run.manifest
         self._files = files
         self._record = RunRecord(most)
-        self._root = _root(manifest)
+        self._root = _root(run.manifest)
         self._branches: dict[str, Branch] = {}
         self._by_scope: dict[str, Branch] = {}
         self._processes: dict[str, Branch] = {}
@@ -262,6 +265,8 @@ class _Tree:
         if manifest.ended is None:
             root.ended_ns = max([root.ended_ns, *(end for _, end in self._files.processes.values())])
         root.status, root.stop_reason = _ENDINGS[manifest.outcome]
+        if root.status == "open" and not is_running(self._run):
+            root.status, root.stop_reason = "cancelled", "lost"
         if root.status == "stopped":
             worst = max(root.limits, key=lambda each: (each.denied, each.ratio), default=None)
             root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)

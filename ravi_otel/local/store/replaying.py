@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import SplitResult, urlsplit, urlunsplit
-
-from opentelemetry.util.re import parse_env_headers
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError
@@ -98,29 +96,71 @@ def backend(
         raise ConfigurationError(f"there is no endpoint to send to. Use --endpoint http://localhost:4318, or set {ENDPOINT}.")
     if "@" in given:
         raise ConfigurationError(f"{named}… has a user or password in it. Give them with --header 'authorization=Basic ...' instead.")
-    try:
-        parts = urlsplit(given.strip())
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable or re.search(r"[\x00-\x20\x7f]", given.strip()):
-        raise ConfigurationError(f"{named}{checks.show(given)} is no http or https URL. Use one like http://localhost:4318.")
+    if not _is_usable(given.strip()):
+        bare = checks.show(re.split(r"[?#;]", given.strip())[0])  # what follows may be a key
+        raise ConfigurationError(f"{named}{bare} is no http or https URL that can be used. Use one like http://localhost:4318.")
     chosen = checks.choice("--protocol", protocol, PROTOCOLS)
-    known = {name.lower(): value for name, value in parse_env_headers(environ.get(HEADERS, ""), liberal=True).items()}
+    known = dict(_listed(environ.get(HEADERS, "")))
     known |= dict(_header(each) for each in headers)
     return Backend(given.strip(), known, chosen, environ.get(CERTIFICATE) or None)  # type: ignore[arg-type]  # choice() has checked it
 
 
+def _is_usable(endpoint: str) -> bool:
+    """Tell whether a request can be made of a URL: its host may be of any script, the rest is ASCII."""
+    try:
+        parts = urlsplit(endpoint)
+        host = parts.hostname or ""
+        host.encode("idna")
+        f"{parts.path}?{parts.query}".encode("ascii")
+        usable = parts.scheme in {"http", "https"} and bool(host) and parts.port != 0
+    except ValueError:
+        return False
+    return usable and not re.search(r"[\x00-\x20\x7f-\x9f]", endpoint)
+
+
+def _listed(given: str) -> Iterator[tuple[str, str]]:
+    """Read `name=value,name=value` with percent-encoded values; no value, nor what may be one, is in an error."""
+    for number, each in enumerate(given.split(","), 1):
+        name, equals, value = each.partition("=")
+        if not each.strip():
+            continue
+        try:
+            if not equals:
+                raise ValueError  # noqa: TRY301 - one way out for all that is wrong with it
+            yield _checked(_unquoted(name), _unquoted(value))
+        except ValueError:
+            raise ConfigurationError(
+                f"{HEADERS} has a header that cannot be used, number {number:,} in it. "
+                "Write them as name=value,name=value, with values percent-encoded."
+            ) from None
+
+
+def _unquoted(text: str) -> str:
+    return unquote_to_bytes(text.strip()).decode("utf-8").strip()
+
+
 def _header(given: str) -> tuple[str, str]:
     name, equals, value = given.partition("=")
-    name = name.strip().lower()
-    if not equals or not _NAME.fullmatch(name) or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
-        raise ConfigurationError(f"--header {checks.show(name)}… cannot be used. Write it as name=value, on one line.")
     try:
-        value.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"--header {checks.show(name)}=… has a character that no header can carry. Use plain text.") from None
-    return name, value.strip()
+        name, _ = _checked(name.strip(), "")
+    except ValueError:
+        raise ConfigurationError("a --header … cannot be used. Write it as name=value, on one line.") from None
+    if not equals:
+        raise ConfigurationError("a --header … has no value. Write it as name=value, on one line.")
+    try:
+        return _checked(name, value.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"--header {checks.show(name)}=… has a character that no header can carry. Use plain text, on one line."
+        ) from None
+
+
+def _checked(name: str, value: str) -> tuple[str, str]:
+    """Give a header that can be sent; ValueError for another."""
+    if not _NAME.fullmatch(name) or re.search(r"[\x00-\x08\x0a-\x1f\x7f]", value):
+        raise ValueError
+    value.encode("latin-1")
+    return name.lower(), value
 
 
 def size(run: StoredRun, signals: Iterable[Signal] = SIGNALS) -> int:
@@ -164,7 +204,7 @@ def replay(
                 raise
             sent.requests += 1
             sent.items[signal] += _count(parsed, signal)
-            _note_rejected(answer, signal, to.protocol, sent)
+            _note_rejected(answer, signal, sent)
     return sent
 
 
@@ -276,14 +316,14 @@ def _count(message: Any, signal: Signal) -> int:
     return sum(len(getattr(record, kind).data_points) for record in found if (kind := record.WhichOneof("data")))
 
 
-def _note_rejected(answer: bytes, signal: Signal, protocol: Protocol, sent: Sent) -> None:
+def _note_rejected(answer: bytes, signal: Signal, sent: Sent) -> None:
     """Read what the backend says it did not keep; an answer that is none counts as nothing said."""
     module, name = _REQUESTS[signal]
     response = getattr(load(module), f"{name}Response")()
     parsing = load("google.protobuf.json_format")
     try:
-        if protocol == "http/json":
-            parsing.Parse(answer or b"{}", response, ignore_unknown_fields=True)
+        if answer[:1] == b"{":  # which no message in protobuf begins with: some answer JSON to everything
+            parsing.Parse(answer, response, ignore_unknown_fields=True)
         else:
             response.ParseFromString(answer)
     except (ValueError, RecursionError, parsing.Error, load("google.protobuf.message").Error):

@@ -173,7 +173,7 @@ def _value(yaml: Any, loader: Any, node: Any, shown: str) -> Any:
     if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN:
         try:
             return loader.construct_object(node)
-        except (ValueError, KeyError):
+        except (ValueError, LookupError):
             pass  # a number or a truth value by its tag only, or one of too many digits
     raise ConfigurationError(
         f"{shown}:{line} holds a {checks.show(node.tag.removeprefix(_YAML))} that is no plain value: write text or a number."

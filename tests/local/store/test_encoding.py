@@ -65,7 +65,7 @@ class Spans:
         self.exporter = InMemorySpanExporter()
         provider = TracerProvider(resource=RESOURCE, shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = provider.get_tracer("scope", "1.2", "https://example.org/scope", {"k": "v"})
+        self.tracer = provider.get_tracer("ravi_otel", "1.2", "https://example.org/scope", {"k": "v"})
 
     def finished(self) -> list[Any]:
         return list(self.exporter.get_finished_spans())
@@ -139,6 +139,12 @@ def test_a_long_value_is_cut_at_its_bytes_and_never_inside_a_character(text, mos
 def test_a_list_ends_where_its_bytes_do():
     found = json.loads(encoding.attributes({"x": ["aaaa"] * 1000}, 100))[0]["value"]["arrayValue"]["values"]
     assert 1 <= len(found) <= 25
+
+
+@pytest.mark.parametrize("value", [1, True, 0.5, "", None, ()])
+def test_a_list_of_a_million_short_values_is_cut_like_any_other(value):
+    for found in ([value] * 1_000_000, {str(each): value for each in range(300_000)}):
+        assert len(encoding.attributes({"x": found}, 4096)) < 70_000
 
 
 def test_a_value_inside_itself_has_an_end():

@@ -102,9 +102,109 @@ def test_what_is_no_run_is_never_touched(store):
     (store.runs_path / "file").write_text("keep")
     half = begun(store, 99)
     (half.path / "run.json").write_text('{"run_id": "')
-    assert prune(store, max_age_s=0, max_bytes=0, now=NOW).removed == ()
+    (half.path / "mine.txt").write_text("keep")
+    (half.path / "run.json").rename(half.path / "run.json.old")
+    copied = begun(store, 99)
+    copied.path.rename(store.runs_path / "20200101T000000-abcdef")
+    pruned = prune(store, max_age_s=0, max_bytes=0, now=NOW)
+    assert pruned.removed == ()
     assert (store.runs_path / "notes" / "mine.txt").read_text() == "keep"
-    assert half.path.is_dir()
+    assert (half.path / "mine.txt").read_text() == "keep"
+    assert {path.name for path in pruned.unreadable} == {"notes", "file", "20200101T000000-abcdef"}
+    assert ids(pruned.foreign) == [half.run_id]
+
+
+@pytest.mark.parametrize("manifest", [None, "", '{"run_id": "', '{"run_id": "x", "name": "y", "started": true}'])
+def test_a_run_whose_manifest_cannot_be_read_goes_by_its_last_write(store, manifest):
+    run = begun(store, 0)
+    (run.path / "run.json").unlink()
+    if manifest is not None:
+        (run.path / "run.json").write_text(manifest)
+    last = max(path.lstat().st_mtime for path in (run.path, *run.path.iterdir()))
+    for days, gone in ((0.5, False), (13, False), (15, True)):
+        pruned = prune(store, now=last + days * DAY)
+        assert [each.run.run_id for each in pruned.removed] == [run.run_id] * gone
+        assert [path.name for path in pruned.unreadable] == [run.run_id] * (not gone)
+        assert run.path.exists() is not gone
+
+
+def test_bytes_of_what_cannot_be_read_stay_too(store):
+    run = begun(store, 0, 5_000)
+    (run.path / "run.json").write_text("")
+    assert prune(store, now=run.path.stat().st_mtime).bytes_left == 5_000
+
+
+def test_runs_behind_a_link_out_of_the_store_stay_and_are_told(store, tmp_path):
+    run = begun(store, 99)
+    store.runs_path.rename(tmp_path / "archive")
+    store.runs_path.symlink_to(tmp_path / "archive")
+    pruned = prune(store, max_bytes=0, now=NOW)
+    assert (pruned.removed, ids(pruned.linked)) == ((), [run.run_id])
+    assert (tmp_path / "archive" / run.run_id / "run.json").exists()
+
+
+def test_a_store_reached_through_a_link_is_pruned_as_it_stands(store, tmp_path):
+    begun(store, 99)
+    (tmp_path / "link").symlink_to(store.root)
+    assert len(prune(Store.find(tmp_path / "link"), now=NOW).removed) == 1
+
+
+def test_a_run_dated_in_the_future_does_not_take_the_place_of_the_latest(store):
+    latest, future = begun(store, 1, 10), begun(store, -999, 10)
+    assert [each.run.run_id for each in prune(store, max_bytes=0, now=NOW).removed] == [future.run_id]
+    assert ids(store.runs()) == [latest.run_id]
+
+
+def test_a_run_dated_in_the_future_grows_old_from_its_last_write(store):
+    run = begun(store, -9999)
+    for path in run.path.iterdir():
+        os.utime(path, (NOW - 15 * DAY,) * 2)
+    assert [each.why for each in prune(store, now=NOW).removed] == ["age"]
+
+
+@pytest.fixture
+def survivor(tmp_path):
+    """Start a process that works on, and stop it in the end."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as program:
+        yield program.pid
+        program.communicate(b"\n", timeout=60)
+
+
+DEAD = {"pid": 2**22 + 1, "start": "1"}
+
+
+def test_a_run_whose_launcher_was_killed_stays_while_its_program_works(store, survivor):
+    run = begun(store, 99, outcome="running", launcher=processes.this_one() | DEAD)
+    (run.path / f"{survivor}-ab.traces.jsonl").write_text("{}\n")
+    assert is_running(run)
+    pruned = prune(store, max_bytes=0, now=NOW)
+    assert (pruned.removed, ids(pruned.running)) == ((), [run.run_id])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells when a process started")
+def test_a_process_with_the_number_of_one_that_wrote_long_before_is_no_survivor(store, survivor):
+    run = begun(store, 99, outcome="running", launcher=processes.this_one() | DEAD)
+    path = run.path / f"{survivor}-ab.traces.jsonl"
+    path.write_text("{}\n")
+    os.utime(path, (processes.began(survivor) - 2 * DAY,) * 2)
+    assert not is_running(run)
+
+
+def test_a_run_cut_short_stays_for_a_day_because_its_program_may_not_have_written_yet(store):
+    run = begun(store, 99, outcome="running", launcher=processes.this_one() | DEAD)
+    last = (run.path / "run.json").stat().st_mtime
+    assert not is_running(run)
+    assert ids(prune(store, max_age_s=0, now=last + 0.9 * DAY).running) == [run.run_id]
+    assert [each.run.run_id for each in prune(store, max_age_s=0, now=last + 1.1 * DAY).removed] == [run.run_id]
+
+
+@pytest.mark.parametrize(
+    "name", ["x-ab.traces.jsonl", "0-ab.traces.jsonl", f"{'9' * 30}-ab.logs.jsonl", "²-ab.traces.jsonl", "-1-a.traces.jsonl"]
+)
+def test_odd_names_are_no_processes(store, name):
+    run = begun(store, 99, outcome="running", launcher=processes.this_one() | DEAD)
+    (run.path / name).write_text("")
+    assert not is_running(run)
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])

@@ -60,7 +60,7 @@ def spans_into(*processors: Any) -> TracerProvider:
 
 
 def tell(sink, number: int, **attributes: Any) -> None:
-    tracer = spans_into(sink.span_processor()).get_tracer("test")
+    tracer = spans_into(sink.span_processor()).get_tracer("ravi_otel")
     for each in range(number):
         tracer.start_span(str(each), attributes=attributes).end()
     assert sink.flush()
@@ -73,8 +73,8 @@ def by_id(spans: Any) -> dict[str, Any]:
 
 
 def many_spans(provider: TracerProvider) -> None:
-    tracer = provider.get_tracer("one", "1.0", "https://example.org/schema", {"scope": "known"})
-    other = provider.get_tracer("two")
+    tracer = provider.get_tracer("ravi_otel", "1.0", "https://example.org/schema", {"scope": "known"})
+    other = provider.get_tracer("ravi_otel", "2.0")
     with tracer.start_as_current_span("root", kind=SpanKind.SERVER) as root:
         for number in range(200):
             attributes = {"n": number, "half": number / 2, "text": "päß\U0001f600\n\"'\\", "yes": True, "list": ("a", "b"), "none": ()}
@@ -292,19 +292,75 @@ def test_what_the_backend_took_and_did_not_keep_is_told(run, sink):
     answer = ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = 2
     answer.partial_success.error_message = "too old"
-    with Answering(answer.SerializeToString()) as server:
+    with Answering(answer.SerializeToString(), content_type="application/x-protobuf") as server:
         sent = replay(run, Backend(server.url))
     assert (sent.rejected, sent.said) == (2, "too old")
-    with Answering(b'{"partialSuccess":{"rejectedSpans":"1"}}') as server:
-        assert replay(run, Backend(server.url, protocol="http/json")).rejected == 1
+    for protocol in ("http/json", "http/protobuf"):
+        with Answering(b'{"partialSuccess":{"rejectedSpans":"1"}}', content_type="application/json; charset=utf-8") as server:
+            assert replay(run, Backend(server.url, protocol=protocol)).rejected == 1
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"\xff\xff", b"{"])
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"\xff\xff", b"{", b"{}", b"[" * 5000])
 @pytest.mark.parametrize("protocol", ["http/protobuf", "http/json"])
 def test_an_answer_that_says_nothing_is_a_success(run, sink, answer, protocol):
     tell(sink, 1)
-    with Answering(answer) as server:
+    with Answering(answer, content_type="application/json") as server:
         assert replay(run, Backend(server.url, protocol=protocol)).rejected == 0
+    with Answering(b"") as server:
+        assert replay(run, Backend(server.url, protocol=protocol)).rejected == 0
+
+
+@pytest.mark.parametrize("kind", [{"content_type": "text/html; charset=utf-8"}, {"content_type": "text/plain"}, {}])
+def test_a_page_of_something_in_between_is_no_success(run, sink, kind):
+    tell(sink, 1)
+    with Answering(b"<html>Sign in</html>", **kind) as server, pytest.raises(ReplayError, match="is no answer to telemetry") as caught:
+        replay(run, Backend(server.url))
+    assert caught.value.sent.requests == 0
+
+
+class Saying:
+    """A server that says these bytes to whoever comes, whatever they are."""
+
+    def __init__(self, said: bytes) -> None:
+        self._said = said
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._say)
+
+    def _say(self) -> None:
+        taken, _ = self._listening.accept()
+        with taken:
+            taken.recv(65_536)
+            taken.sendall(self._said)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        self._listening.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x1b[31mHACK\x1b]0;owned\x07\r\n\r\n",
+        b"HTTP/1.1 \x1b[31mabc\r\n\r\n",
+        b"HTTP/1.1 500 \x1b]0;owned\x07\r\ncontent-type: text/plain\r\n\r\n\x1b[31mboom\x9b5m",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/\x1b[31mhtml\r\n\r\npage",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nabc",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+        b"HTTP/1.1 403 no\r\ncontent-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n-5\r\nabc",
+        b"",
+    ],
+)
+def test_an_answer_that_is_no_http_is_one_sentence_of_visible_characters(run, sink, said):
+    tell(sink, 1)
+    with Saying(said) as server, pytest.raises(ReplayError) as caught:
+        replay(run, Backend(server.url), wait=lambda _: None)
+    assert str(caught.value).startswith(f"the backend at {server.url} ")
+    assert str(caught.value).isprintable()
 
 
 def test_a_connection_that_breaks_after_one_that_worked_is_tried_again(run, sink, monkeypatch):
@@ -328,7 +384,7 @@ def test_what_a_refusal_says_is_quoted_in_visible_characters(run, sink):
     tell(sink, 1)
     with Answering(b"no\x1b[31m\nquota", status=403, content_type="text/plain") as server, pytest.raises(ReplayError) as caught:
         replay(run, Backend(server.url))
-    assert str(caught.value) == f"the backend at {server.url} answered 403 (no [31m quota). Give the credentials it wants with --header."
+    assert str(caught.value) == f"the backend at {server.url} answered 403 (no quota). Give the credentials it wants with --header."
 
 
 def test_retry_after_may_be_a_date(run, sink):
@@ -359,17 +415,44 @@ def test_the_standard_variable_is_the_default():
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", "  ", "localhost:4318", "ftp://h", "http://", "http://h:x", "http://h:99999", "http://h/a b", "http://h\n/x"]
+    "endpoint",
+    [
+        *("", "  ", "localhost:4318", "ftp://h", "http://", "http://h:x", "http://h:99999", "http://h/a b", "http://h\n/x"),
+        *("http://h/\u00e9", "http://h/?x=\u00e9", f"http://{'a' * 64}/", "http://a..b:80", "http://.:80", "http://[::1", "http://h\x9b/"),
+    ],
 )
 def test_an_endpoint_that_cannot_be_used_is_refused(endpoint):
     with pytest.raises(ConfigurationError, match=r"endpoint|ENDPOINT"):
         backend(endpoint, environ={})
 
 
-def test_a_password_in_the_endpoint_is_refused_and_not_shown():
+@pytest.mark.parametrize(
+    "endpoint",
+    ["http://me:secret@h", "ftp://h/?key=secret", "http://h:x/?key=secret", "http://h/é?secret", "http://h/é#secret", "h?secret"],
+)
+def test_a_secret_in_the_endpoint_is_not_shown(endpoint):
+    for given in ((endpoint, {}), (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint})):
+        with pytest.raises(ConfigurationError) as caught:
+            backend(given[0], environ=given[1])
+        assert "secret" not in str(caught.value)
+
+
+def test_headers_of_the_environment_are_read_as_the_standard_has_them():
+    given = " X-Team = search%20desk ,authorization=Basic dXNlcjpwYXNz==,,x-empty="
+    known = backend("http://h", ["x-team=mine"], environ={"OTEL_EXPORTER_OTLP_HEADERS": given}).headers
+    assert known == {"x-team": "mine", "authorization": "Basic dXNlcjpwYXNz==", "x-empty": ""}
+
+
+@pytest.mark.parametrize(
+    "given", ["k=SECRET%0d%0ax: y", "k=SECRET%E2%82%AC", "a b=SECRET", "%0a=SECRET", "k=SECRET%00", "SECRET", "k=SECRET%ff", "x=1,=SECRET"]
+)
+def test_a_header_of_the_environment_that_cannot_be_used_is_refused_and_not_shown(given, caplog):
+    with pytest.raises(ConfigurationError, match="OTEL_EXPORTER_OTLP_HEADERS has a header") as caught:
+        backend("http://h", environ={"OTEL_EXPORTER_OTLP_HEADERS": given})
+    assert "SECRET" not in f"{caught.value}{caplog.text}"
     with pytest.raises(ConfigurationError) as caught:
-        backend("http://me:secret@h", environ={})
-    assert "secret" not in str(caught.value)
+        backend("http://h", ["SECRET"], environ={})
+    assert "SECRET" not in str(caught.value)
 
 
 @pytest.mark.parametrize("header", ["x", "=v", "a b=c", "x=a\r\nb: c", "é=1", "x=\U0001f600"])

@@ -35,7 +35,7 @@ from ravi_otel.local.store.writing import FileSink
 sink = FileSink(Path(sys.argv[1]))
 provider = TracerProvider(shutdown_on_exit=False)
 provider.add_span_processor(sink.span_processor())
-tracer = provider.get_tracer("test")
+tracer = provider.get_tracer("ravi_otel")
 
 def tell(name, number, **attributes):
     for i in range(number):
@@ -89,7 +89,7 @@ def names(directory: Path, **known: Any) -> Counter[str]:
 def tracer_of(sink: FileSink, **known: Any) -> Any:
     provider = TracerProvider(shutdown_on_exit=False, **known)
     provider.add_span_processor(sink.span_processor())
-    return provider.get_tracer("test")
+    return provider.get_tracer("ravi_otel")
 
 
 @pytest.fixture

@@ -48,6 +48,9 @@ _FREE_ENDS = frozenset({"cancel", "hangup", "reject"})
 _ASKING_ENDS = {"threads": frozenset({"runs", "submit_tool_outputs"}), "fine_tuning": frozenset({"run"})}
 """Where a model is asked all the same: a thread's run, and a grader that is tried out."""
 
+_JOBS = frozenset({("batches",), ("fine_tuning", "jobs")})
+"""Where work is begun that is paid for later, and told to nobody here: a request, and nothing once a limit is used up."""
+
 _STORED_CHAT = "chatcmpl"
 _VERSION = re.compile(r"v\d{1,3}")
 
@@ -60,20 +63,21 @@ class Other:
         host, body, shape = request.host, request.body, path_shape(request.path)
         generative = request.method == "POST" and asks_a_model(request.path)
         moderation = generative and shape == "moderations"
+        job = generative and begins_a_job(request.path)
         return Call(
             operation=shape if generative else f"{request.method} {shape}",
             endpoint=shape,
             provider=host.provider,
             provider_assumed=host.assumed,
-            model=text(body, "model"),
+            model=None if job else text(body, "model"),  # what a job will cost has no price per call
             generative=generative,
             turn=False,
             stream=request.stream,
-            input_estimate=tokens_in(body) if generative and not moderation else 0,
+            input_estimate=tokens_in(body) if generative and not (moderation or job) else 0,
             choices=max(1, count(body.get("n")) or 1),
             server_address=host.address,
             server_port=host.port,
-            unread=moderation,  # it costs nothing, so it is not refused for want of a price
+            unread=moderation or job,  # it costs nothing, or nobody can say what: it is not refused for want of a price
         )
 
     def reply(self, result: Any) -> Reply:
@@ -118,16 +122,26 @@ def any_usage(found: Any) -> Usage | None:
 
 def asks_a_model(path: str) -> bool:
     """Tell whether a POST to `path` may make a model work; a path nobody knows may."""
-    parts = segments(path)
-    while parts and _VERSION.fullmatch(parts[0]):
-        parts = parts[1:]
-    if not parts:
+    parts = _below_version(path)
+    if not parts or parts in _JOBS:
         return True
     first, last = parts[0], parts[-1]
     if last in _ASKING_ENDS.get(first, ()):
         return True
     stored = parts[:2] == ("chat", "completions") and last.startswith(_STORED_CHAT)
     return not (first in _FREE or last in _FREE_ENDS or parts in _FREE_PATHS or stored)
+
+
+def begins_a_job(path: str) -> bool:
+    """Tell whether a POST to `path` begins a batch or a training, which is paid for when it runs."""
+    return _below_version(path) in _JOBS
+
+
+def _below_version(path: str) -> tuple[str, ...]:
+    parts = segments(path)
+    while parts and _VERSION.fullmatch(parts[0]):
+        parts = parts[1:]
+    return parts
 
 
 def path_shape(path: str) -> str:

@@ -1,0 +1,106 @@
+"""Under a launcher, `instrument()` and `uninstrument()` replace what is there, and nothing gets through in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import openai._base_client as base_client
+import pytest
+
+import ravi_otel
+from ravi_otel import BudgetExhaustedError
+from ravi_otel._setup import Surroundings, surround
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.opening import Opening
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.local.store.writing import FileSink
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.testing import ScriptedLLM
+
+ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
+
+
+class Broken(FileSink):
+    """A store whose end fails."""
+
+    def close(self, timeout_s: float = 5.0) -> bool:
+        super().close(timeout_s)
+        raise RuntimeError("cannot join thread before it is started")
+
+
+@pytest.fixture
+def sinks() -> list[type[FileSink]]:
+    return [FileSink]
+
+
+@pytest.fixture
+def launched(tmp_path: Path, sinks: list[type[FileSink]]) -> Iterator[openai.OpenAI]:
+    run = Opening(kind=ScopeKind.RUN, name="program", run_id="r1", limits=(parse_limit("requests=0"),), surrounding=True)
+    with ScriptedLLM("hello") as server, openai.OpenAI(base_url=server.base_url, api_key="k", max_retries=0) as client:
+        surround(Surroundings(run=run, ledger=MemoryLedger(), sink=lambda: sinks[0](tmp_path)))
+        try:
+            yield client
+        finally:
+            surround(None)
+            assert not server.requests
+
+
+def refused(client: openai.OpenAI) -> bool:
+    with pytest.raises(BudgetExhaustedError):
+        client.chat.completions.create(**ASK)
+    return True
+
+
+class Asking(Listener):
+    """Call the model while the run around the process is being replaced."""
+
+    def __init__(self, client: openai.OpenAI) -> None:
+        self.client = client
+        self.asked = 0
+
+    def scope_closed(self, scope: Any) -> None:
+        self.asked += refused(self.client)
+
+
+@pytest.mark.parametrize("change", [ravi_otel.uninstrument, lambda: ravi_otel.instrument(prices={"m": {"input": 1, "output": 1}})])
+def test_a_call_in_the_middle_of_a_replacement_is_refused_like_any_other(launched, change):
+    refused(launched)
+    asking = Asking(launched)
+    ravi_otel.instrument().listen(asking)
+    wrapped = base_client.SyncAPIClient.__dict__["request"]
+    change()
+    assert asking.asked == 1
+    assert base_client.SyncAPIClient.__dict__["request"] is wrapped
+    refused(launched)
+
+
+def test_uninstrument_changes_nothing_where_the_program_had_set_up_nothing(launched):
+    before = ravi_otel.instrument()
+    ravi_otel.uninstrument()
+    assert ravi_otel.instrument() is before
+
+
+def test_a_store_that_cannot_be_closed_keeps_nobody_from_replacing(launched, sinks, monkeypatch):
+    monkeypatch.delenv("RAVI_RAISE_BUGS")
+    sinks[0] = Broken
+    ravi_otel.instrument(prices={"m": {"input": 1, "output": 1}})
+    refused(launched)
+    for cost in (2, 3):
+        ravi_otel.instrument(prices={"m": {"input": cost, "output": 1}})
+        refused(launched)
+    sinks[0] = FileSink
+    ravi_otel.uninstrument()
+    refused(launched)
+
+
+def test_a_sink_can_be_closed_while_its_thread_is_made_and_not_started(tmp_path, monkeypatch):
+    import threading  # noqa: PLC0415 - patched in here alone
+
+    sink = FileSink(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    sink._start()
+    assert sink.close()
