@@ -98,7 +98,7 @@ def test_a_store_that_cannot_be_closed_keeps_nobody_from_replacing(launched, sin
 
 
 def test_a_sink_can_be_closed_while_its_thread_is_made_and_not_started(tmp_path, monkeypatch):
-    import threading  # noqa: PLC0415 - patched in here alone
+    import threading
 
     sink = FileSink(tmp_path)
     monkeypatch.setattr(threading.Thread, "start", lambda _: None)

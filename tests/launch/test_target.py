@@ -98,7 +98,7 @@ def test_a_python_that_cannot_be_started_is_said(tmp_path):
         ("python3 -c print()", "python"),
         ("python -", "python"),
         ("python", "python"),
-        ("/opt/bin/my-agent run", "my-agent"),
+        ("bin/my-agent run", "my-agent"),
         ("gunicorn web:app", "gunicorn"),
     ],
 )

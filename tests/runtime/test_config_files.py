@@ -203,6 +203,7 @@ def test_the_file_the_key_the_value_and_the_way_out_are_named(read, text, words)
     [
         ("name: a\nname: b", "policy.yaml:2 has the key 'name' twice: keep one."),
         ("? [a]\n: b", "policy.yaml:1 has a key that is no text"),
+        ("name: !!float ''", "policy.yaml:1 holds a 'float' that is no plain value"),
         ("- tokens=5", "holds ['tokens=5'], not keys such as limits"),
         ("5", "holds 5, not keys such as limits"),
         ("a: 1\n---\nb: 2", "no YAML that can be read: expected a single document in the stream but found another document (at line 2"),
