@@ -85,7 +85,7 @@ class Program:
                 os.close(writing)
             forward(child)
             while child.poll() is None:
-                select.select([wake], [], [], _TICK_S)
+                _readable(wake, _TICK_S)
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 512)
                 self._look(child)
@@ -106,12 +106,12 @@ class Program:
             alive = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
             if not alive or time.monotonic() >= patience:
                 return alive
-            select.select([], [], [], _TICK_S / 10)
+            time.sleep(_TICK_S / 10)
 
     def _end_workers(self, wake: int) -> None:
         """Kill those that did not end with a program that was told to."""
         while self._deadline is not None and not all(map(_is_over, self._processes.values())):
-            select.select([wake], [], [], _TICK_S / 2)
+            _readable(wake, _TICK_S / 2)
             if time.monotonic() >= self._deadline:
                 self._deadline = None
                 for descriptor in self._processes.values():
@@ -168,9 +168,16 @@ class Program:
                 signal.pidfd_send_signal(descriptor, number)
 
 
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Wait until there is something to read; unlike `select`, for a descriptor of any number."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1_000))
+
+
 def _is_over(descriptor: int) -> bool:
     """Tell whether the process behind a handle has ended: it can be read from then on."""
-    return bool(select.select([descriptor], [], [], 0)[0])
+    return _readable(descriptor, 0)
 
 
 def occupy_standard_descriptors() -> None:

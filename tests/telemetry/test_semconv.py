@@ -36,7 +36,9 @@ def test_no_name_is_written_outside_semconv():
 
 
 def test_no_gen_ai_name_is_used_anywhere_that_the_table_does_not_have():
-    used = {text for path in PACKAGE.rglob("*.py") for text in _literals(path) if re.fullmatch(r"gen_ai\.[a-z_.]+", text)}
+    # What other libraries call their attributes is theirs to say.
+    ours = [path for path in PACKAGE.rglob("*.py") if path.name != "foreign.py"]
+    used = {text for path in ours for text in _literals(path) if re.fullmatch(r"gen_ai\.[a-z_.]+", text)}
     assert used <= NAMES
 
 

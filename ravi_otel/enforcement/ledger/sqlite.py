@@ -90,6 +90,7 @@ class SqliteLedger:
 
     def close(self) -> None:
         """Let the file go; what this process still holds is settled at its grant, until it says otherwise."""
+        self._pulse.end()
         try:
             if self._leases.process or self._owed:
                 self._step(lambda page: self._leases.sign_off(page.store))

@@ -37,7 +37,7 @@ class Descriptors:
         now = self._of_ours()
         fresh = now - self._before
         self._known = tuple(fresh or now)
-        self._before = frozenset()
+        self._before = frozenset[tuple[int, Place]]()
 
     def hold(self) -> bool:
         """Tell that every number still means the same file."""
@@ -52,7 +52,7 @@ class Descriptors:
 
     def _of_ours(self) -> frozenset[tuple[int, Place]]:
         ours = {place for part in _PARTS if (place := _place(self._path + part)) is not None}
-        return frozenset((number, place) for number in _open_numbers() if (place := _place(number)) in ours and place is not None)
+        return frozenset((number, place) for number in _open_numbers() if (place := _place(number)) in ours)
 
 
 def _place(of: str | int) -> Place | None:

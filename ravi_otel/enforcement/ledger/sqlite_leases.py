@@ -127,13 +127,18 @@ class Pulse:
         """Beat now."""
         self._sooner.set()
 
+    def end(self) -> None:
+        """Beat no more, until it is started again."""
+        self._thread = None
+        self._sooner.set()
+
     def stopped(self) -> None:
         """Note that the thread is about to end; called by `beat`."""
         self._thread = None
 
     def _run(self) -> None:
         try:
-            while (pause := self._beat()) is not None:
+            while self._thread is threading.current_thread() and (pause := self._beat()) is not None:
                 self._sooner.wait(pause)
                 self._sooner.clear()
         except Exception as error:  # noqa: BLE001 - a bug of ours ends this thread, and nothing else
