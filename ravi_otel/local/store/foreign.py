@@ -26,8 +26,9 @@ _KEPT: Final = frozenset({
     "messaging.system", "messaging.operation.name", "messaging.operation.type",
     "code.function", "code.function.name", "code.namespace", "code.filepath", "code.file.path", "code.lineno", "code.line.number",
     "thread.id", "thread.name", "process.pid",
+    semconv.RUN_ID, semconv.SESSION_ID, semconv.TENANT_ID, semconv.AGENT_ID, semconv.AGENT_DEPTH, semconv.AGENT_PRIORITY,
 })  # fmt: skip
-_PREFIXES: Final = ("gen_ai.usage.", "service.", "ravi.")
+_COUNTS: Final = "gen_ai.usage."
 _MOST_TEXT: Final = 256
 
 
@@ -40,12 +41,19 @@ def kept(found: Any) -> Mapping[str, Any]:
     """Give the attributes that carry no content; a text longer than a name is content, whatever it is called."""
     if not found:
         return {}
-    return {key: value for key, value in found.copy().items() if (key in _KEPT or key.startswith(_PREFIXES)) and _is_name(value)}
+    return {key: value for key, value in found.copy().items() if _is_kept(key, value)}
 
 
 def left_out(found: Any, kept_of_it: Mapping[str, Any]) -> int:
     """Count the attributes that were not kept."""
     return len(found) - len(kept_of_it) if found else 0
+
+
+def _is_kept(key: str, value: Any) -> bool:
+    if key.startswith(_COUNTS):
+        return isinstance(value, (int, float))
+    # A run's tags are on every span of it.
+    return (key in _KEPT or key.startswith(semconv.TAG_PREFIX)) and _is_name(value)
 
 
 def _is_name(value: Any) -> bool:

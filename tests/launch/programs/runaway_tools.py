@@ -1,4 +1,6 @@
-"""Call a tool for ever, and swallow every exception; prints a line for each call that was let through."""
+"""Call a tool for ever on ten threads, and swallow every exception; prints a line for each call that was let through."""
+
+import threading
 
 import openai  # noqa: F401 - what a program imports is what we wait for
 
@@ -10,8 +12,13 @@ def search():
     print("searched", flush=True)
 
 
-while True:
-    try:
-        search()
-    except Exception:
-        pass
+def work():
+    while True:
+        try:
+            search()
+        except Exception:
+            pass
+
+
+for _ in range(10):
+    threading.Thread(target=work).start()
