@@ -116,7 +116,7 @@ class Launch:
                 raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
-        said.extend(_unknown(ended))
+        said.extend(_unknown(ended, limited=bool(self._policy.limits)))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
         stored = _written(
@@ -207,7 +207,7 @@ def _seconds(written: str) -> float:
     return seconds
 
 
-def _unknown(ended: Ended) -> list[str]:
+def _unknown(ended: Ended, *, limited: bool) -> list[str]:
     """Say what goes on, and which figures may be too low."""
     told: list[str] = []
     if ended.survivors:
@@ -215,10 +215,8 @@ def _unknown(ended: Ended) -> list[str]:
     hard = len(ended.working - ended.left - set(ended.survivors))
     if hard:
         who = "A process" if hard == 1 else f"{hard} processes"
-        told.append(
-            f"{who} ended without notice (os._exit or a signal): calls of the last instant may be missing above. "
-            "The limits counted them all."
-        )
+        counted = " The limits counted them all." if limited else ""
+        told.append(f"{who} ended without notice (os._exit or a signal): calls of the last instant may be missing above.{counted}")
     return told
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial, wraps
@@ -21,6 +20,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.runtime.config.tags import check_tags
 from ravi_otel.runtime.late import drain, later
 from ravi_otel.runtime.state import STATE
 
@@ -28,9 +28,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Limits = Iterable[Limit | str]
-
-_MOST_TAGS = 8
-_TAG = re.compile(r"[a-z][a-z0-9_.]{0,39}")
 
 
 class ScopeHandle:
@@ -234,7 +231,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         spawn_budget=_spawn_budget(spawn_budget),
         priority=checks.member("run(priority)", priority, Priority),
         retention=checks.member("run(retention)", retention, HistoryRetention),
-        tags=_tags(tags),
+        tags=check_tags("run(tags)", {} if tags is None else tags),
     )
     return Run(ask)
 
@@ -311,15 +308,3 @@ def _spawn_budget(budget: SpawnBudget | None) -> SpawnBudget | None:
     if budget is None or isinstance(budget, SpawnBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         return budget
     raise ConfigurationError(f"run(spawn_budget)={checks.show(budget)} must be a SpawnBudget, such as SpawnBudget(max_agents=10).")
-
-
-def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    if tags is not None and not isinstance(tags, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        raise ConfigurationError(f'run(tags)={checks.show(tags)} must be a dict of short texts, such as {{"team": "search"}}.')
-    given = dict(tags or {})
-    if len(given) > _MOST_TAGS:
-        raise ConfigurationError(f"run(tags) has {len(given)} keys: each is a metric's label, so at most {_MOST_TAGS} are taken.")
-    for key in given:
-        if not isinstance(key, str) or not _TAG.fullmatch(key):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f'run(tags) key {key!r} must be lower-case letters, digits, "_" or ".", at most 40, such as "team".')
-    return {key: str(checks.name(f"run(tags[{key!r}])", value)) for key, value in given.items()}

@@ -63,8 +63,11 @@ class Desk:
 
     def start(self, *command, flags=(), **environ):
         """Start it under the launcher, in a group of its own, and give the process."""
+        return self._popen([*self.command(*flags), *command], environ)
+
+    def _popen(self, command, environ):
         return subprocess.Popen(
-            [*self.command(*flags), *command],
+            list(command),
             cwd=self.directory,
             env=self.environ | environ,
             stdin=subprocess.DEVNULL,
@@ -75,16 +78,7 @@ class Desk:
         )
 
     def _finish(self, command, timeout, environ):
-        child = subprocess.Popen(
-            list(command),
-            cwd=self.directory,
-            env=self.environ | environ,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        child = self._popen(command, environ)
         try:
             out, err = child.communicate(timeout=timeout)
         finally:

@@ -179,7 +179,7 @@ def test_what_looks_like_text_in_yaml_is_text(read, text):
         ("name = 5", "policy.toml: name=5 is not text"),
         ('name = ""', "policy.toml: name='' is empty"),
         ('name = "\\u001b[31m"', "has a control character"),
-        ("tags = 5", "policy.toml: tags=5 must be keys with short texts"),
+        ("tags = 5", "policy.toml: tags=5 must be a dict of short texts"),
         ("tags = {Team = 'x'}", "tags key 'Team' must be lower-case"),
         ("tags = {team = 5}", "tags.team=5 is not text"),
         ("prices = 5", "policy.toml: prices is int"),

@@ -16,7 +16,7 @@ TAG: Final = re.compile(r"[a-z][a-z0-9_.]{0,39}")
 def check_tags(parameter: str, given: object) -> dict[str, str]:
     """Accept a few short texts by short keys, as `run(tags=...)` does."""
     if not isinstance(given, Mapping):
-        raise ConfigurationError(f'{parameter}={checks.show(given)} must be keys with short texts, such as {{"team": "search"}}.')
+        raise ConfigurationError(f'{parameter}={checks.show(given)} must be a dict of short texts, such as {{"team": "search"}}.')
     tags: Mapping[Any, Any] = given  # pyright: ignore[reportUnknownVariableType]  # its keys and values are looked at below
     if len(tags) > MOST_TAGS:
         raise ConfigurationError(f"{parameter} has {len(tags)} keys: each is a metric's label, so at most {MOST_TAGS} are taken.")
