@@ -8,7 +8,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs coexistence names clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -49,10 +49,18 @@ recordings: $(READY)  ## replay recorded exchanges and print what was told again
 programs: $(READY)  ## launch programs of every kind and print what becomes of them
 	@$(PY) tests/launch/programs_table.py
 
+names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
+	@$(PY) tests/telemetry/names_page.py
+	@$(PY) tests/runtime/policy_schema.py
+	@RAVI_WRITE=1 $(PY) -m pytest -q tests/instrumentation/no_harm/test_coverage_table.py
+
+coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
+	@sh scripts/coexistence.sh
+
 setup: $(READY)  ## make .venv, nothing more
 
 clean:  ## remove all that was made here
-	rm -rf .venv .venv-oldest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf .venv .venv-oldest .venv-coexistence dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved here with its tree, or whose Python has gone, is made anew.

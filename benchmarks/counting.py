@@ -11,10 +11,14 @@ from rounds import per_piece_us
 import ravi_otel
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
+from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.runtime.state import STATE
 
 LOOP = "bare locked loop"
 OURS = "reserve + settle"
+LIVE = (1, 100, 10_000)
+"""How many scopes are open besides, each with a limit of its own and an operation in flight."""
 
 
 class LockedLoop:
@@ -59,4 +63,16 @@ def measure(rounds: int, pieces: int = 1_000) -> dict[str, float]:
             if turn:
                 took[LOOP].append(looped)
                 took[OURS].append(reserved)
+        for live in LIVE:
+            asked = Opening(kind=ScopeKind.RUN, limits=tuple(caps))
+            others = [open_scope(STATE.engine, STATE.root, asked) for _ in range(live)]
+            busy = [Reservation(new_op_id(), [Line(one.accounts[0], 1_000, 100)], {}) for one in others]
+            for request in busy:
+                run_sync(ledger.reserve(request))
+            per_piece_us(ours, pieces)
+            took[f"{OURS}, {live:,} scopes more"] = [per_piece_us(ours, pieces) for _ in range(rounds)]
+            for request in busy:
+                run_sync(ledger.release(request.op_id))
+            for one in others:
+                close_scope(one, None)
     return {name: statistics.median(figures) for name, figures in took.items()}

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Account, Ledger, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Ledger, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import openai
 
@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 VERSIONS = {
     "opentelemetry-instrumentation-genai-openai": "1.3b0",
     "openinference-instrumentation-openai": "0.1.66",
+    "pydantic-ai-slim": "2.68.0",
+    "inspect-ai": "0.3.285",
 }
 
 
@@ -25,7 +27,8 @@ def cache() -> Path:
 
 
 def _requirements(package: str) -> list[str]:
-    return [f"{package}=={VERSIONS[package]}", f"openai=={openai.__version__}", "opentelemetry-sdk"]
+    extra = "[openai]" if package == "pydantic-ai-slim" else ""
+    return [f"{package}{extra}=={VERSIONS[package]}", f"openai=={openai.__version__}", "opentelemetry-sdk"]
 
 
 def python_of(package: str) -> Path | None:
@@ -43,13 +46,14 @@ def make(package: str) -> str | None:
     shutil.rmtree(root, ignore_errors=True)
     wanted, uv = _requirements(package), shutil.which("uv")
     inside = root / ("Scripts" if os.name == "nt" else "bin") / "python"
+    early = package not in LIMITERS  # an instrumentation in beta asks for others in beta
     steps = (
         [
             [uv, "venv", "-q", "--python", sys.executable, str(root)],
-            [uv, "pip", "install", "-q", "--prerelease=allow", "--python", str(inside), *wanted],
+            [uv, "pip", "install", "-q", *["--prerelease=allow"] * early, "--python", str(inside), *wanted],
         ]
         if uv
-        else [[sys.executable, "-m", "venv", str(root)], [str(inside), "-m", "pip", "install", "-q", "--pre", *wanted]]
+        else [[sys.executable, "-m", "venv", str(root)], [str(inside), "-m", "pip", "install", "-q", *["--pre"] * early, *wanted]]
     )
     for step in steps:
         ran = subprocess.run(step, check=False, capture_output=True, text=True)
@@ -70,3 +74,43 @@ def measure(package: str, rounds: int, calls: int) -> dict[str, Any] | str:
         return f"failed: {(ran.stderr.strip().splitlines() or ['without a word'])[-1]}"
     printed: dict[str, Any] = json.loads(ran.stdout)
     return printed
+
+
+# -- libraries with limits of their own -----------------------------------------------------------------------------
+
+LIMITERS = {"pydantic-ai-slim": "limits_of_pydantic_ai.py", "inspect-ai": "limits_of_inspect_ai.py"}
+
+
+class Limiter:
+    """Have work done under a library's own limits, in a process that lives as long as the `with` block."""
+
+    def __init__(self, package: str, python: Path) -> None:
+        self.package, self.version = package, VERSIONS[package]
+        self._command = [str(python), str(HERE / LIMITERS[package])]
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def ask(self, work: dict[str, Any]) -> dict[str, Any]:
+        """Have one piece of work done; give what it tells."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        if stdin is None or stdout is None:
+            raise RuntimeError("use it in a `with` block")
+        stdin.write(json.dumps(work) + "\n")
+        stdin.flush()
+        line = stdout.readline()
+        if not line:
+            raise RuntimeError(f"{self.package} ended in the middle of {work}")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+
+def limiter(package: str) -> Limiter | str:
+    """Give a library to ask, in an environment of its own that is made when there is none; a text says why there is nothing."""
+    problem = make(package)
+    python = python_of(package)
+    return Limiter(package, python) if python is not None else str(problem)

@@ -2,8 +2,10 @@
 
 from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
 from ravi_otel._version import __version__
+from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import (
@@ -40,8 +42,23 @@ from ravi_otel.policy import (
     turn_limit,
     working_limit,
 )
-from ravi_otel.runtime.scopes import Agent, Block, Run, agent, apply_limits, current_scope, run
+from ravi_otel.runtime.footers import footer
+from ravi_otel.runtime.scopes import (
+    Agent,
+    Block,
+    Handoff,
+    Run,
+    Suspension,
+    agent,
+    apply_limits,
+    current_scope,
+    handoff,
+    run,
+    suspend_limits,
+)
 from ravi_otel.runtime.tool import tool
+from ravi_otel.runtime.waiting import Waiting, waiting
+from ravi_otel.telemetry.redaction import redact_secrets
 
 __all__ = [
     "Agent",
@@ -56,6 +73,7 @@ __all__ = [
     "DeadlineExceededError",
     "ExecutionBudget",
     "ExecutionTracker",
+    "Handoff",
     "HistoryRetention",
     "Instrumentation",
     "Limit",
@@ -69,26 +87,35 @@ __all__ = [
     "Run",
     "RunMeta",
     "Scope",
+    "Snapshot",
     "SpawnBudget",
     "SpawnDeniedError",
     "SpawnTracker",
     "Supervision",
+    "Suspension",
+    "Waiting",
+    "WrapUp",
     "__version__",
     "agent",
     "apply_limits",
     "cost_limit",
     "current_scope",
     "flush",
+    "footer",
+    "handoff",
     "instrument",
     "message_limit",
     "parse_limit",
+    "redact_secrets",
     "request_limit",
     "run",
+    "suspend_limits",
     "time_limit",
     "token_limit",
     "tool",
     "tool_call_limit",
     "turn_limit",
     "uninstrument",
+    "waiting",
     "working_limit",
 ]

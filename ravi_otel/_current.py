@@ -25,6 +25,16 @@ class Leaf(Protocol):
         ...
 
     @property
+    def parent(self) -> Any:
+        """Give the scope around it, None at the root."""
+        ...
+
+    @property
+    def stranded(self) -> bool:
+        """Tell that it was left in another context than it was entered in, which still names it."""
+        ...
+
+    @property
     def abandoned(self) -> bool:
         """Tell that it belongs to the process this one was forked from."""
         ...
@@ -39,9 +49,23 @@ def leaf(context: Context | None = None) -> Leaf | None:
 
 
 def entered(context: Context | None = None) -> Leaf | None:
-    """Give the innermost scope that code entered in `context` (default: the current one), None outside any."""
+    """Give the innermost scope that code entered in `context` (default: the current one); None outside any.
+
+    A thread that outlives the scope it was started in still belongs to it. But a generator that nobody goes on with is ended
+    elsewhere, and leaves its caller a context that names a scope the caller never entered.
+    """
     found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
+    if found is not None and found.stranded:
+        found = _around(found)
     return None if found is None or found.abandoned else found
+
+
+def _around(stranded: Any) -> Any:
+    """Give the nearest scope around that was entered here; None where that is the process's root, which nobody enters."""
+    at = stranded.parent
+    while at is not None and at.stranded:
+        at = at.parent
+    return None if at is None or at.parent is None else at
 
 
 def surround(scope: Leaf | None) -> None:
@@ -71,15 +95,15 @@ class Attachment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.restore()
 
-    def restore(self) -> None:
-        """Give back what was current; once, and only what this attachment changed."""
+    def restore(self) -> bool:
+        """Give back what was current; once, and only what this attachment changed. False where another scope is current by now."""
         previous, self._previous = self._previous, None
         if previous is None:
-            return
+            return True
         current = otel_context.get_current()
         if current is self._context:
             otel_context.attach(previous)
-            return
+            return True
         # Left in another order or another task: undo our own keys where they still hold our values.
         values = dict(current)
         for key, value in self._context.items():
@@ -90,3 +114,4 @@ class Attachment:
                     del values[key]
         if len(values) != len(current) or any(current.get(key) is not value for key, value in values.items()):
             otel_context.attach(Context(values))
+        return current.get(_LEAF) is self._context.get(_LEAF)

@@ -9,10 +9,12 @@ from ravi_otel.errors import MissingExtraError
 
 # Module → the extra that installs it; None: a plain dependency that is only slow to import.
 EXTRAS: dict[str, str | None] = {
+    "fastjsonschema": None,
     "genai_prices": None,
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
     "uvicorn": "testing",
+    "websockets": "testing",
     "yaml": "yaml",
 }
 

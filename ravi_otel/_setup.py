@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -19,37 +19,37 @@ from ravi_otel._extras import load
 from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Ledger
-from ravi_otel.enforcement.opening import Opening, process_root
+from ravi_otel.enforcement.opening import Opening
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.instrumentation.openai import OpenAIInstrumentation
-from ravi_otel.instrumentation.openai.stream import abandon_open
-from ravi_otel.policy import checks
+from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
+from ravi_otel.instrumentation.groq import VENDOR as GROQ
+from ravi_otel.instrumentation.http.idle import abandon_open
+from ravi_otel.instrumentation.http.package import ClientPackage
+from ravi_otel.instrumentation.http.vendor import Vendor
+from ravi_otel.instrumentation.openai import VENDOR as OPENAI
+from ravi_otel.instrumentation.openai.sockets import Sockets
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
+from ravi_otel.runtime.asking import read_limits
+from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
-from ravi_otel.runtime.config import effective
+from ravi_otel.runtime.footers import FOOTERS
 from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.scopes import read_limits
+from ravi_otel.runtime.options import Options
+from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry import Pipeline, Sink, Telemetry
+from ravi_otel.telemetry.conventions import times_chunks
+from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
-_MODES = ("enforce", "observe")
 _PRELOAD_S = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    tracer_provider: TracerProvider | None
-    meter_provider: MeterProvider | None
-    logger_provider: LoggerProvider | None
-    limits: tuple[Limit, ...]
-    prices: Any
-    enforcement: str
-    admission: Admission
+_CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
+_SOCKETS = Sockets()
+"""One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +66,7 @@ class Surroundings:
     sink: Callable[[], Sink]
     observe: bool = False
     admission: Admission = Admission.ESTIMATE
+    warn_at: float | None = None
     prices: PriceMap | None = None
     pause_after: Callable[[BaseException], float] | None = None
     when_told: Callable[[], object] = lambda: None
@@ -75,14 +76,14 @@ class Surroundings:
 class Instrumentation:
     """Be what is instrumented now; as a context manager it ends with the block."""
 
-    def __init__(self, settings: _Settings, surroundings: Surroundings | None = None) -> None:
+    def __init__(self, settings: Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
         self._surroundings = surroundings
         sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
-        self._telemetry = Telemetry(self._pipeline)
+        self._content = settings.content()
+        self._telemetry = Telemetry(self._pipeline, self._content)
         self._listeners = Listeners([self._telemetry])
-        self._openai = OpenAIInstrumentation()
         self._carrying = Carrying()
         self._on = False
         self._heard = False
@@ -102,13 +103,18 @@ class Instrumentation:
         engine = self._engine()
         if before is not None:
             before.fall_silent()
-            self._openai, self._carrying = before._openai, before._carrying  # noqa: SLF001 - another one of this class
-        STATE.install(engine, self.settings.limits, None if self._surroundings is None else self._surroundings.run)
+            self._carrying = before._carrying  # noqa: SLF001 - another one of this class
+        STATE.options = self.settings.options(content=self._content.captured, each_chunk=times_chunks())
+        FOOTERS.on = STATE.options.footers
+        around = None if self._surroundings is None else self._surroundings.run
+        STATE.install(engine, self.settings.limits, around, self.settings.origins)
         STATE.when_told = self._end_before_others
         STATE.instrumented = True
         # The price table takes most of a second to import: not on the path of the first call.
         _preload(engine.prices)
-        self._openai.install()
+        for client in _CLIENTS:
+            client.install()
+        _SOCKETS.install()
         self._carrying.install()
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
@@ -118,7 +124,14 @@ class Instrumentation:
         settings, around = self.settings, self._surroundings
         observe = settings.enforcement == "observe"
         if around is None:
-            return Engine(listeners=self._listeners, prices=PriceBook(settings.prices), observe=observe, admission=settings.admission)
+            return Engine(
+                listeners=self._listeners,
+                prices=PriceBook(settings.prices),
+                observe=observe,
+                admission=settings.admission,
+                warn_at=settings.warn_at,
+                unusable=settings.unusable,
+            )
         return Engine(
             ledger=around.ledger,
             listeners=self._listeners,
@@ -127,6 +140,7 @@ class Instrumentation:
             firm=frozenset() if around.observe else frozenset(around.run.limits),
             pause_after=around.pause_after,
             admission=settings.admission if settings.admission is not Admission.ESTIMATE else around.admission,
+            warn_at=around.warn_at or settings.warn_at,
         )
 
     def _end_before_others(self) -> None:
@@ -147,10 +161,13 @@ class Instrumentation:
         """Put back every wrapped method, and fall silent."""
         if not self._on:
             return
-        self._openai.remove()
+        for client in _CLIENTS:
+            client.remove()
+        _SOCKETS.remove()
         self._carrying.remove()
         self.fall_silent()
         STATE.instrumented = False
+        STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
         STATE.install(Engine(), ())
 
     def fall_silent(self) -> None:
@@ -174,12 +191,14 @@ class Instrumentation:
     @property
     def is_plain(self) -> bool:
         """Tell that it is only what the surroundings ask for."""
-        return self._on and not self._heard and self._surroundings is _surroundings and self.settings == _NOTHING
+        return self._on and not self._heard and self._surroundings is _surroundings and self.settings == NOTHING
 
-    def wrap_again(self) -> bool:
-        """Wrap the client that the program has imported by now, if it is another one; tell whether it is wrapped."""
-        self._openai.install()
-        return self._openai.holds
+    def wrap_again(self) -> Vendor | None:
+        """Wrap what clients the program has imported by now, if they are others; give the first that cannot be wrapped."""
+        for client in _CLIENTS:
+            client.install()
+        _SOCKETS.install()
+        return next((client.vendor for client in _CLIENTS if client.is_strange), None)
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` too, after telemetry, from the next event on, until `uninstrument()`."""
@@ -219,44 +238,56 @@ _now: Instrumentation | None = None
 _surroundings: Surroundings | None = None
 
 
-def instrument(
+def instrument(  # noqa: PLR0913 - one keyword a choice
     *,
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     logger_provider: LoggerProvider | None = None,
     limits: Iterable[Limit | str] = (),
     prices: PriceMap | None = None,
-    enforcement: Enforcement = "enforce",
-    admission: str = "estimate",
+    enforcement: Enforcement | None = None,
+    admission: str | None = None,
+    policy: str | os.PathLike[str] | None = None,
+    profile: str | None = None,
+    client: Any = None,
+    providers: Mapping[str, str] | None = None,
+    redact: Redact | None = None,
+    footers: bool | None = None,
 ) -> Instrumentation:
-    """Observe every call of the `openai` package from here on, and hold it to the limits around it.
+    """Observe every call of `openai`, `anthropic` and `groq` from here on, and hold it to the limits around it.
 
     With providers given, those and the globals are used; with none, the application's own as soon as it has set them,
     else ours when an `OTEL_*` endpoint is named, else nothing leaves the process. `limits` hold for the whole process.
     `prices` adds or overrides prices in USD per million tokens: `{"my-model": {"input": 2.5, "output": 10}}`.
-    `RAVI_LIMIT_...` variables add limits of other kinds, and `RAVI_STORE` names a local store to keep what is told.
-    `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate" or "after".
+    `policy` names a policy file, and `profile` one of its profiles. What code leaves open variables say (`RAVI_LIMIT_...`,
+    `RAVI_ENFORCEMENT`, `RAVI_ADMISSION`), and then the file; `RAVI_POLICY`, `RAVI_PROFILE` and `RAVI_STORE` name one each.
+    `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after".
+    `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
+    provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
+    leave. `footers` puts a line under the text of a stream that a limit cut, which says so; `RAVI_FOOTERS=on` does, too.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
-    would forget what limits of the process have counted.
-    Raises ConfigurationError for arguments that cannot be used.
+    would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
     """
-    settings = _Settings(
+    choices = choices_of(enforcement, admission, policy, profile)
+    asked = Settings(
         tracer_provider,
         meter_provider,
         logger_provider,
         read_limits("instrument(limits)", limits),
         prices,
-        checks.choice("instrument(enforcement)", enforcement, _MODES),
-        _admission(admission),
+        choices.enforcement or "enforce",
+        choices.admission or Admission.ESTIMATE,
+        clients_of(client),
+        providers,
+        redact,
+        footers,
     )
-    nothing_given = settings == _NOTHING
-    if _surroundings is None:
-        settings = replace(settings, limits=effective(code=settings.limits).values)
-    _check(settings)
+    settings = choices.fill(asked, launched=_surroundings is not None)
+    settings.check()
     with _lock:
         if _now is not None:
-            if nothing_given or settings == _now.settings:
+            if (asked == NOTHING and policy is None and profile is None) or settings == _now.settings:
                 return _now
             if _now.settings.limits:
                 raise ConfigurationError(
@@ -269,7 +300,18 @@ def instrument(
     return made
 
 
-def _begin(settings: _Settings) -> tuple[Instrumentation, Instrumentation | None]:
+def refuse_all(why: str) -> None:
+    """Refuse every model call and tool of the process with ConfigurationError: its limits cannot be read, and nobody hears of that.
+
+    For whoever instruments a program from outside, where an error would be swallowed and the program go on without limits.
+    """
+    with _lock:
+        _, before = _begin(replace(NOTHING, unusable=why))
+    if before is not None:
+        before.let_go()
+
+
+def _begin(settings: Settings) -> tuple[Instrumentation, Instrumentation | None]:
     """Begin anew, under the lock; give the one before too, if any, which is replaced and still to be let go of."""
     global _now  # noqa: PLW0603 - one instrumentation per process
     before, made = _now, Instrumentation(settings, _surroundings)
@@ -289,7 +331,7 @@ def uninstrument() -> None:
         if _surroundings is not None:
             if before is not None and before.is_plain:
                 return
-            _begin(_NOTHING)
+            _begin(NOTHING)
         else:
             _now = None
             if before is not None:
@@ -305,17 +347,18 @@ def surround(surroundings: Surroundings | None) -> None:
     with _lock:
         _surroundings = surroundings
         if surroundings is not None:
-            _, before = _begin(_NOTHING if _now is None else _now.settings)
+            _, before = _begin(NOTHING if _now is None else _now.settings)
     if before is not None:
         before.let_go()
     if surroundings is None:
         uninstrument()
 
 
-def wrap_again() -> bool:
-    """Wrap the client that the program has imported by now; tell whether its calls are observed."""
+def wrap_again() -> tuple[str, str] | None:
+    """Wrap the clients that the program has imported by now; give one that cannot be, and the versions of it that can."""
     now = _now
-    return now is not None and now.wrap_again()
+    strange = None if now is None else now.wrap_again()
+    return None if strange is None else (strange.package, strange.versions)
 
 
 def flush(timeout_s: float = 2.0) -> bool:
@@ -332,22 +375,8 @@ def _own_store() -> Callable[[], Sink] | None:
     return begin
 
 
-def _check(settings: _Settings) -> None:
-    """Refuse what cannot be used before anything in use is touched."""
-    for name, method in (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter"), ("logger_provider", "get_logger")):
-        given = getattr(settings, name)
-        if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
-            made = "".join(part.title() for part in name.split("_"))
-            raise ConfigurationError(f"instrument({name})={checks.show(given)} is no {made}: give an object with {method}(), or None.")
-    PriceBook(settings.prices)
-    process_root(Engine(), settings.limits)
-
-
-def _admission(value: str) -> Admission:
-    mode = checks.member("instrument(admission)", value, Admission)
-    if mode is Admission.STRICT:
-        raise ConfigurationError('instrument(admission="strict") is not in this version. Use "estimate" (the default) or "after".')
-    return mode
+def _nothing() -> None:
+    """Do nothing when the first work is told: nobody is."""
 
 
 def _settle_at_exit() -> None:
@@ -359,6 +388,7 @@ def _settle_all() -> None:
     """End what is still open when the process ends."""
     abandon_open()
     drain()
+    AWAITED.give_up()
     STATE.conclude(_how_it_ended())
     if _surroundings is not None:
         _surroundings.when_left()
@@ -367,6 +397,3 @@ def _settle_all() -> None:
 def _how_it_ended() -> BaseException | None:
     """Give the exception that nobody caught, if that is why the process ends."""
     return getattr(sys, "last_value", None)
-
-
-_NOTHING = _Settings(None, None, None, (), None, "enforce", Admission.ESTIMATE)

@@ -53,7 +53,8 @@ class BudgetError(RaviError):
 
     Fields mirror the limit event: `limit_kind`, `threshold`, `used`, `held` and `remaining` in the kind's own unit
     (tokens, USD, seconds, or a count), `scope` (tenant, session, run, handoff, block, agent or process), `agent_name`,
-    `run_name`, `run_id` and `reason`; `partial` is the text of a stream that was cut, else None. Unknown is None.
+    `run_name`, `run_id` and `reason`; `partial` is the text of a stream that was cut, else None. Unknown is None. With
+    `estimated` what was used is our own count of a stream that was cut.
     """
 
     def __init__(  # noqa: PLR0913 - the fields are the payload of the limit event, each by its name
@@ -71,6 +72,7 @@ class BudgetError(RaviError):
         run_id: str | None = None,
         reason: str | None = None,
         partial: str | None = None,
+        estimated: bool = False,
     ) -> None:
         super().__init__(message)
         self.limit_kind = limit_kind
@@ -84,6 +86,7 @@ class BudgetError(RaviError):
         self.run_id = run_id
         self.reason = reason
         self.partial = partial
+        self.estimated = estimated
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep every field when the error crosses a process."""
@@ -96,19 +99,23 @@ class BudgetExhaustedError(BudgetError):
 
 
 class BudgetContendedError(BudgetError):
-    """Refuse for now: calls in flight hold what is left, and it was not given back in time."""
+    """Refuse for now: calls in flight hold what is left, and it was not given back in time; a stream is cut with what had come."""
 
 
 class CancellationError(RaviError):
-    """Stop because the run was cancelled; `reason` says who or why."""
+    """Stop because the run was cancelled; `reason` says who or why.
 
-    def __init__(self, message: str = "cancelled", *, reason: str | None = None) -> None:
+    `partial` is the text of a stream that this ended, None of one that no limit could have ended, and of any other call.
+    """
+
+    def __init__(self, message: str = "cancelled", *, reason: str | None = None, partial: str | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.partial = partial
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the reason when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"reason": self.reason}))
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"reason": self.reason, "partial": self.partial}))
 
 
 class DeadlineExceededError(BudgetExhaustedError, CancellationError):
@@ -165,6 +172,7 @@ _BUDGET_FIELDS = (
     "run_id",
     "reason",
     "partial",
+    "estimated",
 )
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai._base_client as openai_client
@@ -16,7 +17,7 @@ import ravi_otel
 from ravi_otel import _current
 from ravi_otel.runtime.state import STATE
 
-OURS = {"RAVI_LONG", "RAVI_RECORDINGS"}
+OURS = {"RAVI_LONG", "RAVI_RECORDINGS", "RAVI_WRITE"}
 """Variables a developer sets for the tests themselves; all others that could change what a test sees are taken away."""
 
 WRAPPED: list[tuple[type, str]] = [
@@ -24,6 +25,8 @@ WRAPPED: list[tuple[type, str]] = [
     (openai_client.AsyncAPIClient, "request"),
     (openai_client.BaseClient, "_build_request"),
     (openai_client.BaseClient, "_calculate_retry_timeout"),
+    (openai_client.SyncAPIClient, "_process_response"),
+    (openai_client.AsyncAPIClient, "_process_response"),
     (threading.Thread, "start"),
     (ThreadPoolExecutor, "submit"),
 ]
@@ -32,6 +35,9 @@ ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
 for _name in [name for name in os.environ if name.startswith(("OTEL_", "OPENAI_", "AZURE_OPENAI_", "RAVI_")) and name not in OURS]:
     del os.environ[_name]
 os.environ["RAVI_RAISE_BUGS"] = "1"
+# No test speaks TLS, and to read the authorities of the machine costs each new client 20 ms: a folder without any is read in none.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 
 @pytest.fixture

@@ -66,6 +66,11 @@ def test_every_public_method_is_documented(name, method):
     assert documented(inspect.getattr_static(getattr(ravi_otel, name), method))
 
 
+@pytest.mark.parametrize("given", [ravi_otel.suspend_limits, ravi_otel.waiting, ravi_otel.Scope.wrap_up])
+def test_the_type_of_a_block_that_a_public_call_gives_is_public(given):
+    assert given.__annotations__["return"] in ravi_otel.__all__
+
+
 def test_the_errors_of_the_front_door_are_those_of_the_errors_module():
     errors = {name for name in ravi_otel.__all__ if inspect.isclass(value := getattr(ravi_otel, name)) and issubclass(value, Exception)}
     assert {getattr(ravi_otel, name).__module__ for name in errors} == {"ravi_otel.errors"}

@@ -117,7 +117,9 @@ def test_instrument_with_other_arguments_replaces_it_and_still_wraps_once() -> N
         ({"limits": [3]}, "which is no limit"),
         ({"limits": ["tokens=x"]}, "tokens"),
         ({"enforcement": "off"}, "enforcement"),
-        ({"admission": "strict"}, "not in this version"),
+        ({"policy": "nowhere.toml"}, "nowhere.toml cannot be read"),
+        ({"policy": 5}, "is no path"),
+        ({"profile": "ci"}, "there is no policy file"),
         ({"admission": "guess"}, "admission"),
     ],
 )
@@ -308,17 +310,31 @@ POINTS = [
     "ravi_otel.telemetry.pipeline.Pipeline.signals",
     "ravi_otel.pricing.PriceBook.card",
     "ravi_otel.pricing.PriceBook.cost",
-    "ravi_otel.instrumentation.openai.seam.body_of",
-    "ravi_otel.instrumentation.openai.seam.endpoint_for",
-    "ravi_otel.instrumentation.openai.seam.host_of",
-    "ravi_otel.instrumentation.openai.seam.watch",
-    "ravi_otel.instrumentation.openai.seam.read",
-    "ravi_otel.instrumentation.openai.seam.ending_of",
+    "ravi_otel.runtime.live.LiveCall.succeed",
+    "ravi_otel.runtime.live.LiveCall.fail",
+    "ravi_otel.runtime.live.LiveCall._end",
+    "ravi_otel.runtime.live.LiveCall._leave_nothing_held",
+    "ravi_otel.runtime.live.LiveCall.instead_of",
+    "ravi_otel.runtime.stopping.Blocked",
+    "ravi_otel.enforcement.clocks.enclosing",
+    "ravi_otel.enforcement.clocks.overdue",
+    "ravi_otel.enforcement.clocks.left_ns",
+    "ravi_otel.enforcement.clocks.is_over",
+    "ravi_otel.instrumentation.http.seam.body_of",
+    "ravi_otel.instrumentation.http.wire.told_headers",
+    "ravi_otel.instrumentation.http.seam.may_ask",
+    "ravi_otel.instrumentation.http.stream.hide_usage",
+    "ravi_otel.instrumentation.http.seam.host_of",
+    "ravi_otel.instrumentation.http.wire.watch",
+    "ravi_otel.instrumentation.http.wire.read",
+    "ravi_otel.instrumentation.http.wire.ending_of",
     "ravi_otel.instrumentation.openai.endpoints.chat.Chat.call",
     "ravi_otel.instrumentation.openai.endpoints.chat.Chat.reply",
     "ravi_otel.instrumentation.openai.endpoints.chat.ChatCollector.add",
     "ravi_otel.instrumentation.openai.endpoints.chat.ChatCollector.reply",
 ]
+
+LIMITS_OF_ALL = ["tokens=1M", "cost=5usd", "time=1h"]
 
 
 @pytest.mark.parametrize("error", [ValueError, MemoryError, RecursionError])
@@ -331,7 +347,10 @@ def test_a_fault_at_any_point_never_reaches_the_call(point: str, error: type[Exc
 
     server = ScriptedLLM([Text("hi"), Text("one two"), Text("bye")])
     with Capture() as capture, server, ravi_otel.instrument(**given(capture)):  # noqa: SIM117 - one line would be too long
-        with openai.OpenAI(base_url=server.base_url, api_key="k") as client, ravi_otel.run("r", limits=["tokens=1M", "cost=5usd"]):
+        with (
+            openai.OpenAI(base_url=server.base_url, api_key="k") as client,
+            ravi_otel.run("r", limits=["tokens=1M", "cost=5usd", "time=1h"]),
+        ):
             with monkeypatch.context() as patch:
                 patch.setattr(point, fails)
                 assert client.chat.completions.create(**ASK).choices[0].message.content == "hi"

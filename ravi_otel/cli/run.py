@@ -29,9 +29,11 @@ from ravi_otel.runtime.config import check_for_run, effective, read_tags
     "--limit", "limits", multiple=True, metavar="KIND=VALUE", help="A limit, such as cost=0.50usd, tokens=20k, requests=10, time=90s."
 )
 @click.option("--policy", type=click.Path(path_type=Path), help="A policy file, TOML or YAML; flags and RAVI_LIMIT_... go before it.")
+@click.option("--profile", metavar="NAME", help="A profile of the policy file.")
 @click.option("--name", help="What to call the run; otherwise the program's name.")
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Put on every span of the run and on the cost metric.")
 @click.option("--observe", is_flag=True, help="Refuse nothing, only tell what the limits would have refused.")
+@click.option("--admission", metavar="MODE", help="How spend is held before it is known: estimate, strict or after.")
 @click.option(
     "--after-limit",
     type=click.Choice(["terminate", "refuse"]),
@@ -49,9 +51,11 @@ def run(  # noqa: PLR0913 - one parameter an option
     *,
     limits: tuple[str, ...],
     policy: Path | None,
+    profile: str | None,
     name: str | None,
     tags: tuple[str, ...],
     observe: bool,
+    admission: str | None,
     after_limit: str,
     quiet: bool,
     as_json: bool,
@@ -68,13 +72,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     """  # noqa: D301 - click wants the backspace itself
     if quiet and (as_json or place is not None):
         raise ConfigurationError("--quiet asks for no report, and --json and --report for one. Leave one of them out.")
-    made = effective(flags=limits, file=policy)
-    made = replace(
-        made,
-        name=made.name if name is None else checks.name("--name", name),
-        tags={**made.tags, **read_tags(tags)},
-        observe=observe or made.observe,
-    )
+    made = effective(flags=limits, file=policy, profile=profile, observe=observe, admission=admission)
+    made = replace(made, name=made.name if name is None else checks.name("--name", name), tags={**made.tags, **read_tags(tags)})
     check_for_run(made)
     try:
         launch = Launch(command, made, terminate=after_limit == "terminate", quiet=quiet or (as_json and place is None))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ravi_otel.enforcement.ending import owned
-from ravi_otel.enforcement.ledger.contract import Account, Line
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.refusal import unpriced
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import Kind
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.pricing import RateCard
@@ -21,36 +23,81 @@ _COST: Final = Kind.COST.value
 _MESSAGES: Final = Kind.MESSAGES.value
 
 OUTPUT_GUESS = 1_024
-"""Output tokens held per choice when the caller stated no cap."""
+"""Output tokens held per choice when the caller stated no cap, and too few answers came to know better."""
 
 
 @dataclass(slots=True)
 class Estimate:
-    """Hold what a call is expected to use: tokens, and nano-USD (None: no known price)."""
+    """Hold what a call is expected to use: tokens, and nano-USD (None: no known price); `known` is the endpoint's own word.
+
+    It is `sure` when that was learned from earlier answers; a guess, and a cap that somebody stated, are seldom used up.
+    """
 
     input_tokens: int
     output_tokens: int
     cost: int | None
     least_cost: int | None
+    known: Usage | None = None
+    sure: bool = False
 
     def usage(self) -> Usage:
         """Give it as a usage, marked as what was reserved."""
+        if self.known is not None:
+            return replace(self.known, source="reserved")
         return Usage(input_tokens=self.input_tokens, output_tokens=self.output_tokens, source="reserved")
+
+    def floor(self) -> Usage:
+        """Give what is charged for a call that failed on its way: what was sent, and nothing that may have come back."""
+        if self.known is not None:
+            return _sent(self.known, 0)
+        return Usage(input_tokens=self.input_tokens, source="estimated")
 
 
 NOTHING = Estimate(0, 0, None, None)
 """What is expected of a call that was not looked at yet."""
 
 
-def estimate(call: Call, card: RateCard | None) -> Estimate:
-    """Expect the request's own size, and the caller's cap or a guess for each choice."""
-    per_choice = OUTPUT_GUESS if call.output_cap is None else call.output_cap
+def estimate(call: Call, card: RateCard | None, learned: int | None = None) -> Estimate:
+    """Expect the request's own size, and for each choice the caller's cap, else what was `learned` of its answers, else a guess.
+
+    What the endpoint itself expects goes before all of it.
+
+    A picture is held at its tokens by size and quality (`endpoints.images`), speech at its characters, a recording at
+    the length its file suggests, or at a minute.
+    """
+    if call.expected is not None:
+        return _as_expected(call.expected, card)
+    guess = OUTPUT_GUESS if learned is None else learned
+    per_choice = guess if call.output_cap is None else call.output_cap
     output = per_choice * call.choices if call.turn else 0
-    if card is None:
-        return Estimate(call.input_estimate, output, None, None)
-    cost = card.estimate_nano(call.input_estimate, output)
-    least = card.estimate_nano(call.input_estimate, 1 if call.turn else 0)
-    return Estimate(call.input_estimate, output, cost, min(cost, least))
+    cost = least = None
+    if card is not None:
+        cost = card.estimate_nano(call.input_estimate, output)
+        least = card.estimate_nano(call.input_estimate, 1 if call.turn else 0)
+    if cost is None or least is None:
+        return Estimate(call.input_estimate, output, None, None, sure=learned is not None)
+    return Estimate(call.input_estimate, output, cost, min(cost, least), sure=learned is not None)
+
+
+def _as_expected(known: Usage, card: RateCard | None) -> Estimate:
+    cost = None if card is None else card.cost_nano(known)
+    least = None if card is None else card.cost_nano(_sent(known, min(1, known.output_tokens)))
+    if cost is None or least is None:
+        return Estimate(known.input_tokens, known.output_tokens, None, None, known)
+    return Estimate(known.input_tokens, known.output_tokens, cost, min(cost, least), known)
+
+
+def _sent(known: Usage, output: int) -> Usage:
+    """Give the part of an expectation that is sent, with so many tokens of an answer."""
+    return replace(
+        known,
+        output_tokens=output,
+        audio_output_tokens=min(output, known.audio_output_tokens),
+        image_output_tokens=min(output, known.image_output_tokens),
+        reasoning_tokens=min(output, known.reasoning_tokens),
+        total_tokens=known.input_tokens + output,
+        source="estimated",
+    )
 
 
 def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
@@ -63,10 +110,37 @@ def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
         return lines
     for account in scope.chain:
         asks = _ASKS.get(account.kind)
-        line = None if asks is None else asks(account, call, expected)
+        if scope.free and account in scope.free:
+            line = free_line(account, call, expected)
+        elif asks is not None:
+            line = asks(account, call, expected)
+        elif account.limit.count != ALL:
+            line = _formula_line(account, call, expected)
+        else:
+            continue
         if line is not None:
             lines.append(line)
     return lines
+
+
+def free_line(account: Account, call: Call, expected: Estimate) -> Line | None:
+    """Ask what is counted and never refused, because `suspend_limits` has set the limit aside; also without a price."""
+    if account.kind == _COST and (expected.cost is None or expected.least_cost is None):
+        return Line(account, 0, 0, free=True)
+    line = line_of(account, call, expected)
+    return None if line is None else replace(line, free=True)
+
+
+def line_of(account: Account, call: Call, expected: Estimate) -> Line | None:
+    """Say what the call asks of one account; see `call_lines`."""
+    asks = _ASKS.get(account.kind, _formula_line if account.limit.count != ALL else None)
+    return None if asks is None else asks(account, call, expected)
+
+
+def _formula_line(account: Account, call: Call, expected: Estimate) -> Line:
+    formula = formula_of(account.limit.count)
+    least = formula.of(Usage(expected.input_tokens, int(call.turn)))
+    return Line(account, max(least, formula.of(Usage(expected.input_tokens, expected.output_tokens))), least)
 
 
 def _tokens_line(account: Account, call: Call, expected: Estimate) -> Line:
@@ -99,7 +173,9 @@ def _messages_line(account: Account, call: Call, _expected: Estimate) -> Line | 
 def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     if expected.cost is None or expected.least_cost is None:
         if account.limit.on_unpriced == "warn" or account.observe or call.unread:
-            return Line(account, 0, 0)  # let through while there is anything left; a price that comes with the answer is charged
+            # Let through while there is anything left; a price that comes with the answer, or a batch's results, is charged.
+            least = int(call.job)
+            return Line(account, least, least)
         raise owned(unpriced(account, call.provider, call.model), account)
     least = expected.least_cost
     # A model that costs nothing passes an empty purse; any other needs at least what its request costs.
@@ -129,13 +205,18 @@ def attempt_lines(scope: Scope) -> list[Line]:
     return [Line(account, 1, 1) for account in scope.chain if account.kind == Kind.REQUESTS]
 
 
-def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None) -> dict[str, int]:
-    """Write what was used by account kind; a kind left out settles at its grant."""
-    amounts: dict[str, int] = {
-        _TOKENS: usage.total_tokens,
-        _INPUT_TOKENS: usage.input_tokens,
-        _OUTPUT_TOKENS: usage.output_tokens,
-    }
+def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None, formulas: Iterable[Formula] = ()) -> dict[str, int]:
+    """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted.
+
+    `formulas` are what accounts of the scope count besides (`Scope.formulas`).
+    """
+    amounts: dict[str, int] = {}
+    if not usage.tokenless:
+        amounts[_TOKENS] = usage.total_tokens
+        amounts[_INPUT_TOKENS] = usage.input_tokens
+        amounts[_OUTPUT_TOKENS] = usage.output_tokens
+        for formula in formulas:
+            amounts[f"{_TOKENS}({formula.text})"] = formula.of(usage)
     if cost_nano is not None:
         amounts[_COST] = cost_nano
     if messages is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
@@ -15,6 +16,15 @@ class Clock(Protocol):
 
     def time(self) -> float:
         """Read the wall clock, UTC epoch seconds."""
+        ...
+
+
+@runtime_checkable
+class Moved(Protocol):
+    """Be a clock that somebody moves by hand, and that tells of it: no thread has to wait for it."""
+
+    def watch(self, moved: Callable[[], object]) -> None:
+        """Call `moved` after each move, in the thread that moves it."""
         ...
 
 

@@ -2,58 +2,160 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from ravi_otel.enforcement.ledger.contract import Account
-from ravi_otel.errors import AgentPausedError, BudgetError, BudgetExhaustedError, CancellationError, DeadlineExceededError
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.errors import (
+    AgentPausedError,
+    BudgetContendedError,
+    BudgetError,
+    BudgetExhaustedError,
+    CancellationError,
+    DeadlineExceededError,
+    SpawnDeniedError,
+)
 from ravi_otel.hooks.records import Status
-from ravi_otel.policy.limits import Limit, Outcome
+from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome
 from ravi_otel.policy.stops import StopReason
 
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
 _ATTRIBUTE = "_ravi_owner"
-_STOPPING = frozenset({Outcome.STOP, Outcome.FINAL})
+_STOPPING = frozenset({Outcome.STOP, Outcome.FINAL, Outcome.PAUSE})
+_SPOKEN_OF: Final = {
+    Outcome.FINAL: 'acts as "stop" in a loop that the program drives itself, unless that makes its last call in scope.wrap_up()',
+    Outcome.DENY_TOOL: 'acts as "raise" in a loop that the program drives itself, which may hand the error to the model as the result',
+}
+_FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})
+_DONE_WITHOUT: Final = frozenset({Kind.TOOL_CALLS.value, Kind.DEPTH.value, Kind.AGENTS.value})
+"""What a program can do without and still finish: a tool, an agent inside an agent."""
 
+_said: set[Outcome] = set()
+_log = logging.getLogger("ravi_otel")
 
-ErrorT = TypeVar("ErrorT", bound=BudgetError)
+_OWNED: Final = (BudgetError, SpawnDeniedError)
+
+ErrorT = TypeVar("ErrorT", bound=BudgetError | SpawnDeniedError)
 
 
 def owned(error: ErrorT, account: Account) -> ErrorT:
-    """Write on the error which scope's limit it is, and the limit; gone when it crosses a process."""
+    """Write on the error which scope's limit it is, and the limit; gone when it crosses a process.
+
+    A refusal for good is noted on the account as well: whoever swallows it has not made a success of it.
+    """
     setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit))
+    if isinstance(error, BudgetError) and error.reason in _FOR_GOOD:
+        account.refused_at = account.value
     return error
 
 
 def limit_of(error: BaseException | None) -> Limit | None:
     """Give the limit that raised `error`, None for what no limit raised."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, _OWNED) else None
     return None if owner is None else owner[1]
 
 
 def belongs_to(scope_id: str, error: BaseException | None) -> bool:
     """Tell whether this scope set the limit that raised `error`."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, _OWNED) else None
     return owner is not None and owner[0] == scope_id
 
 
-def swallows(scope_id: str, error: BaseException | None) -> bool:
-    """Tell whether this scope set the limit that raised `error`, and asked to be stopped rather than to raise."""
-    return belongs_to(scope_id, error) and getattr(error, _ATTRIBUTE)[1].on_exceed in _STOPPING
+def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False) -> bool:
+    """Tell whether this scope set the limit that `error` tells is exceeded, and asked to be stopped or paused, or to catch it.
+
+    A contended one is not exceeded: who swallowed that would take work that was not done for done. A group is swallowed when each
+    error in it would be.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(swallows(scope_id, leaf, catch=catch) for leaf in leaves(cast("BaseException", error)))
+    if isinstance(error, BudgetContendedError) or not belongs_to(scope_id, error):
+        return False
+    return catch or getattr(error, _ATTRIBUTE)[1].on_exceed in _STOPPING
 
 
-def how_it_ended(error: BaseException | None, *, swallowed: bool = False) -> tuple[Status, str]:
+def leaves(error: BaseException) -> list[BaseException]:
+    """List the errors in a group, and in the groups in it; any other error is its own only leaf."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    inner = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]  # of whatever type
+    return [leaf for one in inner for leaf in leaves(one)]
+
+
+def read_group(error: BaseException) -> BaseException:
+    """Give the first error of a group that holds nothing but what limits raised; any other error as it is."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseException", error)
+    found = leaves(group)
+    return found[0] if all(limit_of(leaf) is not None for leaf in found) else group
+
+
+def partial_of(error: BaseException | None) -> str | None:
+    """Give the text of the stream whose end ended the scope, None when no stream was cut."""
+    return error.partial if isinstance(error, (BudgetError, CancellationError)) else None
+
+
+def say_what_it_is(scope_id: str, error: BaseException) -> None:
+    """Say once in the log what became of an outcome that needs a loop of ours, when its limit ends its scope."""
+    limit = limit_of(error)
+    if limit is None or limit.on_exceed not in _SPOKEN_OF or limit.on_exceed in _said or not belongs_to(scope_id, error):
+        return
+    _said.add(limit.on_exceed)
+    _log.warning('ravi-otel: on_exceed="%s" %s.', limit.on_exceed, _SPOKEN_OF[limit.on_exceed])
+
+
+def how_it_ended(error: BaseException, *, swallowed: bool = False) -> tuple[Status, str]:
     """Give the status and the stop reason of a scope whose body raised `error`; exhaustion is never a success."""
-    if error is None:
-        return "ok", StopReason.SUCCESS
     if isinstance(error, AgentPausedError):
         return "paused", StopReason.PAUSED
-    if isinstance(error, DeadlineExceededError):
-        return "stopped", StopReason.DEADLINE
-    if isinstance(error, BudgetExhaustedError):
-        return ("stopped" if swallowed else "error"), _limit_reason(error)
+    if isinstance(error, (BudgetExhaustedError, SpawnDeniedError)):
+        return _by_limit(error, swallowed=swallowed)
     if isinstance(error, CancellationError) or type(error).__name__ == "CancelledError":
         return "cancelled", StopReason.CANCELLED
     return "error", StopReason.ERROR
 
 
-def _limit_reason(error: BudgetError) -> str:
-    return StopReason.for_kind(error.limit_kind or "")
+def how_it_returned(scope: Scope, last: Account | None) -> tuple[Status, str]:
+    """Give the status and the stop reason of a scope whose body raised nothing; what it swallowed is still true.
+
+    It was cancelled, closed, or ended by its own limit. `last` is the limit after which nothing but the last call was made. What
+    an outer scope refused, or had refused to it, is the outer one's end.
+    """
+    token = scope.cancellation
+    if token is not None and token.cancelled and (scope.parent is None or scope.parent.cancellation is not token):
+        return "cancelled", StopReason.CANCELLED
+    if scope.closed:
+        return "stopped", StopReason.CLOSED
+    account = last or next((one for one in tuple(scope.accounts) if _is_spent(one)), None)
+    if account is None:
+        return "ok", StopReason.SUCCESS
+    if account.limit.on_exceed is Outcome.PAUSE:
+        return "paused", StopReason.for_kind(account.kind)
+    return "stopped", StopReason.DEADLINE if account.limit.kind in CLOCKS else StopReason.for_kind(account.kind)
+
+
+def _is_spent(account: Account) -> bool:
+    """Tell that a limit has refused for good, was not raised since, and has no more room than it had then."""
+    refused_at, limit = account.refused_at, account.limit
+    if refused_at is None or refused_at < account.value or account.observe:
+        return False
+    if limit.on_exceed is Outcome.DENY_TOOL or limit.kind in _DONE_WITHOUT:
+        return False
+    return account.used >= min(account.warn_value, account.value - account.reserved)
+
+
+def _by_limit(error: BudgetExhaustedError | SpawnDeniedError, *, swallowed: bool) -> tuple[Status, str]:
+    if isinstance(error, BudgetError) and error.reason == "closed":
+        return "stopped", StopReason.CLOSED
+    limit = limit_of(error)
+    if swallowed and limit is not None and limit.on_exceed is Outcome.PAUSE:
+        return "paused", _limit_reason(error)
+    reason = StopReason.DEADLINE if isinstance(error, DeadlineExceededError) else _limit_reason(error)
+    return ("stopped" if swallowed else "error"), reason
+
+
+def _limit_reason(error: BudgetError | SpawnDeniedError) -> str:
+    return StopReason.LIMIT_AGENTS if isinstance(error, SpawnDeniedError) else StopReason.for_kind(error.limit_kind or "")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
-from ravi_otel.enforcement.ledger.contract import Account, Crossing, Ledger
+from ravi_otel.enforcement.learned import Learned
+from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account
+from ravi_otel.enforcement.ledger.contract import Crossing, Ledger, Settled
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
-from ravi_otel.policy.limits import Admission, Limit, public_amount
+from ravi_otel.policy.limits import Admission, Limit, Outcome, public_amount
 from ravi_otel.pricing import PriceBook
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.clocks import Timer
 
 ScopeT = TypeVar("ScopeT")
 _MOST_JOINED = 10_000
@@ -27,9 +33,12 @@ class Engine:
     """Be the one thing that scopes, calls and tools share.
 
     `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
-    says for how many seconds to hold back a refusal before it is raised. `joined` keeps session and tenant scopes by kind and id,
-    the least recently used out first beyond 10,000; one that is in use
-    stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
+    says for how many seconds to hold back a refusal before it is raised. `admission` and `warn_at` are for limits that state none,
+    `unusable` is why nothing may begin: the limits cannot be read, and nobody else would say so.
+    `learned` is how long answers were. `joined` keeps session and tenant scopes by kind and id, the least recently used out first
+    beyond 10,000; one that is in use stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
+    `outliving` are the parts of closed agents in which something has settled since, `newcomers` the limits that joined a session
+    while calls were in flight there. `timer` looks at clocks when nobody calls anything; None looks at them with each call only.
     """
 
     ledger: Ledger = field(default_factory=MemoryLedger)
@@ -40,30 +49,63 @@ class Engine:
     firm: frozenset[Limit] = frozenset()
     pause_after: Callable[[BaseException], float] | None = None
     admission: Admission = Admission.ESTIMATE
+    warn_at: float = DEFAULT_WARN_AT
+    unusable: str | None = None
+    learned: Learned = field(default_factory=Learned)
     joined: OrderedDict[tuple[str, str], Any] = field(default_factory=OrderedDict[tuple[str, str], Any])
     living: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary[tuple[str, str], Any])
     lock: threading.Lock = field(default_factory=threading.Lock)
     revision: int = 0
+    outliving: deque[Any] = field(default_factory=deque[Any])
+    newcomers: list[Any] = field(default_factory=list[Any])
+    timer: Timer | None = None
+
+    def stopped(self) -> None:
+        """End what is in flight and must not go on: something was closed or cancelled."""
+        if self.timer is not None:
+            self.timer.stopped()
 
     def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None) -> None:
         """Tell listeners what accounts crossed; called without any lock."""
         for crossing in crossings:
             self.listeners.limit_event(limit_event(crossing), at)
 
-    def count(self, what: Counted, account: Account | None = None, amount: int = 1) -> None:
-        """Tell listeners one thing that is only counted."""
+    def count(self, what: Counted, account: Account | None = None, amount: float = 1, *, observed: bool = False) -> None:
+        """Tell listeners one thing that is only counted; what is an amount is in the kind's public unit."""
         if self.listeners:
             kind, scope = (None, None) if account is None else (account.kind, account.facts.kind)
-            self.listeners.counted(CountEvent(what, amount, kind, scope))
+            self.listeners.counted(CountEvent(what, amount, kind, scope, observed))
 
     def settle(
         self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
     ) -> None:
         """Settle from code that has no colour to choose: finished streams, attempts, finalisers' queue."""
-        settled = run_sync(self.ledger.settle(op_id, actual, guessed=guessed))
+        self.settled(run_sync(self.ledger.settle(op_id, actual, guessed=guessed)), at)
+
+    def settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
+        """Tell what came of a settlement; called without any lock."""
         self.tell(settled.crossings, at)
         for account, amount in settled.overage:
-            self.count("overage", account, amount)
+            self.count("overage", account, public_amount(account.limit.kind, amount))
+        if self.outliving:
+            self.settle_late()
+        if self.newcomers:
+            self._tell_newcomers()
+
+    def _tell_newcomers(self) -> None:
+        for one in tuple(self.newcomers):
+            if one.settle():
+                with suppress(ValueError):  # another thread was faster
+                    self.newcomers.remove(one)
+
+    def settle_late(self) -> None:
+        """Charge what the parts of closed agents have used since, where they came from."""
+        while self.outliving:
+            try:
+                part = self.outliving.popleft()
+            except IndexError:  # another thread was faster
+                return
+            part.settle()
 
     def join(self, key: tuple[str, str], made: ScopeT) -> ScopeT:
         """Give the living scope under `key`, or keep `made` as the one."""
@@ -98,5 +140,5 @@ def limit_event(crossing: Crossing) -> LimitEvent:
         exceeded_by=public_amount(kind, max(0, used - value)),
         ratio=used / value if value else 1.0,
         phase=crossing.phase,
-        decision=crossing.decision,
+        decision="ask" if crossing.decision == "denied" and account.limit.on_exceed is Outcome.ASK else crossing.decision,
     )

@@ -6,25 +6,28 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement.checkpoints import restore
+from ravi_otel.enforcement.declaring import declare, declare_budget, inherit
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Account, Line
+from ravi_otel.enforcement.headcount import Headcount
+from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sharing import OWN, POOL, Share, carve_out, give_back
+from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.enforcement.terms import PLAIN, Terms, close_suspension
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import Admission, Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
 UNLIMITED_AGENTS = SpawnBudget(max_agents=1_000_000_000)
 """What a run without a spawn budget has: counted, never refused."""
-
-_SHARED = (ScopeKind.SESSION, ScopeKind.TENANT)
-_UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,8 @@ class Opening:
     """Ask for a scope: everything `run()`, `agent()` and blocks let a user say.
 
     A `surrounding` run is that of a launched program: its scope's id is the run's, so that every process of the program
-    counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock.
+    counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
+    `suspended` are the kinds of limits that a block sets aside, and `reason` is why.
     """
 
     kind: ScopeKind
@@ -50,13 +54,17 @@ class Opening:
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     surrounding: bool = False
     started_ns: int | None = None
+    resume: Snapshot | None = None
+    share: Share = OWN
+    suspended: frozenset[str] = frozenset()
+    reason: str | None = None
 
 
-def process_root(engine: Engine, limits: Iterable[Limit] = ()) -> Scope:
-    """Open the root that calls without a run belong to."""
+def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
+    """Open the root that calls without a run belong to; `origins` are those of `Opening`."""
     facts = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind.PROCESS)
     scope = Scope(engine, facts, None)
-    _declare(scope, tuple(limits), {})
+    declare(scope, tuple(limits), origins or {})
     return scope
 
 
@@ -69,19 +77,26 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     also: tuple[Scope, ...] = ()
     if ask.kind is ScopeKind.RUN:
         parent, also = _joined(engine, parent, ask)
+    for outer in (parent, *also):
+        outer.refuse_closed()
     scope = _make(engine, parent, ask, also)
     if ask.started_ns is not None:
         scope.started_ns = ask.started_ns
     tracker = scope.tracker
     used = (0, 0, 0) if tracker is None else tracker.bind(scope)
     try:
-        _declare(scope, ask.limits, ask.origins)
+        declare(scope, ask.limits, ask.origins)
         if tracker is not None:
-            _declare_budget(scope, tracker, used, "ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
-        _inherit(scope)
+            declare_budget(scope, tracker, used, "ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
+        inherit(scope)
+        if ask.resume is not None:
+            restore(scope, ask.resume)
+        carve_out(scope, ask.share)
         if ask.kind is ScopeKind.AGENT:
             _enter_agent(scope, ask)
     except BaseException:
+        clocks.disarm(scope)
+        give_back(scope, opened=False)
         if tracker is not None:
             tracker.unbind(scope)
         raise
@@ -91,6 +106,8 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
 def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
     swallowed = scope.end(error, catch=catch)
+    close_suspension(scope)
+    give_back(scope)
     if scope.lease is not None:
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
         scope.lease.leave(quiet=isinstance(error, GeneratorExit))
@@ -109,12 +126,24 @@ def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
         tracker = ask.budget
     elif ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
         tracker = ExecutionTracker.from_budget(ask.budget or _inherited_budget(parent, ask))
-    spawn = cancellation = None
+    spawn = cancellation = headcount = None
     if ask.kind is ScopeKind.RUN:
-        spawn = SpawnTracker(_spawn_budget(ask, observe=engine.observe), run_id=facts.run_id, on_event=engine.listeners.spawn_event)
+        budget, observe = _spawn_budget(parent, ask, observe=engine.observe)
+        headcount = Headcount(engine)
+        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=headcount.hear, observe=observe, headcount=headcount)
         outer = parent.cancellation
         cancellation = CancellationToken() if outer is None else outer.child()
-    return Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also)
+        cancellation.subscribe(engine.stopped)
+    scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, terms=_terms(ask))
+    if headcount is not None:
+        headcount.watch(scope)
+    return scope
+
+
+def _terms(ask: Opening) -> Terms:
+    if ask.share != POOL and not ask.suspended:
+        return PLAIN
+    return Terms(pools=ask.share == POOL, suspended=ask.suspended)
 
 
 def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
@@ -164,17 +193,22 @@ def _inherited_budget(parent: Scope, ask: Opening) -> ExecutionBudget:
     return ExecutionBudget()
 
 
-def _spawn_budget(ask: Opening, *, observe: bool) -> SpawnBudget:
-    caps = [limit.value for limit in ask.limits if limit.kind == Kind.AGENTS and limit.on_exceed is not Outcome.OBSERVE]
+def _spawn_budget(parent: Scope, ask: Opening, *, observe: bool) -> tuple[SpawnBudget, bool]:
+    """Give what a run may spawn, and whether that is only watched; a cap that is watched beside one that holds is not told."""
+    templates = (limit for outer in parent.upwards() for limit, _ in outer.templates if limit.scope is ScopeKind.RUN)
+    limits = [limit for limit in (*ask.limits, *templates) if limit.kind == Kind.AGENTS]
+    caps = [limit.value for limit in limits if limit.on_exceed is not Outcome.OBSERVE]
+    if not caps and limits and ask.spawn_budget is None:
+        caps, observe = [limit.value for limit in limits], True
     budget = ask.spawn_budget or UNLIMITED_AGENTS
     if observe:  # nobody is paused for a slot that is given anyway
         budget = SpawnBudget(budget.max_agents, allow_preempt=False)
     if not caps:
-        return budget
+        return budget, observe
     least = min([budget.max_agents, *caps])
     if least < 1:
         raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
-    return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt)
+    return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
 
 
 def _joined(engine: Engine, parent: Scope, ask: Opening) -> tuple[Scope, tuple[Scope, ...]]:
@@ -203,99 +237,8 @@ def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
     made = Scope(engine, facts, parent)
     scope = engine.join((f"{kind}:{tenant_id!r}", name), made)
     if scope is made:
-        _inherit(scope)
+        inherit(scope)
     return scope
-
-
-# -- which limits apply -------------------------------------------------------------------------------------------
-
-
-def _declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str]) -> None:
-    for index, limit in enumerate(limits):
-        _refuse_unbuilt(scope, limit)
-        origin = origins.get(index) or format_limit(limit)
-        if limit.scope is None or limit.scope is scope.facts.kind:
-            _allow(scope, limit, origin)
-        elif limit.scope in _UPWARDS and _UPWARDS.index(limit.scope) < _rank(scope.facts.kind):
-            _allow(_enclosing(scope, limit), limit, origin)
-        else:
-            scope.templates.append((limit, origin))
-
-
-def _rank(kind: ScopeKind) -> int:
-    return _UPWARDS.index(kind) if kind in _UPWARDS else len(_UPWARDS)
-
-
-def _enclosing(scope: Scope, limit: Limit) -> Scope:
-    for outer in scope.upwards():
-        if outer.facts.kind is limit.scope and limit.scope_name in (None, outer.facts.name):
-            return outer
-    raise ConfigurationError(
-        f"limit {format_limit(limit)!r} belongs to a {limit.scope}, and none encloses it. "
-        f"Name one with run({limit.scope}_id=...), or leave out the prefix."
-    )
-
-
-def _allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
-    engine = scope.engine
-    observe = engine.observe and limit not in engine.firm
-    account = Account(limit, scope.facts, origin=origin, used=used, observe=observe, admission=engine.admission)
-    scope.allow(account)
-    return account
-
-
-def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
-    if limit.kind == Kind.AGENTS and (scope.facts.kind is not ScopeKind.RUN or limit.scope not in (None, ScopeKind.RUN)):
-        raise ConfigurationError(
-            f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), without a prefix."
-        )
-    if limit.per is not None:
-        raise ConfigurationError(
-            f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) need a shared ledger, which this version lacks."
-        )
-    unbuilt = {
-        'admission="strict"': limit.admission is Admission.STRICT,
-        f'on_exceed="{limit.on_exceed}"': limit.on_exceed in (Outcome.PAUSE, Outcome.ASK),
-        f'on_unbounded="{limit.on_unbounded}"': limit.on_unbounded != "refuse",
-        f'on_store_failure="{limit.on_store_failure}"': limit.on_store_failure is not None,
-    }
-    for option, given in unbuilt.items():
-        if given:
-            raise ConfigurationError(f"limit {format_limit(limit)!r}: {option} is not in this version. Leave it out.")
-
-
-def _inherit(scope: Scope) -> None:
-    """Apply the templates of the enclosing scopes that were written for scopes like this one."""
-    facts, parent = scope.facts, scope.parent
-    if parent is None:
-        return
-    for outer in parent.upwards():
-        for limit, origin in outer.templates:
-            if limit.scope is facts.kind and limit.scope_name in (None, facts.name):
-                _allow(scope, limit, origin)
-
-
-def _declare_budget(scope: Scope, tracker: ExecutionTracker, used: tuple[int, int, int], title: str) -> None:
-    """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
-    budget, (tokens, cost, turns) = tracker.budget, used
-    if budget.max_tokens is not None:
-        _keep(scope, tracker, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
-    if budget.max_cost_usd is not None:
-        _keep(scope, tracker, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
-    if budget.max_turns is not None:
-        _keep(scope, tracker, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
-    if budget.deadline_s is not None:
-        _allow(scope, time_limit(budget.deadline_s), f"{title}.deadline_s")
-
-
-def _keep(scope: Scope, tracker: ExecutionTracker, limit: Limit, origin: str, used: int) -> None:
-    known = tracker.accounts.get(limit.kind)
-    if known is None:
-        tracker.accounts[limit.kind] = _allow(scope, limit, origin, used)
-        return
-    known.facts = scope.facts
-    known.used = max(known.used, used)  # more was consumed by hand while no scope was open
-    scope.allow(known)
 
 
 # -- which slot it takes ------------------------------------------------------------------------------------------

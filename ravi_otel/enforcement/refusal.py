@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
-from ravi_otel.enforcement.ledger.contract import Account, Denied, Nature
-from ravi_otel.errors import BudgetContendedError, BudgetError, BudgetExhaustedError, DeadlineExceededError
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Denied
+from ravi_otel.errors import (
+    AgentPausedError,
+    BudgetContendedError,
+    BudgetError,
+    BudgetExhaustedError,
+    CancellationError,
+    DeadlineExceededError,
+)
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind, public_amount
+from ravi_otel.policy.formula import ALL
+from ravi_otel.policy.grammar import format_limit
+from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, ScopeKind, public_amount
+from ravi_otel.policy.usage import Call
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
+MILLI: Final = NANO // 1_000
+_HANDLES: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.HANDOFF})
+_SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT, ScopeKind.PROCESS})
+"""Scopes that are joined: a limit declared on them again may have lowered the first."""
 
 _NAMES = {
     Kind.TOKENS: "Token budget",
@@ -19,6 +39,8 @@ _NAMES = {
     Kind.MESSAGES: "Message limit",
     Kind.TOOL_CALLS: "Tool call limit",
     Kind.DEPTH: "Depth limit",
+    Kind.TIME: "Time limit",
+    Kind.WORKING: "Working time limit",
 }
 
 
@@ -29,8 +51,19 @@ def shown(kind: str, amount: int) -> str:
         whole, _, part = digits.partition(".")
         return f"${whole}.{part.ljust(2, '0')}"
     if kind in CLOCKS:
-        return f"{amount / NANO:g} s"
+        return f"{_rounded(amount)} s"
     return str(amount)
+
+
+def _rounded(nano: int) -> str:
+    """Write seconds with three decimals at most; less than that is not nothing."""
+    return f"{nano / NANO:.3f}".rstrip("0").rstrip(".") if nano >= MILLI or nano <= 0 else f"{nano / NANO:.1g}"
+
+
+def _as_limited(account: Account) -> str:
+    """Write a limit's value for people; a time below a second as one writes it, `300ms`."""
+    kind, value = account.limit.kind, account.value
+    return f"{value / MILLI:g}ms" if kind in CLOCKS and 0 < value < NANO else shown(kind, value)
 
 
 def named(name: str) -> str:
@@ -52,24 +85,22 @@ def place(facts: ScopeFacts) -> str:
 def refused(denied: Denied) -> BudgetError:
     """Write the error of a ledger's refusal."""
     account, kind = denied.account, denied.account.limit.kind
-    title = _NAMES.get(Kind(kind), "Budget") if kind in Kind.__members__.values() else f"Budget of {kind}"
-    if account.limit.detail is not None:
-        title = f"{title} of tool {named(account.limit.detail)}"
+    title = _title(account)
     limit, used, where = shown(kind, account.value), shown(kind, denied.used), place(account.facts)
     fields = _fields(account, denied.used, denied.held, denied.reason)
-    way_out = _way_out(account)
+    way_out, raised = _way_out(account), _in_force(account)
     if denied.reason == "contended":
         return BudgetContendedError(
             f"{title} contended: {shown(kind, denied.held)} of {limit} in {where} is held by calls in flight, and too little came free "
-            f"in time. Lower the concurrency, or raise {account.origin}.",
+            f"in time. Lower the concurrency, or raise {raised}.",
             **fields,
         )
     if denied.reason == "closed":
         return BudgetExhaustedError(f"{title}: {where} was closed. Open another one.", **fields)
     if denied.reason == "too_large" and account.nature is not Nature.LEVEL:
         return BudgetExhaustedError(
-            f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > {limit} in {where}. "
-            f"Send less, or raise {account.origin}.",
+            f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > "
+            f"{_room(account, denied)} in {where}. {'Send' if kind in SPENDS else 'Charge'} less, or raise {raised}.",
             **fields,
         )
     past = f"{used} + {shown(kind, denied.minimum)}" if denied.used <= account.value and denied.minimum else used
@@ -78,7 +109,60 @@ def refused(denied: Denied) -> BudgetError:
     if denied.reason == "draining" and denied.used <= account.value:
         spent = f"{used} of {limit} used in {where}, and a call that did not fit was refused before, so nothing more is sent"
         return BudgetExhaustedError(f"{title} exceeded: {spent}. {way_out}", **fields)
-    return BudgetExhaustedError(f"{title} exceeded: {past} > {limit} in {where}. {way_out}", **fields)
+    return BudgetExhaustedError(f"{title} exceeded: {past} > {_room(account, denied)} in {where}. {way_out}", **fields)
+
+
+def _room(account: Account, denied: Denied) -> str:
+    """Say what did not hold it: the limit, or what it leaves to every call but the last."""
+    kind, kept = account.limit.kind, account.reserved
+    limit = shown(kind, account.value)
+    if not kept or denied.used + denied.minimum > account.value:
+        return limit
+    handle = account.facts.kind if account.facts.kind in _HANDLES else "current_scope()"
+    left = shown(kind, account.value - kept)
+    return f"{left} ({shown(kind, kept)} of {limit} {'is' if kept == 1 else 'are'} kept back for {handle}.wrap_up())"
+
+
+def _title(account: Account) -> str:
+    """Name the limit: `Token budget`, `Token budget (uncached)`, `Tool call limit of tool 'search'`."""
+    kind, limit = account.limit.kind, account.limit
+    title = _NAMES.get(Kind(kind), "Budget") if kind in Kind.__members__.values() else f"Budget of {kind}"
+    if limit.detail is not None:
+        return f"{title} of tool {named(limit.detail)}"
+    return title if limit.count == ALL else f"{title} ({limit.count})"
+
+
+def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, more: bool = False) -> BudgetError:
+    """Write the error of a part that is not left to be carved out for an agent, or of `more` for one that it has."""
+    kind = account.limit.kind
+    left = shown(kind, max(0, account.value - account.used - account.held))
+    there = f"{left} of {shown(kind, account.value)} are left in {place(account.facts)}"
+    asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}{kind}, and {there}"
+    fields = _fields(account, account.used, account.held, reason)
+    if reason == "contended":
+        return BudgetContendedError(
+            f"Share contended: {asked} while others hold theirs. Wait for one of them to close, ask for less, "
+            f"or raise {_in_force(account)}.",
+            **fields,
+        )
+    return BudgetExhaustedError(f"Share too large: {asked}. Ask for less, or raise {_in_force(account)}.", **fields)
+
+
+def closed(facts: ScopeFacts) -> BudgetExhaustedError:
+    """Write the error of work in a scope that was closed for good."""
+    return BudgetExhaustedError(
+        f"{place(facts)} was closed. Open another one.", scope=str(facts.kind), run_id=facts.run_id, reason="closed"
+    )
+
+
+def used_up(account: Account) -> BudgetExhaustedError:
+    """Write the error of a limit with nothing left, for a message that asks for no amount of it."""
+    kind, title = account.limit.kind, _title(account)
+    spent = f"{shown(kind, account.used)} of {shown(kind, account.value)} in {place(account.facts)}"
+    return BudgetExhaustedError(
+        f"{title} used up: {spent}, so nothing more is sent to a model. {_way_out(account)}",
+        **_fields(account, account.used, account.held, "exhausted"),
+    )
 
 
 def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaustedError:
@@ -87,23 +171,122 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
     return BudgetExhaustedError(
         f"Cost budget cannot be kept: {what} of provider {named(provider)} has no known price in {place(account.facts)}. "
         "Give it one with instrument(prices=...) or under [prices] in a policy file, "
-        f'or let it pass with on_unpriced="warn", which is :unpriced=warn in words, on {account.origin}.',
+        f'or let it pass with on_unpriced="warn", which is :unpriced=warn in words, on {_in_force(account)}.',
         **_fields(account, account.used, account.held, "unpriced_model"),
+    )
+
+
+def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
+    """Write the error of a strict limit that meets a request whose size cannot be told."""
+    title, where, held = _title(account), place(account.facts), account.limit.on_unbounded == "window"
+    if not call.least_cap:
+        why = f"the output of {call.unbounded} cannot be capped"
+        way_out = 'Let it pass as an estimate with on_unbounded="admit", which is :unbounded=admit in words,'
+    elif held:
+        why = f"{call.unbounded} hides the size of the input, and the context window of model {named(str(call.model))} is not known"
+        way_out = 'Leave the field out, or let it pass as an estimate with on_unbounded="admit", which is :unbounded=admit in words,'
+    else:
+        why = f"{call.unbounded} in the request hides the size of its input"
+        way_out = (
+            'Leave the field out, or say on_unbounded="window" (hold the model\'s whole window) or "admit" (hold an estimate), '
+            "which is :unbounded=window in words,"
+        )
+    return BudgetExhaustedError(
+        f"{title} cannot be kept strictly: {why}, in {where}. {way_out} on {_in_force(account)}.",
+        **_fields(account, account.used, account.held, "unbounded_input"),
+    )
+
+
+def cut_short(account: Account, cap: int, partial: str | None) -> BudgetExhaustedError:
+    """Write the error of an answer that ended at the cap a strict limit put on it, so that the client could not read it."""
+    limit, used = shown(account.limit.kind, account.value), shown(account.limit.kind, account.used)
+    return BudgetExhaustedError(
+        f"{_title(account)} left room for {cap} output tokens, and the answer ended there unfinished: {used} of {limit} used in "
+        f"{place(account.facts)}. {_way_out(account)}",
+        **_fields(account, account.used, account.held, "truncated"),
+        partial=partial,
+    )
+
+
+def cut(account: Account, reason: str, used: int, held: int, *, counted: bool) -> BudgetError:
+    """Write the error of a stream that was cut: `used` with what came of it, `counted` by us, and `held` by other calls."""
+    kind, title, where = account.limit.kind, _title(account), place(account.facts)
+    spent, limit = shown(kind, used), shown(kind, account.value)
+    fields = _fields(account, used, held, reason)
+    fields["estimated"] = counted
+    by_us = ", by our count" if counted else ""
+    others = f", and {shown(kind, held)} held by other calls" if held > 0 else ""
+    if reason == "contended":
+        return BudgetContendedError(
+            f"{title} contended: {spent} of {limit} used in {where}{by_us}{others}, so the stream was cut. "
+            f"Lower the concurrency, or raise {_in_force(account)}.",
+            **fields,
+        )
+    if used > account.value:
+        return BudgetExhaustedError(
+            f"{title} exceeded: {spent} > {limit} in {where}{by_us}, so the stream was cut. {_way_out(account)}", **fields
+        )
+    return BudgetExhaustedError(
+        f"{title} used up: {spent} of {limit} in {where}{by_us}{others}, so the stream was cut. {_way_out(account)}", **fields
     )
 
 
 def late(account: Account) -> DeadlineExceededError:
     """Write the error of a deadline."""
-    elapsed = shown(account.limit.kind, account.used)
+    title = _NAMES[Kind(account.limit.kind)]
     return DeadlineExceededError(
-        f"deadline exceeded: {elapsed} > {shown(account.limit.kind, account.value)} in {place(account.facts)}. " + _way_out(account),
+        f"{title} passed (deadline exceeded): {shown(account.limit.kind, account.used)} > {_as_limited(account)} in "
+        f"{place(account.facts)}. {_way_out(account)}",
         **_fields(account, account.used, 0, "deadline"),
     )
 
 
+def wrapped(account: Account, owner: ScopeFacts) -> BudgetExhaustedError:
+    """Write the error of a second last call."""
+    return BudgetExhaustedError(
+        f"{place(owner)} has made its last call already, and keeps nothing back for another. End here, or raise {_in_force(account)}.",
+        **_fields(account, account.used, account.held, "wrapping_up"),
+    )
+
+
+def wrapping_up(account: Account, owner: ScopeFacts, tool: str) -> BudgetExhaustedError:
+    """Write the error of a tool in the block of the last call."""
+    return BudgetExhaustedError(
+        f"tool {named(tool)} is not run while {place(owner)} wraps up: answer with what is there, or end here.",
+        **_fields(account, account.used, account.held, "wrapping_up"),
+    )
+
+
+def cancelled(scope: Scope) -> CancellationError:
+    """Write the error of work in a run that was cancelled: the outermost one."""
+    around = reversed(scope.upwards())
+    owner = next((one for one in around if one.cancellation is not None and one.cancellation.cancelled), scope)
+    token = owner.cancellation
+    reason = None if token is None else token.reason
+    return CancellationError(f"{place(owner.facts)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
+
+
+def paused(agent_id: str) -> AgentPausedError:
+    """Write the error of work of an agent that has no slot any more."""
+    return AgentPausedError(
+        f"agent {named(agent_id)} is paused: its slot went to more urgent work. End it with what it has, or raise SpawnBudget.max_agents.",
+        agent_id=agent_id,
+    )
+
+
 def _way_out(account: Account) -> str:
+    if account.value != account.limit.value:
+        return f"Raise {_in_force(account)}."
     instead = "pass None" if account.origin.startswith("Execution") else "leave it out"
     return f"Raise {account.origin} or {instead}."
+
+
+def _in_force(account: Account) -> str:
+    """Name the limit as its user wrote it, or what it is by now."""
+    if account.value == account.limit.value:
+        return account.origin
+    since = "in force now" if account.facts.kind in _SHARED else "set by set_limit()"
+    return f"{format_limit(replace(account.limit, value=account.value))} ({since}, instead of {account.origin})"
 
 
 def _fields(account: Account, used: int, held: int, reason: str) -> dict[str, Any]:

@@ -23,10 +23,13 @@ _Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
 
 
 class Roster:
-    """Hold the slots of one run; `record` says whether events are wanted. Not thread-safe."""
+    """Hold the slots of one run; `record` says whether events are wanted, `observe` that nobody is refused. Not thread-safe."""
 
-    def __init__(self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, record: bool) -> None:
+    def __init__(
+        self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, record: bool, observe: bool = False
+    ) -> None:
         self._keeper = keeper
+        self._observe = observe
         self._budget = budget
         self._run_id = run_id
         self._clock = clock
@@ -63,7 +66,12 @@ class Roster:
         return lease
 
     def _try(self, agent_id: str, priority: Priority) -> Lease | None:
-        return self._grant(agent_id, priority) if self._room() or self._preempt(priority) else None
+        if self._room() or self._preempt(priority):
+            return self._grant(agent_id, priority)
+        if not self._observe:
+            return None
+        self._deny(agent_id, priority)
+        return self._grant(agent_id, priority)  # told, and let through
 
     def _deny(self, agent_id: str, priority: Priority) -> None:
         self._denied += 1
@@ -281,6 +289,11 @@ class Roster:
             lease.waiters.remove(waiter)
             if not lease.waiters and not lease.promoted:
                 self._line.drop(lease)
+
+    def resize(self, budget: SpawnBudget) -> None:
+        """Go by another budget, and give what it has more to the line."""
+        self._budget = budget
+        self._hand_out()
 
     def stats(self) -> SpawnStats:
         """Photograph the counts."""

@@ -5,19 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import belongs_to, how_it_ended, owned, swallows
+from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
+from ravi_otel.enforcement.ending import how_it_ended, how_it_returned, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Account, Denied, Line, Nature, Reservation, new_op_id
-from ravi_otel.enforcement.tally import Tallies, Tally, add_counts
-from ravi_otel.errors import AgentPausedError, BudgetExhaustedError, ConfigurationError
+from ravi_otel.enforcement.joining import begin_at
+from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Line
+from ravi_otel.enforcement.readings import reading
+from ravi_otel.enforcement.replayed import Remembered
+from ravi_otel.enforcement.retuning import set_limit
+from ravi_otel.enforcement.snapshot import Snapshot
+from ravi_otel.enforcement.tally import Tallies, Tally
+from ravi_otel.enforcement.terms import PLAIN, Terms, chain_of, charged, set_aside
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
-from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind, public_amount
+from ravi_otel.policy.formula import ALL, Formula, formula_of
+from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
@@ -29,21 +37,12 @@ if TYPE_CHECKING:
 _generation = 0
 
 
-def _inner(kind: str, value: object) -> int:
-    """Convert a limit's public value to the kind's inner integer."""
-    if kind == Kind.COST:
-        return checks.nano_usd("set_limit(value) in USD", value)
-    if kind in CLOCKS:
-        return checks.nanoseconds("set_limit(value) in seconds", value)
-    return checks.count("set_limit(value)", value)
-
-
 _JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 
 
 def _same(known: Account, other: Account) -> bool:
     mine, theirs = known.limit, other.limit
-    return (mine.kind, mine.detail, mine.agent) == (theirs.kind, theirs.detail, theirs.agent)
+    return (mine.counted, mine.agent) == (theirs.counted, theirs.agent)
 
 
 def _forked() -> None:
@@ -70,32 +69,43 @@ class Scope:
         cancellation: CancellationToken | None = None,
         spawn: SpawnTracker | None = None,
         tracker: ExecutionTracker | None = None,
-        lease: Lease | None = None,
         also: tuple[Scope, ...] = (),
+        terms: Terms = PLAIN,
     ) -> None:
         self.engine = engine
         self.facts = facts
         self.parent = parent
-        self.also = also
+        self.terms = terms
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
-        self.lease = lease
+        self.lease: Lease | None = None
         self.tally = Tally()
         self.accounts: list[Account] = []
         self.templates: list[tuple[Limit, str]] = []
         self.started_ns = engine.clock.monotonic_ns()
         self.ended_ns: int | None = None
+        self.stranded = False
         self.status: Status = "open"
         self.stop_reason: str | None = None
         self.error: BaseException | None = None
         self.closed = False
+        self.partial: str | None = None
+        self.wrapping: LastCall | None = None if parent is None else parent.wrapping
+        self.wrapped = False  # the last call, on what is kept back, was made
+        self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
         self._generation = _generation
         self._revision = -1
         self._chain: tuple[Account, ...] = ()
+        self.free: frozenset[Account] = frozenset()  # of the chain: what `suspend_limits` has set aside
+        self.carved: tuple[object, ...] = ()  # the parts of the agents around: nothing in here waits for what they hold
         self._priced = False
-        self._clocks: tuple[tuple[Account, int], ...] = ()
+        self._strict = False
+        self._formulas: tuple[Formula, ...] = ()
+        self._clocks: clocks.Clocks = ()
+        self.waits = clocks.NO_WAITS
+        self.alarms: dict[Account, Any] = {}
         self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
         self.tallies: Tallies = tuple(scope.tally for scope in self.charged())
 
@@ -120,22 +130,12 @@ class Scope:
         return self.facts.supervision
 
     def upwards(self) -> tuple[Scope, ...]:
-        """List the scopes from here to the root; `also` are the session and tenant that a run inside other work has joined."""
+        """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
         return (self, *self._outer)
 
     def charged(self) -> list[Scope]:
         """List, root to leaf, the scopes a charge made here goes to: the innermost agent's, and every one that is no agent's."""
-        path: list[Scope] = []
-        own_agent = True
-        for scope in self.upwards():
-            if scope.facts.kind is ScopeKind.AGENT:
-                if own_agent:
-                    path.append(scope)
-                own_agent = False
-            else:
-                path.append(scope)
-        path.reverse()
-        return path
+        return charged(self)
 
     # -- what it may ----------------------------------------------------------------------------------------------
 
@@ -154,133 +154,139 @@ class Scope:
         return self._priced
 
     @property
-    def clocks(self) -> tuple[tuple[Account, int], ...]:
-        """List, root to leaf, every enclosing clock with the monotonic ns it began at; an agent's binds its children too."""
+    def strict(self) -> bool:
+        """Tell whether the worst case is held for any account of the chain."""
+        if self._revision != self.engine.revision:
+            self._map()
+        return self._strict
+
+    @property
+    def formulas(self) -> tuple[Formula, ...]:
+        """List what accounts of the chain count besides all tokens, the input and the output; nearly always nothing."""
+        if self._revision != self.engine.revision:
+            self._map()
+        return self._formulas
+
+    @property
+    def clocks(self) -> clocks.Clocks:
+        """List, root to leaf, every enclosing clock with the scope that owns it; an agent's binds its children too."""
         if self._revision != self.engine.revision:
             self._map()
         return self._clocks
 
     def _map(self) -> None:
-        agent, revision = self.facts.agent_name, self.engine.revision
-        self._chain = tuple(
-            account
-            for scope in self.charged()
-            for account in tuple(scope.accounts)
-            if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent)
-        )
+        revision = self.engine.revision
+        self._chain = chain_of(self)
+        self.free = set_aside(self, self._chain)
+        self.carved = tuple(each.terms.carved for each in self.upwards() if each.terms.carved is not None)
         self._priced = any(account.kind == Kind.COST for account in self._chain)
-        self._clocks = tuple(
-            (account, scope.started_ns)
-            for scope in reversed(self.upwards())
-            for account in tuple(scope.accounts)
-            if account.nature is Nature.CLOCK and account.limit.agent in (None, agent)
-        )
+        self._strict = any(account.strict for account in self._chain)
+        self._formulas = tuple({formula_of(account.limit.count) for account in self._chain if account.limit.count != ALL})
+        self._clocks = clocks.enclosing(self)
         self._revision = revision
 
     def allow(self, account: Account) -> None:
         """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again.
 
-        With other options it is a limit of its own, which begins at what the first has counted.
+        With other options it is a limit of its own, which begins at what the first has counted and holds.
         """
         with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
+            bound = account
             known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in _JOINED else []
             twin = next((one for one in known if replace(one.limit, value=0) == replace(account.limit, value=0)), None)
             if twin is None:
-                account.used = max([account.used, *(one.used for one in known)])
+                begin_at(self.engine, account, known)
                 self.accounts.append(account)
                 self.engine.revision += 1
             elif account.value < twin.value:
+                bound = twin
                 run_sync(self.engine.ledger.retune(twin, account.value))
+        clocks.arm(self, bound)
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
         """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.
 
-        Runs before every model and tool call by itself. Emits limit events of clocks.
+        Runs before every model and tool call by itself. Emits limit events of clocks. Raises ConfigurationError in a process whose
+        limits cannot be read.
         """
-        if self.cancellation is not None:
-            self.cancellation.check()
+        if self.engine.unusable is not None:
+            raise ConfigurationError(self.engine.unusable)
+        if self.cancellation is not None and self.cancellation.cancelled:
+            raise refusal.cancelled(self)
         for scope in self.upwards():
             if scope.closed:
-                raise BudgetExhaustedError(
-                    f"{refusal.place(scope.facts)} was closed. Open another one.",
-                    scope=str(scope.facts.kind),
-                    run_id=scope.facts.run_id,
-                    reason="closed",
-                )
+                raise refusal.closed(scope.facts)
             if scope.lease is not None and scope.lease.paused:
-                name = refusal.named(scope.lease.agent_id)
-                raise AgentPausedError(f"agent {name} is paused: its slot went to more urgent work", agent_id=scope.lease.agent_id)
-        if self.clocks:
-            self._check_clocks(at)
+                raise refusal.paused(scope.lease.agent_id)
+        late = clocks.overdue(self, at) if self.clocks else None
+        if late is not None:
+            raise late
 
-    def _check_clocks(self, at: CallRecord | ToolRecord | None) -> None:
-        now = self.engine.clock.monotonic_ns()
-        for account, since in self.clocks:
-            elapsed = now - since
-            if elapsed < account.warn_value and elapsed < account.value:
-                continue
-            self.engine.tell(run_sync(self.engine.ledger.clocked(account, elapsed)), at)
-            if elapsed >= account.value and not account.observe:
-                raise owned(refusal.late(account), account)
-
-    def charge(self, kind: str, amount: int = 1) -> None:
+    def charge(self, kind: str, amount: int = 1, *, op_id: str | None = None) -> None:
         """Charge `amount` of a kind of your own, such as SQL rows, against every enclosing limit `charge.KIND`.
 
-        Raises BudgetExhaustedError when it does not fit; then nothing is charged.
+        `op_id` names the piece of work: charged once in its run, it is not charged again, also not by a run that goes on from
+        a snapshot. Raises BudgetExhaustedError when it does not fit, and then nothing is charged; ConfigurationError for a
+        built-in kind. `stats().charged` counts it whether or not there is a limit.
         """
-        amount = checks.count("charge(amount)", amount, way_out="spend is never taken back")
-        self.reserve_now([Line(account, amount, amount) for account in self.chain if account.kind == kind])
+        charges.charge(self, kind, amount, op_id)
 
     def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
         """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
-        op_id = self.charge_lines(lines, at)
+        op_id = charges.charge_lines(self, lines, at)
         if op_id is not None:
             self.engine.settle(op_id, None, at)
 
     def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> str | None:
         """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge."""
-        if not lines:
-            return None
-        op_id = new_op_id()
-        answer = run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {})))
-        self.engine.tell(answer.crossings, at)
-        if isinstance(answer, Denied):
-            self.engine.count("denied", answer.account)
-            add_counts(self.tallies, refused=1)
-            raise owned(refusal.refused(answer), answer.account)
-        return op_id
+        return charges.charge_lines(self, lines, at)
 
     def absorb(self, amounts: Mapping[str, int]) -> None:
         """Record spend that was made elsewhere, by kind in inner units; it is never refused."""
-        lines = [
-            Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
-            for account in self.chain
-            if amounts.get(account.kind)
-        ]
-        op_id = new_op_id()
-        self.engine.tell(run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings)
-        self.engine.settle(op_id, amounts)
+        self.absorb_untold(amounts)()
+
+    def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
+        """Record it, and give the function that tells what was crossed: for who holds a lock."""
+        return charges.absorb(self, amounts)
+
+    @property
+    def remembered(self) -> Remembered:
+        """Give the operation ids that the innermost run around has charged, or the process outside any run."""
+        owner: Scope = next((scope for scope in self.upwards() if scope.facts.kind is ScopeKind.RUN), self.upwards()[-1])
+        with self.engine.lock:
+            if owner._remembered is None:
+                owner._remembered = Remembered()
+            return owner._remembered
+
+    @property
+    def observes(self) -> bool:
+        """Tell that limits only observe here (shadow mode)."""
+        return self.engine.observe
 
     # -- changing and reading it ----------------------------------------------------------------------------------
 
     def set_limit(self, kind: str, value: float) -> None:
         """Set another value on this scope's own limits of `kind`: USD for cost, seconds for time, else a count.
 
-        Raising a limit arms its events again.
+        `kind` is written as a limit's is: `tokens`, `tool.search`, `sql_rows`, `tokens@researcher`; `agents` is a run's. A raise
+        arms the limit's events again and ends draining, whoever waits in line is judged again. A value below what is used refuses
+        from now on; that the limit is exceeded is told with the first refusal. Raises ConfigurationError for a kind it has no
+        limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
         """
-        inner = _inner(kind, value)
-        found = [account for account in self.accounts if account.kind == kind]
-        if not found:
-            have = ", ".join(sorted({account.kind for account in self.accounts})) or "none"
-            raise ConfigurationError(f"set_limit({kind!r}, …): {refusal.place(self.facts)} has no such limit; it has {have}.")
-        for account in found:
-            run_sync(self.engine.ledger.retune(account, inner))
+        set_limit(self, kind, value)
+
+    def refuse_closed(self) -> None:
+        """Raise BudgetExhaustedError, with the reason "closed", when this scope or one around it was closed."""
+        for scope in self.upwards():
+            if scope.closed:
+                raise refusal.closed(scope.facts)
 
     def close(self) -> None:
-        """Stop everything in here: the next call, tool or charge is refused, and calls that wait in line are let go."""
+        """Stop everything in here: the next call, tool or charge is refused, what waits in line is let go, what is in flight is ended."""
         self.closed = True
         for wake in list(self._stops.values()):
             wake()
+        self.engine.stopped()
 
     def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
         """Call `wake`, from any thread, when work in here is closed or cancelled; give a function that takes it off again."""
@@ -302,45 +308,49 @@ class Scope:
     @property
     def duration_s(self) -> float:
         """Give how long it has been open, or was."""
-        end = self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
-        return (end - self.started_ns) / NANO
+        return (self._until_ns - self.started_ns) / NANO
+
+    @property
+    def _until_ns(self) -> int:
+        return self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
 
     def spend(self) -> Spend:
         """Photograph what was used in it."""
-        return self.tally.photograph(self.duration_s)
+        spend = self.tally.photograph(self.duration_s)
+        return spend if self.waits == clocks.NO_WAITS else replace(spend, waited_s=clocks.waited_ns(self, self._until_ns) / NANO)
 
     stats = spend
 
     def readings(self) -> list[LimitReading]:
         """Read every limit this scope owns."""
-        return [self._reading(account) for account in list(self.accounts)]
+        return [reading(self, account) for account in list(self.accounts)]
 
-    def _reading(self, account: Account) -> LimitReading:
-        kind, used = account.limit.kind, account.used
-        if account.nature is Nature.CLOCK:
-            end = self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
-            used = max(used, end - self.started_ns)
-        elif kind == Kind.AGENTS and self.spawn is not None:
-            used = self.spawn.stats().active
-        return LimitReading(
-            limit=account.limit,
-            scope=self.facts.kind,
-            scope_name=self.facts.name,
-            used=public_amount(kind, used),
-            held=public_amount(kind, account.held),
-            remaining=public_amount(kind, account.value - used - account.held),
-            ratio=used / account.value if account.value else float(used > 0 or account.denied > 0),
-            denied=account.denied,
-            events=account.events,
-        )
+    def snapshot(self) -> Snapshot:
+        """Photograph the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
+
+        Holds what was used and told, and no limits: those are the host's. Raises ConfigurationError outside any run.
+        """
+        return checkpoints.take(self)
+
+    def wrap_up(self) -> WrapUp:
+        """Open a block, with `with` or `async with`, in which one model call may use what limits with `on_exceed="final"` keep back.
+
+        Works after such a limit has refused; every other limit holds. Tools, and a second call, are refused inside with the
+        reason "wrapping_up". Raises ConfigurationError when nothing is kept back.
+        """
+        return WrapUp(self)
 
     def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
-        """Write how the body ended; tell whether it swallows the error: by `on_exceed="stop"`, or by `catch`, of its own limits."""
+        """Write how the body ended; tell whether it swallows the error: by its own limits' outcome, or by `catch`."""
         self.ended_ns = self.engine.clock.monotonic_ns()
-        for account, _ in self.clocks:
-            if account.facts.scope_id == self.facts.scope_id:
-                account.used = max(account.used, self.ended_ns - self.started_ns)
+        clocks.conclude(self, self.ended_ns)
         self.error = error
-        mine = swallows(self.facts.scope_id, error) or (catch and belongs_to(self.facts.scope_id, error))
+        if error is None:
+            self.status, self.stop_reason = how_it_returned(self, wrapped_up(self))
+            return False
+        mine = swallows(self.facts.scope_id, error, catch=catch)
+        error = read_group(error)
         self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
+        self.partial = partial_of(error)
+        say_what_it_is(self.facts.scope_id, error)
         return mine

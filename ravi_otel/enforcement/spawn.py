@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
+from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.leases import Lease, SpawnStats, Waiter
 from ravi_otel.enforcement.roster import Roster
 from ravi_otel.errors import SpawnDeniedError
@@ -37,8 +38,10 @@ class SpawnTracker:
     """Give out the slots of one run, from any thread or task.
 
     `on_event` hears of every lease granted, denied, preempted (paused), resumed and released, outside the lock; what it
-    raises is swallowed and logged. `clock` (seconds, never going back) only ages the line. What gives a slot back never blocks:
-    it is posted, and done by whoever holds the lock, so it may be called from a finaliser or a signal handler.
+    raises is swallowed and logged. `headcount` knows the limits of agents of its run, which a refusal names.
+    With `observe` (shadow mode) a denial is told, and the slot given all the same. `clock`
+    (seconds, never going back) only ages the line. What gives a slot back never blocks: it is posted, and done by whoever holds
+    the lock, so it may be called from a finaliser or a signal handler.
     """
 
     def __init__(
@@ -48,14 +51,17 @@ class SpawnTracker:
         run_id: str | None = None,
         on_event: Callable[[SpawnEvent], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        observe: bool = False,
+        headcount: Headcount | None = None,
     ) -> None:
-        self.budget: Final = SpawnBudget() if budget is None else budget
+        self.budget = SpawnBudget() if budget is None else budget
         self.run_id: Final = run_id
         self._hear = on_event if on_event is not None else _ignore
+        self._headcount = headcount
         self._clock = clock
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._roster = Roster(self, self.budget, run_id, clock, record=on_event is not None)
+        self._roster = Roster(self, self.budget, run_id, clock, record=on_event is not None, observe=observe)
 
     # What users call
 
@@ -103,6 +109,15 @@ class SpawnTracker:
         paused one resumes when there is a slot, and else stands first in line.
         """
         self._locked(self._roster.reprioritize, agent_id, checks.member("priority", priority, Priority))
+
+    def resize(self, max_agents: int) -> None:
+        """Allow another number of agents from now on.
+
+        New slots go to the line at once. With fewer nobody is ended: newcomers are refused until there is room. Raises
+        ConfigurationError below 1, which the root is.
+        """
+        self.budget = SpawnBudget(max_agents=max_agents, allow_preempt=self.budget.allow_preempt)
+        self._locked(self._roster.resize, self.budget)
 
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
@@ -200,15 +215,21 @@ class SpawnTracker:
 
     def _refusal(self, agent_id: str, waiter: Waiter | None = None) -> SpawnDeniedError:
         limit = self.budget.max_agents
-        way_out = "Raise SpawnBudget.max_agents, release an agent first, or await wait_for_slot()."
+        way_out = "Raise {}, release an agent first, or await wait_for_slot()."
+        if limit == 1:
+            way_out = "Raise {}: a run's first agent is its root, and counts as 1 until the run ends."
         waited = ""
-        if waiter is not None:
+        if waiter is not None and limit > 1:
             waited = f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
-            way_out = "Raise SpawnBudget.max_agents, release an agent, or wait longer."
+            way_out = "Raise {}, release an agent, or wait longer."
             if waiter.unfit:
                 way_out = "A blocking wait would stop the event loop of this thread: await wait_for_slot() instead."
             if waiter.paused is not None and waiter.paused.ended:
                 way_out = "Its lease was released: acquire a new one."
+        by_limit = None if self._headcount is None else self._headcount.refusal(agent_id, waited, limit, way_out)
+        if by_limit is not None:
+            return by_limit
+        way_out = way_out.format("SpawnBudget.max_agents")
         message = f"No slot for agent {agent_id!r}{waited}: SpawnBudget.max_agents={limit} are live. {way_out}"
         return SpawnDeniedError(message, agent_id=agent_id, max_agents=limit)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Protocol
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ledger.contract import Account
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.replayed import Key, Remembered, whole
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy import checks
@@ -26,11 +27,22 @@ class Bound(Protocol):
     tally: Tally
     tallies: Tallies
 
-    def absorb(self, amounts: Mapping[str, int]) -> None:
-        """Record spend that was made elsewhere."""
+    @property
+    def remembered(self) -> Remembered:
+        """Give the operation ids that its run has charged."""
+        ...
+
+    @property
+    def observes(self) -> bool:
+        """Tell that its limits only observe."""
+        ...
+
+    def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
+        """Record spend that was made elsewhere, and give the function that tells what was crossed."""
         ...
 
 
+_CONSUMED = "consume"
 _MOST_USD = checks.MAX_NANO // NANO
 
 
@@ -42,7 +54,7 @@ class ExecutionTracker:
     serves one live scope at a time and keeps what was used from one to the next.
     """
 
-    __slots__ = ("_cost", "_lock", "_scope", "_tally", "_tokens", "_turns", "accounts", "budget")
+    __slots__ = ("_cost", "_lock", "_remembered", "_scope", "_tally", "_tokens", "_turns", "accounts", "budget")
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
@@ -50,6 +62,7 @@ class ExecutionTracker:
         self._scope: Bound | None = None
         self._tally: Tally | None = None
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
+        self._remembered: Remembered | None = None  # made by the first that brings an id
         self._tokens = 0
         self._cost = 0
         self._turns = 0
@@ -102,24 +115,28 @@ class ExecutionTracker:
         """Give the turns used so far."""
         return self._used()[2]
 
-    def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False) -> None:
+    def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False, op_id: str | None = None) -> None:
         """Add what was used, then raise BudgetExhaustedError at the first limit that is passed: tokens, cost, turns.
 
         `cost` is in USD. What is added stays added when it raises. On a bound tracker nothing is added unless
-        `external` is true, because the runtime charges its calls already.
+        `external` is true, because the runtime charges its calls already. `op_id` names the piece of work: what was added under
+        it, in this run, or by this tracker while it served none, is not added again. Where limits only observe, a bound tracker
+        raises nothing.
         """
         added = _amounts(tokens, cost, turns)
+        key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
         with self._lock:
             bound = self._scope
-            if bound is None:
+            if key is not None and self._remembered is None:
+                self._remembered = Remembered()
+            if bound is None and not _seen(self._remembered, key):
                 self._tokens += added[0]
                 self._cost += added[1]
                 self._turns += added[2]
         if bound is not None and external:
-            add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
-            add_counts(bound.tallies, turns=added[2])
-            bound.absorb({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
-        self._check()
+            _absorb(bound, added, key)
+        if bound is None or not bound.observes:
+            self._check()
 
     def _check(self) -> None:
         tokens, cost, turns = self._used()
@@ -131,6 +148,11 @@ class ExecutionTracker:
             raise _breach("Cost", Kind.COST, cost, _nano(budget.max_cost_usd), where, "max_cost_usd")
         if budget.max_turns is not None and turns > budget.max_turns:
             raise _breach("Turn", Kind.TURNS, turns, budget.max_turns, where, "max_turns")
+
+    def resume(self, tokens: int, cost: int, turns: int) -> None:
+        """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
+        with self._lock:
+            self._tokens, self._cost, self._turns = max(0, self._tokens - tokens), max(0, self._cost - cost), max(0, self._turns - turns)
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
 
@@ -151,6 +173,30 @@ class ExecutionTracker:
         with self._lock:
             if self._scope is scope:
                 self._scope = None
+
+
+def _seen(memory: Remembered | None, key: Key | None) -> bool:
+    """Tell whether it was charged before, and remember it."""
+    if key is None or memory is None:
+        return False
+    with whole():
+        known = key in memory
+        memory.add(key)
+        return known
+
+
+def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> None:
+    """Charge a scope what was spent elsewhere, unless its run has charged it before."""
+    memory = None if key is None else bound.remembered
+    with whole():
+        if memory is not None and key in memory:
+            return
+        add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
+        add_counts(bound.tallies, turns=added[2])
+        tell = bound.absorb_untold({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
+        if memory is not None and key is not None:
+            memory.add(key)
+    tell()
 
 
 def _amounts(tokens: int, cost: float | Decimal, turns: int) -> tuple[int, int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from typing import Final
 
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.limits import NANO
@@ -14,6 +16,10 @@ _lock = threading.Lock()
 
 
 _PATIENCE_S = 0.1
+_MOST_KINDS = 1_000
+OTHER: Final = "_other"
+"""What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
+_NOTHING: Final[Mapping[str, int]] = {}
 
 
 def _renew() -> None:
@@ -29,6 +35,7 @@ class Tally:
 
     __slots__ = (
         "cached_input_tokens",
+        "charged",
         "cost_nano",
         "errors",
         "estimated_calls",
@@ -57,6 +64,7 @@ class Tally:
         self.tool_calls = 0
         self.refused = 0
         self.errors = 0
+        self.charged: Mapping[str, int] = _NOTHING
 
     def photograph(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price.
@@ -79,6 +87,7 @@ class Tally:
                 tool_calls=self.tool_calls,
                 refused=self.refused,
                 errors=self.errors,
+                charged=dict(self.charged),
                 duration_s=duration_s,
             )
         finally:
@@ -132,3 +141,12 @@ def add_counts(  # one keyword a counter
             tally.refused += refused
             tally.errors += errors
             tally.unreported_calls += unreported
+
+
+def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
+    """Add to a kind that the program charges itself."""
+    with _lock:
+        for tally in tallies:
+            known = tally.charged
+            name = kind if kind in known or len(known) < _MOST_KINDS else OTHER
+            tally.charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other

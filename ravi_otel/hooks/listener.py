@@ -26,6 +26,9 @@ class Listener:
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Hear that a model call begins, before it is admitted."""
 
+    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
+        """Hear that a chunk came after the first, so many ns after the one before; only where each is timed."""
+
     def call_ended(self, record: CallRecord) -> None:
         """Hear that it ended, was refused, or that its stream is over; once per call."""
 
@@ -126,6 +129,10 @@ class Listeners:
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell that a scope was left."""
         self._each("listener.scope_closed", lambda heard: heard.scope_closed(scope))
+
+    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
+        """Tell that a chunk came after the first, so many ns after the one before; only where each is timed."""
+        self._each("listener.chunk_came", lambda heard: heard.chunk_came(record, since_ns))
 
     def call_ended(self, record: CallRecord) -> None:
         """Tell that a model call is over."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -16,12 +16,18 @@ Phase = Literal["admission", "settle", "stream", "timer"]
 
 @dataclass(slots=True, eq=False)
 class RetryRecord:
-    """Tell one retry: `attempt` counts from 1, `wait_s` is the pause before it, `status` None when no answer came."""
+    """Tell one retry: `attempt` counts from 1, `wait_s` is the pause before it, `status` None when no answer came.
+
+    `error_type` is the status as text, or of an attempt without an answer the class of what was raised. `request_id` and
+    `rate_limits`, by header name, are what the answer to the failed attempt told.
+    """
 
     attempt: int
     status: int | None
     wait_s: float | None
     error_type: str | None
+    request_id: str | None = None
+    rate_limits: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def _no_retries() -> list[RetryRecord]:  # three times as fast as calling `list[RetryRecord]`, once for every call
@@ -36,10 +42,13 @@ def _no_marks() -> dict[object, object]:
 class CallRecord:
     """Follow one logical model call from its start to its end.
 
-    Times are `time.perf_counter_ns()` readings and spans of it in ns. `cost_nano` None is unknown, never free.
-    `first_chunk_ns` is the time from before the request to the first chunk. `decision` is "admitted", "denied" or
-    "observed" (shadow mode let through what a limit would have refused). `requests` counts the attempts that were paid for;
-    `charged` is what a failed call was charged whose usage nobody told. `marks` is for listeners, by their own key.
+    Times are readings of the engine's monotonic clock and spans of it in ns. `cost_nano` None is unknown, never free.
+    `first_chunk_ns` is the time from before the request to the first chunk, `first_content_ns` to the first of its content.
+    `request_id` and `rate_limits`, by header name, are what the last answer told, `http_status` its status where that is why
+    the call failed. `price_date` says how old the price is. `decision` is "admitted", "denied" or "observed" (shadow mode let
+    through what a limit would have refused). `requests` counts the attempts that were paid for; `charged` is what a failed call
+    was charged whose usage nobody told. `output_cap` is what a strict limit capped each answer at, None where the request went
+    out as it was; `truncated_by_limit` says that an answer ended there. `marks` is for listeners, by their own key.
     """
 
     call: Call
@@ -61,16 +70,26 @@ class CallRecord:
     first_chunk_ns: int | None = None
     duration_ns: int = 0
     request_id: str | None = None
+    http_status: int | None = None
+    rate_limits: Mapping[str, str] | None = None
+    first_content_ns: int | None = None
+    price_date: str | None = None
     retries: list[RetryRecord] = field(default_factory=_no_retries)
     requests: int = 1
     charged: Usage | None = None
     charged_nano: int | None = None
+    output_cap: int | None = None
+    truncated_by_limit: bool = False
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 
 @dataclass(slots=True, eq=False)
 class ToolRecord:
-    """Follow one tool call; `status` "refused" means that it was never executed."""
+    """Follow one tool call; `status` "refused" means that it was never executed.
+
+    `arguments`, by parameter name, and `result` are what went in and came out, filled only when content is captured;
+    `returned` says that there is a result, which may be None.
+    """
 
     name: str
     facts: ScopeFacts
@@ -85,6 +104,9 @@ class ToolRecord:
     limit_reason: str | None = None
     duration_ns: int = 0
     call_id: str | None = None
+    arguments: Mapping[str, object] | None = None
+    result: object = None
+    returned: bool = False
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 
@@ -111,9 +133,10 @@ class Spend:
     """Photograph what a scope has used: counts, tokens, and USD.
 
     `cost_usd` is what is known, None when calls were answered and no price is. `unreported_calls` were answered without
-    usage: their tokens and cost are not in here, though limits were charged what was held. `estimated_calls` are in
-    here by our own count: streams without usage, and calls that failed on the way. `unpriced_calls` have tokens and no
-    price.
+    usage, or are still made in the background: their tokens and cost are not in here, though limits were charged what was
+    held. `estimated_calls` are in here by our own count: streams without usage, and calls that failed on the way.
+    `unpriced_calls` have tokens and no price. `charged` are the amounts that the program charged itself, by kind.
+    `waited_s` of the `duration_s` was declared as a wait.
     """
 
     requests: int = 0
@@ -129,6 +152,8 @@ class Spend:
     refused: int = 0
     errors: int = 0
     duration_s: float = 0.0
+    charged: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    waited_s: float = 0.0
 
     @property
     def total_tokens(self) -> int:
@@ -218,15 +243,26 @@ class SpawnEvent:
     max_agents: int | None
 
 
-Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors"]
-"""What is only counted: refusals, waits given up, spend beyond a grant, calls without a price or a scope."""
+Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated"]
+"""What is only counted.
+
+Refusals, waits given up, spend beyond a grant, calls without a price or a scope, failures of the store of counters, blocks in which
+limits are set aside, answers cut short.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class CountEvent:
-    """Tell one thing that is only counted; `limit_kind` is None where no limit is concerned."""
+    """Tell one thing that is only counted; `limit_kind` is None where no limit is concerned.
+
+    `amount` is how often, and of "overage" how much, in the kind's public unit (tokens or USD). An `observed` refusal was let
+    through, in shadow mode. Limits are "suspended" for a `reason`, in the scope of that `scope_id`.
+    """
 
     what: Counted
-    amount: int
+    amount: float
     limit_kind: str | None = None
     scope: ScopeKind | None = None
+    observed: bool = False
+    reason: str | None = None
+    scope_id: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel.enforcement.ledger.contract import Account
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.budgets import HistoryRetention

@@ -43,19 +43,14 @@ def begin(text: str | None = None) -> None:
         if plan is None:
             plan = _Begun.plan = Plan.read(text)
             surround(surroundings(plan))
-        held = wrap_again() or not _is_client(sys.modules.get("openai"))
-        why = "" if held else "this version of openai has other methods than the ones we wrap. Supported are openai>=1.66,<4"
+        strange = wrap_again()
+        why = f"this version of {strange[0]} has other methods than the ones we wrap. Supported are {strange[1]}" if strange else ""
     except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
         why = str(error)
     if why:
         _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), why)
         if plan is not None:
             _leave(plan, "failed", why)
-
-
-def _is_client(module: object) -> bool:
-    """Tell the client from a single file of the program's own that is called like it."""
-    return hasattr(module, "__path__")
 
 
 def surroundings(plan: Plan) -> Surroundings:
@@ -75,6 +70,7 @@ def surroundings(plan: Plan) -> Surroundings:
         sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,
         admission=Admission(plan.admission),
+        warn_at=plan.warn_at,
         prices=plan.prices or None,
         pause_after=Brake(plan, limits, threads.watch),
         when_told=partial(_leave, plan, "working"),

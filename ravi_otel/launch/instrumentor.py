@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from ravi_otel._setup import instrument, uninstrument
+from ravi_otel._setup import instrument, refuse_all, uninstrument
+from ravi_otel.errors import RaviError
 from ravi_otel.launch.attach import begin
 from ravi_otel.launch.plan import VARIABLE
-from ravi_otel.runtime.config import effective
 
-POLICY: Final = "RAVI_POLICY"
-"""The environment variable that names a policy file."""
+_log = logging.getLogger("ravi_otel")
 
 
 class RaviInstrumentor:
@@ -28,18 +27,20 @@ class RaviInstrumentor:
         return ("openai >= 1.66, < 4",)
 
     def instrument(self, **_settings: Any) -> None:
-        """Observe every call from here on."""
+        """Observe every call from here on.
+
+        Raises nothing for limits that cannot be read: who loads us would only log it, and the program would go on without any. It
+        is said in one line, and every call is refused with that line as a ConfigurationError.
+        """
         if os.environ.get(VARIABLE):
             begin()
             return
-        named = os.environ.get(POLICY, "").strip()
-        policy = effective(file=Path(named) if named else None)
-        instrument(
-            limits=policy.values,
-            prices=policy.prices,
-            enforcement="observe" if policy.observe else "enforce",
-            admission=policy.admission,
-        )
+        try:
+            instrument()
+        except RaviError as error:
+            why = f"ravi-otel refuses every model call, because its settings cannot be used: {error}"
+            _log.error("%s", why)
+            refuse_all(why)
 
     def uninstrument(self, **_settings: Any) -> None:
         """Put everything back."""

@@ -143,6 +143,7 @@ class Launch:
             prices=dict(policy.prices or {}),
             observe=policy.observe,
             admission=str(policy.admission),
+            warn_at=policy.warn_at,
             terminate=self._terminate,
             lease_s=self._lease_s,
             quiet=self._quiet,

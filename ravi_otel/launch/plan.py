@@ -41,6 +41,7 @@ class Plan:
     prices: Mapping[str, Any] = field(default_factory=dict[str, Any])
     observe: bool = False
     admission: str = "estimate"
+    warn_at: float | None = None
     terminate: bool = True
     lease_s: float = 30.0
     quiet: bool = False

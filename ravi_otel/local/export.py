@@ -69,7 +69,7 @@ def _scope(branch: Branch) -> Fields:
 
 
 def _leaf(leaf: Leaf) -> Fields:
-    usage = leaf.usage
+    usage = None if leaf.usage is None or leaf.usage.tokenless else leaf.usage
     fields: Fields = {
         "type": leaf.what,
         "name": leaf.name,
@@ -91,7 +91,7 @@ def _leaf(leaf: Leaf) -> Fields:
             "input_tokens": None if usage is None else usage.input_tokens,
             "output_tokens": None if usage is None or leaf.half_told else usage.output_tokens,
             "cached_input_tokens": None if usage is None else usage.cached_input_tokens,
-            "usage_source": None if usage is None else usage.source,
+            "usage_source": None if leaf.usage is None else leaf.usage.source,
             "cost_usd": None if leaf.cost_nano is None else leaf.cost_nano / NANO,
             "cost_source": leaf.cost_source,
             "retries": leaf.retries,

@@ -258,7 +258,7 @@ def leaf_figures(leaf: Leaf) -> Figures:
     if not leaf.generative:
         return Figures(ms=ms)
     usage = leaf.usage
-    if usage is None:
+    if usage is None or usage.tokenless:  # sound and characters: how many tokens those were nobody said
         return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
     rough = _is_rough(leaf)
     cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)

@@ -25,7 +25,7 @@ class Leaf:
 
     `sent` is False for what was refused or failed before a byte left. `usage` and `cost_nano` None are unknown, where
     something was sent and `generative`. `refusal` is our own sentence; what others' errors say may quote a prompt and
-    is not kept, only `error_type`.
+    is not kept, only `error_type`. `pending` says that a later look brings what it used.
     """
 
     what: Literal["call", "tool"]
@@ -47,18 +47,21 @@ class Leaf:
     limit_scope: str | None = None
     reason: str | None = None
     refusal: str | None = None
+    pending: bool = False
     events: list[LimitEvent] = field(default_factory=list[LimitEvent])
 
     @property
     def half_told(self) -> bool:
         """Tell whether what it was sent is estimated and what it answered is not known, as of a stream left at its beginning."""
         usage = self.usage
-        return usage is not None and usage.source == "estimated" and not usage.output_tokens and self.operation != "embeddings"
+        if usage is None or usage.source != "estimated" or usage.output_tokens or usage.tokenless:
+            return False
+        return self.operation != "embeddings"
 
     @property
     def untold(self) -> bool:
         """Tell whether it was sent and is over, and nobody told all it used: a sum that it belongs to is a lower bound."""
-        if not self.generative or not self.sent or self.status == "open":
+        if not self.generative or not self.sent or self.status == "open" or self.pending:
             return False
         return self.usage is None or self.usage.source == "reserved" or self.half_told
 
@@ -127,6 +130,8 @@ class RunRecord(Listener):
         _write_end(leaf, record)
         reply = record.reply
         leaf.name = (None if reply is None else reply.model) or leaf.name
+        leaf.pending = reply is not None and reply.pending and record.usage is None
+        leaf.generative = record.call.generative or record.usage is not None  # a look, that brought what was used
         leaf.usage, leaf.cost_nano, leaf.cost_source = record.usage, record.cost_nano, record.cost_source
         leaf.retries = len(record.retries)
         # The runtime reads a reply, if only an empty one, for whatever was sent.

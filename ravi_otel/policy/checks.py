@@ -57,10 +57,11 @@ def flaw_of_name(value: str) -> str | None:
     return None
 
 
-def name(parameter: str, value: object) -> str:
-    """Accept a name: text of 1 to 256 characters without control characters."""
+def name(parameter: str, value: object, example: str | None = None) -> str:
+    """Accept a name: text of 1 to 256 characters without control characters; `example` is a right one."""
     if not isinstance(value, str):
-        raise ConfigurationError(f"{parameter}={show(value)} is not text; give a name such as {parameter}='researcher'.")
+        such = "" if example is None else f" such as {example!r}"
+        raise ConfigurationError(f"{parameter}={show(value)} is not text; give 1 to {MAX_NAME} printable characters{such}.")
     flaw = flaw_of_name(value)
     if flaw:
         raise ConfigurationError(f"{parameter}={show(value)} {flaw}; give 1 to {MAX_NAME} printable characters.")
@@ -86,7 +87,7 @@ def count(parameter: str, value: object, *, least: int = 0, most: int = MAX_COUN
     return number
 
 
-def nano_usd(parameter: str, value: object) -> int:
+def nano_usd(parameter: str, value: object, *, way_out: str = "0 allows nothing") -> int:
     """Turn USD into whole nano-USD, exactly.
 
     Text and Decimal must have at most 9 decimals; the noise a float carries past them (0.1 + 0.2) is rounded off. A
@@ -94,17 +95,17 @@ def nano_usd(parameter: str, value: object) -> int:
     """
     amount = _decimal(value) if isinstance(value, (int, float, str, Decimal)) and not isinstance(value, bool) else None
     if amount is None or not 0 <= amount <= MAX_NANO // _NANO:
-        raise ConfigurationError(f"{parameter}={show(value)} must be an amount of USD such as 2.50, from 0 (nothing) to 9 billion.")
+        raise ConfigurationError(f"{parameter}={show(value)} must be an amount of USD such as 2.50, from 0 to 9 billion ({way_out}).")
     nano, exact = _nano(amount)
     if not (exact or isinstance(value, float)) or (nano == 0 and amount != 0):
         raise ConfigurationError(f"{parameter}={show(value)} is too fine: the smallest step is 0.000000001 USD, so round it to 9 decimals.")
     return nano
 
 
-def nanoseconds(parameter: str, value: object) -> int:
+def nanoseconds(parameter: str, value: object, *, way_out: str = "0 is no time at all") -> int:
     """Turn seconds into whole nanoseconds; a positive time is at least one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NANO // _NANO:
-        raise ConfigurationError(f"{parameter}={show(value)} must be a number of seconds such as 90 or 0.5, from 0 (no time at all).")
+        raise ConfigurationError(f"{parameter}={show(value)} must be a number of seconds such as 90 or 0.5, from 0 ({way_out}).")
     return _nano(Decimal(str(value)))[0] or int(value > 0)
 
 

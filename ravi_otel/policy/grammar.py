@@ -6,6 +6,7 @@ r"""Read limits from one line of text, and write them back.
 
     tokens=500k   cost=2.50usd   time=90s   tool.search=5   handoff.researcher.message=12   tokens@researcher=50k
     session.requests=500:per=day:tz=Europe/Berlin   cost=$2:warn=0.5:on=stop   charge.sql_rows=1000
+    tokens=500k:count=uncached   tokens=2M:count=input+4*output-cached
 
 A name with other characters than letters, digits, `-` and `_` in it is written in double quotes; `\"` and `\\` inside
 them stand for themselves. Reading takes time proportional to the length of the text.
@@ -18,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, NOT_YET, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
 
 MAX_SPEC: Final = 4_096
 """Longest limit that is read: more than every name at its longest, quoted."""
@@ -43,7 +44,10 @@ _OPTIONS: Final = {
     "unpriced": "on_unpriced",
     "unbounded": "on_unbounded",
     "store": "on_store_failure",
+    "suspend": "suspend",
+    "count": "count",
 }
+_OFFERED: Final = tuple(word for word, field in _OPTIONS.items() if field not in NOT_YET)
 _EXAMPLES: Final[dict[str, str]] = {
     Kind.COST: "cost=2.50usd",
     Kind.TIME: "time=90s",
@@ -93,14 +97,38 @@ def parse_limits(specs: Iterable[str]) -> tuple[Limit, ...]:
     limits: list[Limit] = []
     for spec in specs:
         limit = parse_limit(spec)
-        key = (limit.scope, limit.scope_name, limit.kind, limit.detail, limit.agent, limit.per)
-        if key in seen:
+        if limit.target in seen:
             raise LimitSyntaxError(
-                f"limit {checks.show(spec)} is there twice: {checks.show(seen[key])} sets the same one; keep one of them.", spec=spec
+                f"limit {checks.show(spec)} is there twice: {checks.show(seen[limit.target])} sets the same one; keep one of them.",
+                spec=spec,
             )
-        seen[key] = spec
+        seen[limit.target] = spec
         limits.append(limit)
     return tuple(limits)
+
+
+class NamedKind(NamedTuple):
+    """Hold a kind as somebody spelled it; `name` is what accounts call it: `tokens`, `tool.search`, `sql_rows`."""
+
+    kind: str
+    detail: str | None = None
+    agent: str | None = None
+    scope: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Give it as accounts name it."""
+        return self.kind if self.detail is None else f"{_TOOL}.{self.detail}"
+
+
+def read_kind(parameter: str, written: object, *, own: bool = False) -> NamedKind:
+    """Read a kind as limits spell it, without a value: `tokens`, `request`, `tool.search`, `charge.sql_rows`, `tokens@researcher`.
+
+    With `own`, a word that is none of these is a kind of the program's own, without `charge.` in front. Raises LimitSyntaxError, a
+    ConfigurationError, which lists the kinds and names the one that is meant.
+    """
+    word = checks.name(parameter, written, "tokens")
+    return _Reader(word, parameter).kind(own=own)
 
 
 def format_limit(limit: Limit) -> str:
@@ -150,8 +178,9 @@ def _format_options(limit: Limit) -> str:
 class _Reader:
     """Read one limit, and know what to say when it is wrong."""
 
-    def __init__(self, spec: str) -> None:
+    def __init__(self, spec: str, parameter: str | None = None) -> None:
         self._spec = spec
+        self._parameter = parameter
         self._example = "tokens=500k"
 
     def limit(self) -> Limit:
@@ -169,9 +198,28 @@ class _Reader:
         amount = self._value(target.kind, value.strip())
         fields = self._options(options)
         fields |= {name: given for name, given in (("scope", target.scope), ("name", target.scope_name)) if given is not None}
-        return make_limit(target.kind, amount, fields, detail=target.detail, agent=target.agent)
+        try:
+            return make_limit(target.kind, amount, fields, detail=target.detail, agent=target.agent)
+        except ConfigurationError as error:
+            raise self._flaw(str(error).removesuffix(".")) from None
+
+    def kind(self, *, own: bool) -> NamedKind:
+        """Read what stands left of the equals sign, where nothing else stands."""
+        path, end = _scan(f"{self._spec}=", self._flaw)
+        if end <= len(self._spec):
+            what = "a value goes with a limit, and here stands a kind alone"
+            raise self._flaw(what)
+        plain = self._spec.partition("@")[0]
+        words = [word for word in (path[: path.index(None)] if None in path else path) if word is not None]
+        if own and _kind_starts(words) is None and not any(word.quoted for word in words):
+            agent = self._spec.partition("@")[2]
+            return NamedKind(plain, agent=agent or None)
+        target = self._target(path)
+        return NamedKind(target.kind, target.detail, target.agent, target.scope)
 
     def _flaw(self, what: str) -> LimitSyntaxError:
+        if self._parameter is not None:
+            return LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec)
         return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}. For example: {self._example}", spec=self._spec)
 
     def _target(self, path: list[_Word | None]) -> _Target:
@@ -225,6 +273,8 @@ class _Reader:
                 raise self._flaw(f"value {checks.show(text)} has another unit than usd, which is the only one known")
             return self._scaled(bare.strip(), NANO, text, checks.MAX_NANO)
         units = _TIME_UNITS if kind in CLOCKS else _COUNT_UNITS
+        if text[:1].isalpha():
+            raise self._flaw(f"value {checks.show(text)} is not a number")
         bare = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         unit = text[len(bare) :]
         if unit not in units:
@@ -253,10 +303,10 @@ class _Reader:
         for part in parts:
             word, equals, value = (piece.strip() for piece in part.partition("="))
             if word not in _OPTIONS or not equals or not value:
-                close = checks.nearest(word, _OPTIONS)
+                close = checks.nearest(word, _OFFERED)
                 hint = f", did you mean {close}=…" if close and close != word else ""
                 raise self._flaw(
-                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OPTIONS)}"
+                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OFFERED)}"
                 )
             if _OPTIONS[word] in fields:
                 raise self._flaw(f"option {word} is there twice")

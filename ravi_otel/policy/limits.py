@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
+from ravi_otel.policy.formula import ALL, check_count
 
 NANO: Final = 1_000_000_000
 """Nano-USD in a USD, nanoseconds in a second: amounts are integers inside."""
@@ -87,6 +88,12 @@ UNITS: Final[dict[str, str]] = {
 Choice = Literal["refuse", "warn"]
 Unbounded = Literal["refuse", "window", "admit"]
 StoreFailure = Literal["closed", "open", "local"]
+Suspension = Literal["refuse", "allow"]
+
+
+def is_built_in(name: str) -> bool:
+    """Tell whether a kind of this name is counted by itself: `tokens`, and by a formula `tokens(uncached)`."""
+    return name.partition("(")[0].strip() in Kind.__members__.values()
 
 
 class LimitOptions(TypedDict, total=False):
@@ -96,9 +103,11 @@ class LimitOptions(TypedDict, total=False):
     "agent", "block" or "handoff" inside of that name. `warn_at` is the share at which it is told to be near (0.8).
     `on_exceed` is "raise", "stop" (the scope that owns the limit ends quietly) or "observe" (told, never refused);
     "final" acts as "stop" and "deny_tool" as "raise" where the program drives its own loop. `admission` "after" only
-    counts what came back. `on_unpriced` "warn" lets a model without a price pass a cost limit. The rest, `per`, `tz`,
-    `on_unbounded`, `on_store_failure` and the other values, is for ledgers and agents this version does not have, and
-    is refused where a scope is opened with it.
+    counts what came back, "strict" holds the worst case and caps the answer, so that nothing passes the limit; `on_unbounded`
+    says what becomes of a request then whose size cannot be known: "refuse", "window" (held at the model's window) or "admit".
+    `on_unpriced` "warn" lets a model without a price pass a cost limit. `suspend` "allow" lets `suspend_limits()` set the limit
+    aside for auxiliary work. The rest, `per`, `tz` and `on_store_failure`, is for ledgers this version does not have, and is
+    refused where a scope is opened with it.
     """
 
     scope: str | None
@@ -111,6 +120,7 @@ class LimitOptions(TypedDict, total=False):
     on_unpriced: Choice
     on_unbounded: Unbounded
     on_store_failure: StoreFailure | None
+    suspend: Suspension
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +130,8 @@ class Limit:
     `value` is an integer in the kind's inner unit: tokens, nano-USD for cost, nanoseconds for time, else a count;
     0 allows nothing. `scope` and `scope_name` say where it belongs (None: where it is declared; downwards they are a
     template for every such scope opened inside), `agent` sums all instances of one agent name. `warn_at` None takes
-    the process's setting (0.8). `detail` is the tool of a `tool.NAME` limit.
+    the process's setting (0.8). `detail` is the tool of a `tool.NAME` limit. `count` is what of its tokens a call is counted
+    with, of kind "tokens" alone: "all", or a formula (`policy.formula`).
     """
 
     kind: str
@@ -137,18 +148,35 @@ class Limit:
     on_unpriced: Choice = "refuse"
     on_unbounded: Unbounded = "refuse"
     on_store_failure: StoreFailure | None = None
+    suspend: Suspension = "refuse"
+    count: str = ALL
 
     def __post_init__(self) -> None:
         """Check what a program that builds a Limit by hand can get wrong."""
         checks.name("Limit(kind)", self.kind)
+        if "(" in self.kind and is_built_in(self.kind):
+            raise ConfigurationError(f"Limit(kind)={checks.show(self.kind)} is a built-in kind: write Limit(kind='tokens', count=...).")
         most = checks.MAX_NANO if self.kind == Kind.COST or self.kind in CLOCKS else checks.MAX_COUNT
         checks.count("Limit(value)", self.value, most=most)
+        if self.count != ALL and self.kind != Kind.TOKENS:
+            raise ConfigurationError(f"Limit(count)={checks.show(self.count)} goes with kind 'tokens', not with {checks.show(self.kind)}.")
+
+    @property
+    def counted(self) -> str:
+        """Give what is counted in one word, the key of its amounts: `tokens`, `tool.search`, `tokens(uncached)`."""
+        if self.detail is not None:
+            return f"tool.{self.detail}"
+        return str(self.kind) if self.count == ALL else f"{self.kind}({self.count})"
+
+    @property
+    def target(self) -> tuple[object, ...]:
+        """Give what two limits must share to be the same limit, written twice."""
+        return self.scope, self.scope_name, self.counted, self.agent, self.per
 
     @property
     def label(self) -> str:
-        """Give the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`."""
-        kind = f"tool.{self.detail}" if self.detail is not None else self.kind
-        return f"{kind}@{self.agent}" if self.agent else kind
+        """Give the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`; a formula in brackets."""
+        return f"{self.counted}@{self.agent}" if self.agent else self.counted
 
     @property
     def amount(self) -> float:
@@ -170,14 +198,18 @@ PREFIXES: Final = tuple(kind.value for kind in ScopeKind if kind is not ScopeKin
 """Scopes a limit can name; the process's own limits are those given to `instrument()`."""
 
 
-def token_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
-    """Allow `n` tokens, input and output together."""
-    return make_limit(Kind.TOKENS, checks.count("token_limit(n)", n), options)
+def token_limit(n: int, count: str = ALL, **options: Unpack[LimitOptions]) -> Limit:
+    """Allow `n` tokens, input and output together.
+
+    `count` says which: "all", "input", "output", "uncached" (all but what was read from a cache), or a sum such as
+    "input + 4*output - cached" of input, output, cached, cache_write, reasoning, audio and total, never less than 0.
+    """
+    return make_limit(Kind.TOKENS, checks.count("token_limit(n)", n, way_out=_in_words("tokens=50k")), {**options, "count": count})
 
 
 def cost_limit(usd: float | Decimal | str, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `usd` US dollars; kept as nano-USD, so text and Decimal have at most 9 decimals."""
-    return make_limit(Kind.COST, checks.nano_usd("cost_limit(usd)", usd), options)
+    return make_limit(Kind.COST, checks.nano_usd("cost_limit(usd)", usd, way_out=_in_words("cost=0.50usd")), options)
 
 
 def turn_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
@@ -202,24 +234,59 @@ def request_limit(n: int, **options: Unpack[LimitOptions]) -> Limit:
 
 def time_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `s` seconds of wall time from the moment the scope opens."""
-    return make_limit(Kind.TIME, checks.nanoseconds("time_limit(s)", s), options)
+    return make_limit(Kind.TIME, checks.nanoseconds("time_limit(s)", s, way_out=_in_words("time=90s")), options)
 
 
 def working_limit(s: float, **options: Unpack[LimitOptions]) -> Limit:
     """Allow `s` seconds of wall time, declared waits not counted."""
-    return make_limit(Kind.WORKING, checks.nanoseconds("working_limit(s)", s), options)
+    return make_limit(Kind.WORKING, checks.nanoseconds("working_limit(s)", s, way_out=_in_words("working=90s")), options)
+
+
+def _in_words(example: str) -> str:
+    return f"0 allows nothing; with a unit it is parse_limit('{example}')"
 
 
 def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str | None = None, agent: str | None = None) -> Limit:
     """Build a limit from a checked value and the unchecked keywords; raise ConfigurationError for a wrong one."""
     fields = {name: check_option(name, given) for name, given in options.items()}
+    kind = _counting(kind, fields)
     scope, scope_name = fields.get("scope"), fields.pop("name", None)
     if scope_name is not None and scope not in DOWNWARDS:
         raise ConfigurationError(
             f"name={checks.show(scope_name)} names a handoff, block or agent: give scope='handoff', 'block' or 'agent' with it, "
             "or leave it out."
         )
-    return Limit(kind=kind, value=value, detail=detail, agent=agent, scope_name=scope_name, **fields)
+    limit = Limit(kind=kind, value=value, detail=detail, agent=agent, scope_name=scope_name, **fields)
+    flaw = _flaw(limit, fields)
+    if flaw is not None:
+        raise ConfigurationError(flaw)
+    return limit
+
+
+def _flaw(limit: Limit, given: Mapping[str, object]) -> str | None:
+    """Say what of a limit could not be kept, or would change nothing."""
+    if limit.detail is not None and "*" in limit.detail:
+        return f"tool {checks.show(limit.detail)} is a pattern, and none are known: name each tool in full."
+    if limit.admission is not None and limit.kind not in SPENDS:
+        return f"admission={limit.admission.value} concerns limits of tokens and cost, not one of {limit.counted}: leave it out."
+    if limit.on_exceed is Outcome.FINAL and limit.kind not in _KEEPS_BACK:
+        return f"on_exceed=final keeps some back for a last call, and of {limit.counted} nothing can be: write stop instead."
+    if "tz" in given and limit.per is None:
+        return f"tz={checks.show(given['tz'])} says when a window begins, and windows are not in this version: leave it out."
+    return None
+
+
+def _counting(kind: str, fields: dict[str, Any]) -> str:
+    """Give the kind that counts what `count` asks for, which stays in the fields only where it is a formula."""
+    asked = fields.pop("count", ALL)
+    if asked == ALL:
+        return kind
+    if kind != Kind.TOKENS:
+        raise ConfigurationError(f"count={checks.show(asked)} goes with a limit of tokens, not with one of {kind}: leave it out.")
+    if asked in _KINDS_COUNTED:
+        return _KINDS_COUNTED[asked]
+    fields["count"] = asked
+    return kind
 
 
 def check_option(name: str, given: object, shown: str | None = None) -> Any:
@@ -227,8 +294,9 @@ def check_option(name: str, given: object, shown: str | None = None) -> Any:
     check = _OPTION_CHECKS.get(name)
     if check is None:
         close = checks.nearest(name, _OPTION_CHECKS)
-        hint = f"did you mean {close}=? " if close else ""
-        raise ConfigurationError(f"{checks.show(name)} is no keyword of a limit: {hint}It takes {', '.join(_OPTION_CHECKS)}.")
+        hint = f"; did you mean {close}=?" if close else "."
+        offered = ", ".join(each for each in _OPTION_CHECKS if each not in NOT_YET)
+        raise ConfigurationError(f"{checks.show(name)} is no keyword of a limit{hint} It takes {offered}.")
     return None if given is None and name in _NONE_ALLOWED else check(shown or name, given)
 
 
@@ -248,6 +316,11 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str, object], str]:
     return lambda parameter, value: checks.choice(parameter, value, words)
 
 
+_KEEPS_BACK: Final = SPENDS | {Kind.REQUESTS, Kind.TURNS}
+NOT_YET: Final = frozenset({"per", "tz", "on_store_failure"})
+"""Keywords that are known and refused until there is what they are for."""
+
+_KINDS_COUNTED: Final = {"input": Kind.INPUT_TOKENS, "output": Kind.OUTPUT_TOKENS}
 _NONE_ALLOWED: Final = frozenset({"scope", "name", "per", "warn_at", "admission", "on_store_failure"})
 _OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "scope": _scope,
@@ -260,4 +333,6 @@ _OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "on_unpriced": _one_of(get_args(Choice)),
     "on_unbounded": _one_of(get_args(Unbounded)),
     "on_store_failure": _one_of(get_args(StoreFailure)),
+    "suspend": _one_of(get_args(Suspension)),
+    "count": check_count,
 }

@@ -13,6 +13,7 @@ class StopReason(StrEnum):
     CANCELLED = "cancelled"
     DEADLINE = "deadline"
     PAUSED = "paused"
+    CLOSED = "closed"
     LIMIT_TOKENS = "limit_tokens"
     LIMIT_INPUT_TOKENS = "limit_input_tokens"
     LIMIT_OUTPUT_TOKENS = "limit_output_tokens"
@@ -32,7 +33,7 @@ class StopReason(StrEnum):
         """Give the reason for a limit of this kind; `tool.NAME` is a tool call, a kind of the program's own is custom."""
         if kind.startswith("tool."):
             return cls.LIMIT_TOOL_CALLS
-        return _BY_KIND.get(kind.partition("@")[0], cls.LIMIT_CUSTOM)
+        return _BY_KIND.get(kind.partition("@")[0].partition("(")[0], cls.LIMIT_CUSTOM)
 
 
 _BY_KIND = {reason.value.removeprefix("limit_"): reason for reason in StopReason if reason.value.startswith("limit_")}

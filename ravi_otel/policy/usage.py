@@ -6,9 +6,11 @@ enforced, because a frozen class costs four times as much to make.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Literal
+
+from ravi_otel.policy.content import Asked, Message
 
 UsageSource = Literal["reported", "estimated", "reserved"]
 """Where token counts come from: the provider, our own count of what was received, or the grant that was held."""
@@ -22,7 +24,10 @@ class Usage:
 
     `input_tokens` includes cached and cache-written ones, `output_tokens` includes reasoning. All counts are
     non-negative integers; what a provider did not report is 0 in the details and the whole `Usage` is None elsewhere
-    when nothing was reported. `total_tokens` is the sum unless given.
+    when nothing was reported. `total_tokens` is the sum unless given. `cache_write_1h_tokens` are part of
+    `cache_write_tokens`, `cached_image_tokens` of the cached and of the image ones, `rejected_prediction_tokens` of the
+    output. `audio_ms` is sound that was sent, `characters` text to be spoken, `searches` the web searches a provider made:
+    what is billed by another measure than tokens.
     """
 
     input_tokens: int = 0
@@ -34,22 +39,43 @@ class Usage:
     audio_output_tokens: int = 0
     total_tokens: int = -1
     source: UsageSource = "reported"
+    cache_write_1h_tokens: int = 0
+    image_input_tokens: int = 0
+    cached_image_tokens: int = 0
+    image_output_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+    audio_ms: int = 0
+    characters: int = 0
+    searches: int = 0
 
     def __post_init__(self) -> None:
         """Fill in the total."""
         if self.total_tokens < 0:
-            self.total_tokens = self.input_tokens + self.output_tokens
+            self.total_tokens = min(self.input_tokens + self.output_tokens, _MOST)
+
+    @property
+    def tokenless(self) -> bool:
+        """Tell that this was measured in sound, characters or searches alone: how many tokens it took nobody said."""
+        return self.total_tokens == 0 and (self.audio_ms > 0 or self.characters > 0 or self.searches > 0)
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Call:
     """Describe a request before it is sent.
 
-    `operation` is the convention's name ("chat", "embeddings", …), `endpoint` the API's path shape
-    ("chat.completions"). `generative` calls count as requests; `turn` says a logical generation. Token figures are
-    estimates; `output_cap` is what the caller stated, None when nothing was. `messages` counts input items, None where
-    the endpoint has none. `parameters` are neutral names (temperature, max_tokens, …) for telemetry. `unread` marks a
-    request that a bug of ours kept from being read: it is counted as a request, and not refused for want of a price.
+    `operation` is the convention's name ("chat", "embeddings", …), `endpoint` the API's path shape ("chat.completions").
+    `generative` calls count as requests; `turn` says a logical generation. Token figures are estimates; `output_cap` is what
+    the caller stated, None when nothing was. `messages` counts input items, None where the endpoint has none. `parameters`
+    are neutral names (temperature, max_tokens, …) for telemetry. `unread` marks a request that a bug of ours kept from being
+    read: it is counted as a request, and not refused for want of a price. `job` says that it begins work which is paid for
+    when its results are there. `content` is what the request says, None unless it is captured. `changes` names what we
+    changed in the request. `told_elsewhere` says that somebody else makes a span for it, and of a whole "call" the metrics
+    too. `expected` is what the call is thought to use, where its endpoint knows better than `input_estimate` and a guess:
+    pictures, sound and characters. `fetches` says that it asks no model, and brings what one has made. `session` says that
+    it is a connection for many answers, each a call of its own: it has no metrics of a call. `input_bound` is a number of tokens
+    that the input cannot pass, None where nobody asked; `unbounded` names what keeps it from being known, such as
+    "previous_response_id". `least_cap` is the smallest output cap that its API takes, 0 where its output cannot be capped.
+    `unchained` are those of its `messages` that a later request does not inherit which goes on with its answer.
     """
 
     operation: str
@@ -69,6 +95,27 @@ class Call:
     server_port: int | None = None
     parameters: Parameters = field(default_factory=dict[str, Any])
     unread: bool = False
+    job: bool = False
+    content: Asked | None = None
+    changes: tuple[str, ...] = ()
+    told_elsewhere: Literal["span", "call"] | None = None
+    expected: Usage | None = None
+    fetches: bool = False
+    session: bool = False
+    input_bound: int | None = None
+    unbounded: str | None = None
+    least_cap: int = 1
+    unchained: int = 0
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class Spent:
+    """Say what one model used before the call that tells it, by which tier it is paid, and what it cost once that is known."""
+
+    model: str | None
+    usage: Usage
+    tier: str | None = None
+    cost_nano: int | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -76,7 +123,10 @@ class Reply:
     """Describe what came back; None and () are unknown.
 
     `answers` counts choices or output items, for message limits. `error_type` is set when the body itself reports a
-    failure although the status was 200 (a failed Responses object, an error event on a stream).
+    failure although the status was 200 (a failed Responses object, an error event on a stream). `pending` says that the
+    answer is still being made: its usage comes with a later look at it, under `id`. `awaited` says that this is such a look.
+    `output` is what the answer says, None unless it is captured. `spent` is what was used before this call and is told by it,
+    to be counted once for its `id`.
     """
 
     id: str | None = None
@@ -88,3 +138,29 @@ class Reply:
     conversation_id: str | None = None
     answers: int = 0
     error_type: str | None = None
+    pending: bool = False
+    awaited: bool = False
+    output: Sequence[Message] | None = None
+    spent: tuple[Spent, ...] = ()
+
+
+_MOST: Final = 2**53
+_COUNTS: Final = tuple(one.name for one in fields(Usage) if one.name != "source")
+
+
+def added(usages: Iterable[Usage]) -> Usage:
+    """Add usages up; the sum is the provider's where all of them are, and an estimate where one of them is none."""
+    total = Usage()
+    for usage in usages:
+        add_to(total, usage)
+    return total
+
+
+def add_to(total: Usage, usage: Usage) -> None:
+    """Add one more usage to a sum, which grows up to 2^53: a larger one is no count in JSON, or in a span."""
+    for name in _COUNTS:
+        more: int = getattr(usage, name)
+        if more:
+            setattr(total, name, max(getattr(total, name), min(getattr(total, name) + more, _MOST)))
+    if usage.source != "reported":
+        total.source = "estimated"

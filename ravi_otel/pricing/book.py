@@ -16,7 +16,12 @@ MAX_CARDS: Final = 2_000
 
 MAX_NAME: Final = 256
 
-CostSource = Literal["response_model", "request_model", "override"]
+CostSource = Literal["response_model", "request_model", "override", "assumed"]
+
+Cost = tuple[int | None, CostSource | None, str | None]
+"""What a call costs in nano-USD, whose price that is, and how old the price table is."""
+
+UNKNOWN: Final[Cost] = (None, None, None)
 
 _Key = tuple[str, str | None, str | None]
 
@@ -57,25 +62,36 @@ class PriceBook:
                 pass
         return self._ask(provider, model, tier)
 
+    def window(self, provider: str, model: str | None) -> int | None:
+        """Return how many tokens the context of a model holds, None where nobody knows; slow, and not kept."""
+        if not _is_name(provider) or not _is_name(model):
+            return None
+        with self._table.lock:
+            return self._table.window(provider, model)
+
     def cost(
         self, provider: str, response_model: str | None, request_model: str | None, usage: Usage | None, tier: str | None = None
-    ) -> tuple[int | None, CostSource | None]:
-        """Return a call's price in nano-USD and whose price it is, (None, None) when unknown.
+    ) -> Cost:
+        """Return a call's price in nano-USD, whose price it is, and the table's date; None is unknown.
 
         The user's own price for either model goes first; then the table's for the model that answered, then for the
-        one that was asked.
+        one that was asked. A tier without a price of its own has the standard one, which is then "assumed". An override has
+        no date.
         """
         if usage is None:
-            return None, None
+            return UNKNOWN
         answered = self.card(provider, response_model, tier)
         if answered is not None and (answered.source == "override" or not self._overrides):
-            return answered.cost_nano(usage), "override" if answered.source == "override" else "response_model"
+            nano = answered.cost_nano(usage)  # nearly always; a call less than below
+            if nano is None:
+                return UNKNOWN
+            return nano, _source(answered, "response_model"), answered.table_date
         asked = self.card(provider, request_model, tier)
         if asked is not None and asked.source == "override":
-            return asked.cost_nano(usage), "override"
+            return _at(asked, usage, "override")
         if answered is not None:
-            return answered.cost_nano(usage), "response_model"
-        return (None, None) if asked is None else (asked.cost_nano(usage), "request_model")
+            return _at(answered, usage, "response_model")
+        return UNKNOWN if asked is None else _at(asked, usage, "request_model")
 
     def _ask(self, provider: object, model: object, tier: object) -> RateCard | None:
         if not _is_name(provider) or not _is_name(model):
@@ -103,6 +119,17 @@ class PriceBook:
                 return own, float("inf")
         quote = self._table.quote(provider, model, tier and tier.lower(), now)
         return quote.card, quote.until
+
+
+def _at(card: RateCard, usage: Usage, source: CostSource) -> Cost:
+    nano = card.cost_nano(usage)
+    if nano is None:
+        return UNKNOWN
+    return nano, _source(card, source), card.table_date
+
+
+def _source(card: RateCard, source: CostSource) -> CostSource:
+    return "override" if card.source == "override" else "assumed" if card.stands_in else source
 
 
 def _is_name(value: object) -> TypeGuard[str]:

@@ -13,15 +13,32 @@ from ravi_otel.pricing.rates import DEAREST_USD, RateCard, Rates, nano_per_milli
 Price = float | Decimal | str | int
 PriceMap = Mapping[str, Mapping[str, Price]]
 
+PER_MILLION: Final = "USD per million tokens"
 REQUIRED: Final = ("input", "output")
-LINES: Final = (*REQUIRED, "cached_input", "cache_write", "audio_input", "audio_output", "reasoning")
+UNITS: Final[Mapping[str, tuple[str, int]]] = {
+    **dict.fromkeys((*REQUIRED, "cached_input", "cache_write", "cache_write_1h"), (PER_MILLION, 1)),
+    **dict.fromkeys(("audio_input", "cached_audio_input", "audio_output", "reasoning"), (PER_MILLION, 1)),
+    **dict.fromkeys(("image_input", "cached_image_input", "image_output"), (PER_MILLION, 1)),
+    "characters": ("USD per million characters", 1),
+    "audio_hour": ("USD per hour of sound", 1),
+    "request": ("USD per thousand requests", 1000),
+    "search": ("USD per thousand searches", 1000),
+}
+"""What each line is priced in, and how many of that a million of it are."""
+
+LINES: Final = tuple(UNITS)
+_INSTEAD: Final = ("characters", "audio_hour")
+"""The lines of models that are not sold by tokens."""
 
 
 class Overrides:
     """Hold the user's prices, `{"model" or "provider/model": {"input": 2.5, "output": 10}}` in USD per million tokens.
 
-    `cached_input`, `cache_write`, `audio_input`, `audio_output` and `reasoning` may be given too; without them those
-    tokens cost what input or output costs. Zero is free. A name that ends in `*` stands for all that begin like it; an
+    `cached_input`, `cache_write`, `cache_write_1h`, `audio_input`, `cached_audio_input`, `audio_output`, `image_input`,
+    `cached_image_input`, `image_output` and `reasoning` may be given too; without them those tokens cost what input or
+    output costs. A model that is not sold by tokens has `characters` (USD per million) or `audio_hour` (USD per hour of
+    sound) instead of input and output. `request` and `search` are USD per thousand; a call that searched where no
+    `search` is given has an unknown price. Zero is free. A name that ends in `*` stands for all that begin like it; an
     exact name goes before a pattern, "provider/model" before "model", the longer pattern before the shorter. Case does
     not matter. Raises ConfigurationError for a map that cannot be used.
     """
@@ -32,7 +49,7 @@ class Overrides:
         self._exact: dict[str, RateCard] = {}
         patterns: dict[str, RateCard] = {}
         for name, lines in _entries(prices):
-            card = RateCard(provider="", model=name, rates=_rates(name, lines), source="override")
+            card = RateCard(provider="", model=name, rates=_rates(name, lines), source="override", by_tokens=REQUIRED[0] in lines)
             key = name.lower()
             target, key = (patterns, key[:-1]) if key.endswith("*") else (self._exact, key)
             if key in target:
@@ -87,25 +104,23 @@ def _rates(name: str, lines: Mapping[Any, Any]) -> Rates:
             near = difflib.get_close_matches(str(line), LINES, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"use {', '.join(LINES)}."
             raise ConfigurationError(f"prices[{name!r}] has the unknown line {line!r}: {hint}")
+    instead = any(line in lines for line in _INSTEAD) and not any(UNITS[line][0] == PER_MILLION for line in lines)
     for line in REQUIRED:
-        if line not in lines:
+        if line not in lines and not instead:
             raise ConfigurationError(
                 f"prices[{name!r}] has no {line!r}: add it in USD per million tokens, or 0 where it is free or does not exist."
             )
-    return Rates.fill(**{line: _nano(name, line, value) for line, value in lines.items()})
+    return Rates.fill(**dict.fromkeys(REQUIRED, 0) | {line: _nano(name, line, value) for line, value in lines.items()})
 
 
 def _nano(name: str, line: str, value: object) -> int:
+    unit, scale = UNITS[line]
     amount = _decimal(value)
     if amount is None or amount.is_nan():
-        raise ConfigurationError(
-            f"prices[{name!r}][{line!r}] is {value!r}, which is no number: give USD per million tokens, as a number or its text."
-        )
+        raise ConfigurationError(f"prices[{name!r}][{line!r}] is {value!r}, which is no number: give {unit}, as a number or its text.")
     if amount < 0 or amount > DEAREST_USD:
-        raise ConfigurationError(
-            f"prices[{name!r}][{line!r}] is {value!r}, but a price is between 0 and {DEAREST_USD} USD per million tokens."
-        )
-    return nano_per_million(amount)
+        raise ConfigurationError(f"prices[{name!r}][{line!r}] is {value!r}, but a price is between 0 and {DEAREST_USD} {unit}.")
+    return nano_per_million(amount) * scale
 
 
 def _decimal(value: object) -> Decimal | None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -34,15 +34,26 @@ TOKEN_LINES: Final[Mapping[str, str]] = {
     "output_mtok": "output",
     "cache_read_mtok": "cached_input",
     "cache_write_mtok": "cache_write",
+    "cache_write_5m_mtok": "cache_write",
+    "cache_write_1h_mtok": "cache_write_1h",
     "input_audio_mtok": "audio_input",
     "cache_audio_read_mtok": "cached_audio_input",
     "output_audio_mtok": "audio_output",
+    "input_image_mtok": "image_input",
+    "cache_image_read_mtok": "cached_image_input",
+    "output_image_mtok": "image_output",
     "output_reasoning_mtok": "reasoning",
 }
-"""The library's price keys in USD per million tokens, and our lines for them."""
+"""The library's price keys in USD per million tokens, and our lines for them; of two for one line the later goes first."""
 
-REQUEST_LINE: Final = "requests_kcount"
-"""The library's price key in USD per thousand requests."""
+THOUSANDS: Final[Mapping[str, str]] = {"requests_kcount": "request", "web_searches_kcount": "search"}
+"""The library's price keys in USD per thousand, and our lines for them."""
+
+UNIT_LINES: Final[Mapping[str, str]] = {"input_mchars": "characters", "audio_hours": "audio_hour", "input_audio_hours": "audio_hour"}
+"""The library's price keys in USD per million characters and per hour of sound, and our lines for them; the later goes first."""
+
+COUNTED: Final = TOKEN_LINES.keys() | THOUSANDS.keys() | UNIT_LINES.keys()
+"""The library's price keys that a `Usage` counts; a card names the others as uncounted."""
 
 FREE: Final = frozenset({("openai", "moderation")})
 """Models the table lists without any price because the vendor gives them away, beside those it names `…:free`."""
@@ -83,7 +94,7 @@ class Table:
         if self._snapshots is not None or self._failed:
             return not self._failed
         try:
-            self._version = str(_extras.load("genai_prices").__version__)
+            self._version = f"genai-prices {_extras.load('genai_prices').__version__}"
             snapshots = _extras.load("genai_prices.data_snapshot")
             snapshots.get_snapshot()
         except Exception as error:  # noqa: BLE001 - a broken library makes prices unknown, never a call fail
@@ -105,6 +116,20 @@ class Table:
             self._complain("ask", error)
             return Quote(None, midnight)
 
+    def window(self, provider: str, model: str) -> int | None:
+        """Return how many tokens the model's context holds, None where the table does not say."""
+        if not self.load():
+            return None
+        try:
+            snapshot = self._current_snapshot()
+            listed = self._providers.get(PROVIDERS.get(provider, provider))
+            found = None if listed is None else listed.find_model(model, all_providers=snapshot.providers)
+            size = None if found is None else found.context_window
+        except Exception as error:  # noqa: BLE001 - the library reads hostile names; its failure is an unknown window
+            self._complain("window", error)
+            return None
+        return size if isinstance(size, int) and size > 0 else None
+
     def _ask(self, provider_id: str, model: str, tier: str | None, moment: datetime, midnight: float) -> Quote:
         # The library's own look-up remembers every name it ever saw; these two steps of it remember none.
         snapshot = self._current_snapshot()
@@ -118,6 +143,8 @@ class Table:
         own = any(found is listed for listed in provider.models)
         prices: dict[str, Any] = found.get_prices(moment, _context(tier) if own else None).__dict__
         card = self._card(provider_id, str(found.id), prices, snapshot)
+        if card is not None and tier not in _STANDARD and prices == found.get_prices(moment, None).__dict__:
+            card = replace(card, stands_in=True)
         return Quote(card, min([midnight, *_changes(found, moment)]))
 
     def _current_snapshot(self) -> Any:
@@ -131,7 +158,7 @@ class Table:
         listed = {key: price for key, price in prices.items() if price is not None}
         if not listed and (model.endswith(":free") or (provider_id, model) in FREE):
             listed = {"input_mtok": Decimal(0)}
-        if "input_mtok" not in listed:
+        if "input_mtok" not in listed and not listed.keys() & UNIT_LINES.keys():
             return None
         starts = sorted({tier.start for price in listed.values() for tier in getattr(price, "tiers", ())})
         return RateCard(
@@ -140,7 +167,8 @@ class Table:
             rates=_rates(listed, 0),
             steps=tuple((start, _rates(listed, start + 1)) for start in starts),
             table_date=snapshot.timestamp.date().isoformat() if snapshot.from_auto_update else self._version,
-            uncounted=tuple(sorted(listed.keys() - TOKEN_LINES.keys() - {REQUEST_LINE})),
+            uncounted=tuple(sorted(listed.keys() - COUNTED)),
+            by_tokens="input_mtok" in listed,
         )
 
     def _complain(self, stage: str, error: Exception) -> None:
@@ -156,6 +184,10 @@ class Table:
         )
 
 
+_STANDARD: Final = frozenset({None, "auto", "default", "on_demand", "standard", "standard_only"})
+"""Service tiers that are sold at the standard price."""
+
+
 def _context(tier: str | None) -> dict[str, str] | None:
     if tier is None:
         return None
@@ -164,9 +196,12 @@ def _context(tier: str | None) -> dict[str, str] | None:
 
 def _rates(listed: Mapping[str, Any], input_tokens: int) -> Rates:
     lines = {line: nano_per_million(_price_at(listed[key], input_tokens)) for key, line in TOKEN_LINES.items() if key in listed}
+    lines.setdefault("input", 0)  # sold by the hour or by characters: no token is
     lines.setdefault("output", 0)  # embeddings: no output is sold, none comes
-    if REQUEST_LINE in listed:
-        lines["request"] = nano_per_million(_price_at(listed[REQUEST_LINE], input_tokens)) * 1000
+    for keys, scale in ((THOUSANDS, 1000), (UNIT_LINES, 1)):
+        for key, line in keys.items():
+            if key in listed:
+                lines[line] = nano_per_million(_price_at(listed[key], input_tokens)) * scale
     return Rates.fill(**lines)
 
 

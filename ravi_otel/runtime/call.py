@@ -10,21 +10,23 @@ import sys
 from functools import partial
 from typing import Any, Final, Protocol
 
-from ravi_otel._flow import Flow, Step, cause
-from ravi_otel.errors import RaviError
+from ravi_otel._flow import Flow, Step, cause, run_sync
+from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.runtime.capping import Sizing
 from ravi_otel.runtime.late import drain, later
-from ravi_otel.runtime.live import Ending, LiveCall
+from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.pausing import pause, pause_after
+from ravi_otel.runtime.settlement import Ending
 from ravi_otel.runtime.state import STATE
 
 _LONGEST_CHAIN: Final = 32
 _UNSCOPED: Final = CountEvent("unscoped", 1)
 
 
-class Wire(Protocol):
+class Wire(Sizing, Protocol):
     """Send one call over somebody's client, and read what comes back."""
 
     def step(self, live: LiveCall | None) -> Step:
@@ -53,7 +55,7 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
     entered = live.scope.engine.listeners.call_started(live.record)
     try:
         try:
-            yield from live.admit(blocking=blocking)
+            yield from live.admit(blocking=blocking, sizing=wire)
         except RaviError:
             raise
         except Exception as bug:
@@ -67,15 +69,43 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
         if _is_dropped(raised, outer):
             later(partial(_failed, live, wire, GeneratorExit("the call was dropped before its end")))
         else:
-            _failed(live, wire, cause(raised))
-            pause_s = pause_after(live.scope.engine, raised)
+            instead = _instead_of(live, cause(raised))
+            _failed(live, wire, cause(raised) if instead is None else instead)
+            pause_s = pause_after(live.scope.engine, raised if instead is None else instead)
             if pause_s > 0:
                 yield pause(pause_s)
+            if instead is not None:
+                del live
+                raise instead from raised
         del live  # it knows the error, whose traceback knows this frame: a cycle that would keep both alive
         raise
     finally:
         entered.leave()
     return result
+
+
+def hold(call: Call, sizing: Sizing | None = None) -> LiveCall | None:
+    """Admit a call that somebody else walks, for whoever ends it; None when it cannot even begin.
+
+    Without `sizing` nobody knows how large it can be, and a strict limit refuses it. Raises what stands against it. Its span is
+    opened, and never current.
+    """
+    live = _begin(call)
+    if live is None:
+        return None
+    live.scope.engine.listeners.call_started(live.record).leave()
+    try:
+        run_sync(live.admit(blocking=True, sizing=sizing))
+    except RaviError as refusal:
+        live.fail(refusal, Ending(type(refusal).__qualname__, sent=False))
+        raise
+    except Exception as bug:
+        if live.waiting or from_signal(bug):
+            live.fail(bug, Ending(type(bug).__qualname__, sent=False))
+            raise  # it ended the wait, or came from a signal: the caller's own
+        swallow("admit", bug)
+        live.admitted = True
+    return live
 
 
 def _begin(call: Call) -> LiveCall | None:
@@ -107,7 +137,18 @@ def _is_dropped(error: BaseException, outer: BaseException | None) -> bool:
 
 
 def _failed(live: LiveCall, wire: Wire, error: BaseException) -> None:
-    live.fail(error, _ending(live, wire, error))
+    try:
+        live.fail(error, _ending(live, wire, error))
+    except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+        swallow("settle", bug)
+
+
+def _instead_of(live: LiveCall, error: BaseException) -> BudgetError | None:
+    try:
+        return live.instead_of(error)
+    except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+        swallow("ending", bug)
+        return None
 
 
 def _ending(live: LiveCall, wire: Wire, error: BaseException) -> Ending:
@@ -127,4 +168,7 @@ def _conclude(live: LiveCall, wire: Wire, result: Any) -> None:
     except Exception as error:  # noqa: BLE001 - the result is the user's whatever we make of it
         swallow("read", error)
         reply = Reply()
-    live.succeed(reply)
+    try:
+        live.succeed(reply)
+    except Exception as error:  # noqa: BLE001 - the same
+        swallow("settle", error)

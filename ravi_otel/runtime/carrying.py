@@ -15,6 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from ravi_otel import _current
+from ravi_otel.runtime.patience import Inside, enclosures
 from ravi_otel.runtime.wrapping import Wraps
 
 _POOLED = frozenset({"DummyProcess"})
@@ -33,8 +34,6 @@ class Carrying:
         """Wrap `Thread.start` and `ThreadPoolExecutor.submit`; nothing to do where they are wrapped already."""
         if self._active:
             return
-        if self._active:
-            return
         self._wraps.wrap(threading.Thread, "start", self._start)
         self._wraps.wrap(ThreadPoolExecutor, "submit", self._submit)
         self._active = True
@@ -49,11 +48,11 @@ class Carrying:
         hired = getattr(self._hiring, "now", False) or type(thread).__name__ in _POOLED
         if context is None or hired or thread.ident is not None or "run" in thread.__dict__:
             return wrapped(*args, **kwargs)
-        run = thread.run
+        run, known = thread.run, enclosures()
 
         def carried_run() -> None:
             thread.__dict__.pop("run", None)
-            with _current.Attachment(context):
+            with _current.Attachment(context), Inside(known):
                 run()
 
         thread.run = carried_run
@@ -85,12 +84,13 @@ class Carrying:
 class _Carried:
     """Run a function in the context it was submitted from."""
 
-    __slots__ = ("_context", "_fn")
+    __slots__ = ("_context", "_fn", "_known")
 
     def __init__(self, context: Context, fn: Callable[..., Any]) -> None:
         self._context = context
         self._fn = fn
+        self._known = enclosures()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with _current.Attachment(self._context):
+        with _current.Attachment(self._context), Inside(self._known):
             return self._fn(*args, **kwargs)

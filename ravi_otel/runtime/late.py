@@ -16,6 +16,7 @@ _SHARE: Final = 20
 
 _late: deque[Callable[[], object]] = deque()
 _followed: list[Collection[object]] = []
+_sweeps: list[Callable[[], object]] = []
 
 
 def later(end: Callable[[], object]) -> None:
@@ -25,6 +26,11 @@ def later(end: Callable[[], object]) -> None:
 
 def drain() -> None:
     """Do what finalisers queued; runs at the next call and while calls wait, when a scope opens or closes, at a flush, at exit."""
+    for sweep in _sweeps:
+        try:
+            sweep()
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
+            swallow("drain", error)
     while _late:
         try:
             end = _late.popleft()
@@ -36,9 +42,14 @@ def drain() -> None:
             swallow("drain", error)
 
 
-def look_for(results: Collection[object]) -> None:
-    """Have callers that wait look for what was dropped for as long as `results`, which are still open, has any."""
+def look_for(results: Collection[object], sweep: Callable[[], object] | None = None) -> None:
+    """Have callers that wait look for what was dropped for as long as `results`, which are still open, has any.
+
+    `sweep` ends those that nobody uses any more, though somebody may hold them; each drain calls it.
+    """
     _followed.append(results)
+    if sweep is not None:
+        _sweeps.append(sweep)
 
 
 def attend() -> None:

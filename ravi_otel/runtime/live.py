@@ -1,98 +1,52 @@
-"""Follow one model call from its admission to its settlement, exactly once, whoever ends it first."""
+"""Follow one model call until it is answered: admitted, attempted, heard."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
-import threading
-from dataclasses import dataclass
-
 from ravi_otel._flow import Flow, is_done, run_sync
-from ravi_otel.enforcement import admission, refusal
+from ravi_otel.enforcement import admission, charges, refusal
 from ravi_otel.enforcement.ending import owned
-from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.line import on_event_loop
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_counts, add_request, add_usage
-from ravi_otel.errors import BudgetContendedError, BudgetError, RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord, RetryRecord, Status
-from ravi_otel.policy.limits import NANO, Kind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation
+from ravi_otel.enforcement.tally import add_counts, add_request
+from ravi_otel.errors import BudgetError
+from ravi_otel.hooks.records import RetryRecord
+from ravi_otel.policy.limits import Kind
+from ravi_otel.runtime.attempts import pay_again
+from ravi_otel.runtime.capping import Sizing, sized
+from ravi_otel.runtime.charging import dearest_tier
 from ravi_otel.runtime.late import attend
+from ravi_otel.runtime.patience import around, owner, patience
+from ravi_otel.runtime.settlement import Settlement
 
 _TOKENS = Kind.TOKENS.value
 
-LONGEST_WAIT_S = 30.0
-"""How long a call waits in line for what others hold, if no deadline comes first."""
 
-REFUSED = "ravi.limit_exceeded"
-"""The `error.type` of a call that a limit refused."""
+class LiveCall(Settlement):
+    """Hold what one call was granted, and follow it until somebody ends it."""
 
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """Tell how a send failed, in words of no client library.
-
-    `sent` is False when no byte left this process; `billed` False when the provider refused without charging; `usage`
-    is what the error itself reports, or what of a stream was received; `reply` is an answer that came all the same.
-    """
-
-    error_type: str
-    sent: bool = True
-    billed: bool = True
-    usage: Usage | None = None
-    reply: Reply | None = None
-
-
-class LiveCall:
-    """Hold what one call was granted, and give each way it can end its settlement."""
-
-    __slots__ = (
-        "_asked",
-        "_credit",
-        "_expected",
-        "_held",
-        "_lock",
-        "_over",
-        "_paid_attempt",
-        "_sent_before",
-        "_settled",
-        "admitted",
-        "built",
-        "record",
-        "scope",
-        "waiting",
-    )
-
-    def __init__(self, scope: Scope, call: Call) -> None:
-        self.scope = scope
-        self.record = CallRecord(call, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns())
-        self.admitted = False
-        self.built = False
-        self._expected = admission.NOTHING
-        self._held = False
-        self._asked = False  # the ledger may know this operation
-        self._settled = False
-        self.waiting = False
-        self._sent_before = False  # an earlier attempt of this call reached the provider
-        self._credit = False  # an attempt was paid for and never left: the next one is free
-        self._paid_attempt: str | None = None  # the operation that paid for the latest retry, not settled yet
-        self._over = False
-        self._lock = threading.Lock()
+    __slots__ = ()
 
     # -- before it is sent ----------------------------------------------------------------------------------------
 
-    def admit(self, *, blocking: bool) -> Flow[None]:
-        """Hold what the call may take; raise when a limit, the deadline or a cancellation stands against it."""
+    def admit(self, *, blocking: bool, sizing: Sizing | None = None) -> Flow[None]:
+        """Hold what the call may take; raise when a limit, the deadline or a cancellation stands against it.
+
+        `sizing` knows how large it can be, which only strict limits ask.
+        """
         record, scope = self.record, self.scope
         scope.checkpoint(record)
         if record.call.generative:
-            lines = self._lines()
+            if scope.wrapping is not None:
+                self.claim = scope.wrapping.claim(scope)
+            lines = self._lines(sizing)
+            if self._expected.cost is None and scope.priced:
+                charges.observed_unpriced(scope, record)
             if lines:
                 floor: dict[str, int] = {_TOKENS: self._expected.input_tokens}
-                patience = _patience(scope, blocking=blocking)
-                request = Reservation(record.op_id, lines, floor, _owner(), patience, on_stop=scope.on_stop, meanwhile=attend)
+                longest_s = patience(scope, blocking=blocking)
+                request = Reservation(record.op_id, lines, floor, owner(), longest_s, on_stop=scope.on_stop, meanwhile=attend)
+                request.around = (*scope.carved, *around())
+                request.wraps_up, request.sure = self.claim is not None, self._expected.sure
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
                 if is_done(answering):
@@ -107,11 +61,23 @@ class LiveCall:
         record.decision = record.decision or "admitted"
         self.admitted = True
 
-    def _lines(self) -> list[Line]:
+    def _lines(self, sizing: Sizing | None) -> list[Line]:
         scope, call = self.scope, self.record.call
-        card = scope.engine.prices.card(call.provider, call.model) if scope.priced else None
-        self._expected = admission.estimate(call, card)
-        return admission.call_lines(scope, call, self._expected)
+        if not scope.chain:  # nobody is asked for anything: what is expected is the request alone
+            self._expected = admission.estimate(call, None)
+            return []
+        learned = scope.engine.learned.p95(scope.facts.agent_name, call.model) if call.output_cap is None else None
+        card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if scope.priced else None
+        self._expected = admission.estimate(call, card, learned)
+        if not scope.strict:
+            return admission.call_lines(scope, call, self._expected)
+        capped = sized(scope, call, sizing)
+        if isinstance(capped, Account):
+            self._blame(capped, "unbounded_input")
+            scope.engine.count("denied", capped)
+            raise owned(refusal.unbounded(capped, call), capped)
+        self.capped = capped
+        return capped.lines(scope, self._expected)
 
     def _answered(self, answer: Grant | Denied) -> None:
         record, engine = self.record, self.scope.engine
@@ -123,9 +89,12 @@ class LiveCall:
             engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
             raise owned(refusal.refused(answer), answer.account)
         record.granted = answer.granted
-        if answer.observed is not None:
-            record.decision = "observed"
-            self._blame(answer.observed, "exhausted")
+        if self.capped is not None:
+            self.capped.granted(answer, record)
+        if record.call.stream or self.capped is not None:
+            self.holds = answer.holds
+        if answer.observed is not None and record.decision != "observed":
+            charges.observed(self.scope, answer.observed, record)
 
     def _still_wanted(self, answer: Grant | Denied) -> None:
         """Check once more what may have come while the call waited: the end of its run, its time or its slot."""
@@ -143,16 +112,22 @@ class LiveCall:
     def attempt(self, retries_taken: int) -> None:
         """Pay for one more attempt, right before its request is built; raises when it may not be sent.
 
-        The first is covered by the call's own reservation, and so is one that follows an attempt that never left.
+        The first is covered by the call's own reservation, and so is one that follows an attempt that never left. After one that no
+        answer came to, which may be billed, strict limits are asked for the whole worst case again.
         """
         if retries_taken <= 0 or not self.record.call.generative:
             return
         self.scope.checkpoint(self.record)
         if self._credit:
-            self._credit = False
+            self._credit = self._between = False
             return
         self._settle_attempt()
-        self._paid_attempt = self.scope.charge_lines(admission.attempt_lines(self.scope), self.record)
+        lines = admission.attempt_lines(self.scope)
+        if self._doubtful and self.capped is not None:
+            self._paid_attempt = pay_again(self.scope, lines, self.holds, self.record)
+        else:
+            self._paid_attempt = self.scope.charge_lines(lines, self.record)
+        self._between = False
         add_counts(self.scope.tallies, requests=1)
         self.record.requests += 1
 
@@ -160,193 +135,26 @@ class LiveCall:
         """Note that an attempt failed and another will follow."""
         self._credit = not sent
         self._sent_before = self._sent_before or sent
+        self._between = True
+        if sent:
+            self._doubtful = retry.status is None
         self.record.retries.append(retry)
 
-    def _settle_attempt(self) -> None:
-        paid, self._paid_attempt = self._paid_attempt, None
-        if paid is not None:
-            self.scope.engine.settle(paid, None, self.record)
-
-    # -- after ----------------------------------------------------------------------------------------------------
+    # -- while it is answered ----------------------------------------------------------------------------------------------------
 
     def chunk(self) -> None:
-        """Note that the first chunk of a stream came."""
-        if self.record.first_chunk_ns is None:
-            self.record.first_chunk_ns = self.scope.engine.clock.monotonic_ns() - self.record.started_ns
+        """Note that a chunk of a stream came: the first one, and each of them where each is timed."""
+        record, came = self.record, self.scope.engine.clock.monotonic_ns() - self.record.started_ns
+        if record.first_chunk_ns is None:
+            record.first_chunk_ns = came
+        else:
+            self.scope.engine.listeners.chunk_came(record, came - self._last_chunk_ns)
+        self._last_chunk_ns = came
 
-    def succeed(self, reply: Reply) -> None:
-        """Settle with what the provider reported; when it reported nothing, at what was held."""
-        if not self._end():
-            return
-        try:
-            self._settle_attempt()
-            if reply.usage is None and self._held:
-                self.record.usage = self._expected.usage()
-            else:
-                self.record.usage = reply.usage
-            self._close("ok" if reply.error_type is None else "error", reply, reply.usage, reply.error_type)
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("settle", error)
-        finally:
-            self._leave_nothing_held()
+    def instead_of(self, error: BaseException) -> BudgetError | None:
+        """Give the refusal that the client's error really is, because we caused it; None for an error of its own."""
+        return None if self.capped is None else self.capped.instead_of(error, self.record)
 
-    def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
-        """Settle or release what a failed send held."""
-        if not self._end():
-            return
-        self.record.error = error
-        try:
-            if not self.admitted:
-                self._refused(error)
-            else:
-                self._failed(error, ending, reply)
-        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
-            swallow("settle", bug)
-        finally:
-            self._leave_nothing_held()
-
-    def _leave_nothing_held(self) -> None:
-        """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
-        if not self._asked or self._settled:
-            return
-        ledger, op_id = self.scope.engine.ledger, self.record.op_id
-        try:
-            run_sync(ledger.settle(op_id, None) if self.admitted else ledger.release(op_id))
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("settle", error)
-
-    def _end(self) -> bool:
-        with self._lock:
-            over, self._over = self._over, True
-        return not over
-
-    def _failed(self, error: BaseException, ending: Ending, reply: Reply | None) -> None:
-        status: Status = "error" if isinstance(error, Exception) else "cancelled"
-        error_type = ending.error_type
-        if isinstance(error, RaviError):  # a retry that was refused
-            self.record.decision, error_type = "denied", REFUSED
-        add_counts(self.scope.tallies, errors=int(status == "error"))
-        if not ending.sent and self._take_back(status, error_type):
-            return
-        self._settle_attempt()
-        self.record.usage = ending.usage
-        spent = Usage() if not ending.billed else ending.usage or _floor(self._expected)
-        self._close(status, reply or ending.reply or Reply(), spent, error_type)
-
-    def _take_back(self, status: Status, error_type: str) -> bool:
-        """Give back what the last attempt paid, since it never left; True when that was the whole call."""
-        paid, self._paid_attempt = self._paid_attempt, None
-        ledger, call = self.scope.engine.ledger, self.record.call
-        if paid is not None:
-            run_sync(ledger.release(paid))
-            add_counts(self.scope.tallies, requests=-1)
-            self.record.requests -= 1
-        if self._sent_before:
-            return False
-        if self._held:
-            run_sync(ledger.release(self.record.op_id))
-            self._settled = True
-        if call.generative:
-            add_counts(self.scope.tallies, requests=-1, turns=-int(call.turn))
-            self.record.requests -= 1
-        self.record.error_type = error_type
-        self._told(status)
-        return True
-
-    def _refused(self, error: BaseException) -> None:
-        record = self.record
-        record.requests = 0
-        if not isinstance(error, RaviError):  # cancelled while it waited in line
-            record.error_type = type(error).__name__
-            self._told("error" if isinstance(error, Exception) else "cancelled")
-            return
-        record.decision, record.error_type = "denied", REFUSED
-        if isinstance(error, BudgetError):
-            record.limit_kind = record.limit_kind or error.limit_kind
-            record.limit_reason = record.limit_reason or error.reason
-            if error.reason == "unpriced_model":
-                self.scope.engine.count("unpriced")
-        if not isinstance(error, BudgetContendedError):
-            add_counts(self.scope.tallies, refused=1)
-        self._told("refused")
-
-    def _close(self, status: Status, reply: Reply, spent: Usage | None, error_type: str | None) -> None:
-        record, engine, call = self.record, self.scope.engine, self.record.call
-        cost = self._charge(reply, spent) if call.generative else None
-        if self._held:
-            messages = None if call.messages is None else call.messages + reply.answers
-            actual = None if spent is None else admission.actual_amounts(spent, cost, messages)
-            # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
-            guessed = status == "ok" and spent is not None and spent.source == "estimated"
-            engine.settle(record.op_id, actual, record, guessed=guessed)
-            self._settled = True
-        record.reply, record.error_type = reply, error_type
-        self._told(status)
-
-    def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
-        """Add tokens and cost to every tally, or note that nobody told them; give the cost in nano-USD, None unknown."""
-        tallies = self.scope.tallies
-        if spent is None:
-            add_counts(tallies, unreported=1)
-            return None
-        if spent.total_tokens == 0:
-            return 0  # the provider refused the call, and billed nothing
-        cost = self._price(reply, spent)
-        add_usage(tallies, spent, cost)
-        if cost is None:
-            self.scope.engine.count("unpriced")
-        return cost
-
-    def _price(self, reply: Reply, usage: Usage) -> int | None:
-        call, prices = self.record.call, self.scope.engine.prices
-        try:
-            cost, source = prices.cost(call.provider, reply.model, call.model, usage, reply.service_tier)
-        except Exception as error:  # noqa: BLE001 - a price that cannot be had is unknown, and the call goes on
-            swallow("pricing", error)
-            return None
-        if self.record.usage is None:  # charged for safety, but what a failed call really cost is not known
-            self.record.charged, self.record.charged_nano = usage, cost
-            return cost
-        self.record.cost_nano = cost
-        self.record.cost_source = "assumed" if call.provider_assumed and source not in (None, "override") else source
-        return cost
-
-    def _told(self, status: Status) -> None:
-        record = self.record
-        record.status = status
-        record.duration_ns = self.scope.engine.clock.monotonic_ns() - record.started_ns
-        self.scope.engine.listeners.call_ended(record)
-
-
-def _floor(expected: admission.Estimate) -> Usage:
-    return Usage(input_tokens=expected.input_tokens, source="estimated")
-
-
-def _owner() -> object:
-    """Identify the task, or else the thread, that asks."""
-    task = asyncio.current_task() if on_event_loop() else _trio_task()
-    return threading.get_ident() if task is None else task
-
-
-def _trio_task() -> object:
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return None
-    in_task = getattr(trio.lowlevel, "in_trio_task", None)  # newer than the oldest trio; an error costs more than the question
-    if in_task is not None and not in_task():
-        return None
-    try:
-        return trio.lowlevel.current_task()
-    except RuntimeError:
-        return None
-
-
-def _patience(scope: Scope, *, blocking: bool) -> float:
-    """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
-    if blocking and on_event_loop():
-        return 0.0
-    if not scope.clocks:
-        return LONGEST_WAIT_S
-    now = scope.engine.clock.monotonic_ns()
-    left = [(account.value - (now - since)) / NANO for account, since in scope.clocks if not account.observe]
-    return max(0.0, min([LONGEST_WAIT_S, *left]))
+    def content(self) -> None:
+        """Note that the first of a stream's content came."""
+        self.record.first_content_ns = self.scope.engine.clock.monotonic_ns() - self.record.started_ns

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
+from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sharing import OWN, Share, check_share
+from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.records import LimitReading, Spend
+from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.runtime.asking import Limits, read_kinds, read_limits, scope_name, slots, tab
 from ravi_otel.runtime.config.tags import check_tags
-from ravi_otel.runtime.late import drain, later
+from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.resuming import read_resume, refuse_twice
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.waiting import Waiting
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Limits = Iterable[Limit | str]
+_log = logging.getLogger("ravi_otel")
+_said: set[bool] = set()
+_NONE_ALLOWS = (
+    'no limit around it allows to be set aside. Declare those that may be with suspend="allow", which is :suspend=allow in words.'
+)
+_OTHER_KINDS = "the limits around it that allow to be set aside are of other kinds than `kinds` names. Name theirs, or leave `kinds` out."
 
 
 class ScopeHandle:
@@ -58,10 +69,30 @@ class ScopeHandle:
         """Photograph what was used in it."""
         return self.scope.spend()
 
+    def snapshot(self) -> Snapshot:
+        """Photograph the run it is in; see `Scope.snapshot`."""
+        return self.scope.snapshot()
+
+    def wrap_up(self) -> WrapUp:
+        """Open the block of its last call; see `Scope.wrap_up`."""
+        return self.scope.wrap_up()
+
+    def waiting(self, reason: str) -> Waiting:
+        """Declare a wait, as in `with run.waiting("approval"):`; `working` limits from the running code's scope outwards stand still."""
+        return Waiting(reason, self.scope)
+
     @property
     def limits(self) -> list[LimitReading]:
         """Read each of its own limits: limit, used, held, remaining, events."""
         return self.scope.readings()
+
+    def set_limit(self, kind: str, value: float) -> None:
+        """Set another value on its own limits of `kind`: see `Scope.set_limit`."""
+        self.scope.set_limit(kind, value)
+
+    def close(self) -> None:
+        """Stop everything in it, for good and from anywhere: see `Scope.close`."""
+        self.scope.close()
 
     @property
     def cost_usd(self) -> float | None:
@@ -78,12 +109,19 @@ class ScopeHandle:
         """Give why it ended, None while it is open."""
         return self.scope.stop_reason
 
+    @property
+    def partial(self) -> str | None:
+        """Give the text of the stream that was cut when it ended, None when none was."""
+        return self.scope.partial
+
     def __enter__(self) -> Self:
         if self._attachment is not None:
             raise ConfigurationError(
                 f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
             )
         drain()
+        if self._ask.resume is not None:
+            refuse_twice(self._ask.resume)
         parent = STATE.around()
         scope = self._scope = open_scope(parent.engine, parent, self._ask)
         try:
@@ -110,7 +148,8 @@ class ScopeHandle:
             return False
         if self._entered is not None:
             self._entered.leave()
-        attachment.restore()
+        # An async generator that is dropped ends in a task of its own, whose context is a copy of one that keeps the scope.
+        scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit):
             later(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
@@ -167,6 +206,16 @@ def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -
     return swallowed
 
 
+def _settle_late() -> None:
+    STATE.engine.settle_late()
+
+
+@cache
+def _watch_parts() -> None:
+    """Look for what outlived an agent with a part of its own, from the first such agent on: no other program pays for it."""
+    look_for((), _settle_late)
+
+
 class Run(ScopeHandle):
     """Be one run: a workflow from its start to its end."""
 
@@ -195,10 +244,40 @@ class Agent(ScopeHandle):
         return str(self.scope.facts.agent_id)
 
 
+class Handoff(ScopeHandle):
+    """Be the stretch of a run in which another took over."""
+
+    _factory = "handoff"
+
+
 class Block(ScopeHandle):
     """Be a stretch of code with limits of its own."""
 
     _factory = "apply_limits"
+
+
+class Suspension(ScopeHandle):
+    """Be a stretch of code in which some limits count and do not refuse."""
+
+    _factory = "suspend_limits"
+
+    def _enter(self, scope: Scope) -> None:
+        super()._enter(scope)
+        if not scope.chain or not scope.free:
+            _say_nothing_is_suspended(others=any(account.limit.suspend == "allow" for account in scope.chain))
+            return
+        kinds = {account.kind for account in scope.free}
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        place = next((outer for outer in scope.upwards() if outer.facts.kind in (ScopeKind.RUN, ScopeKind.AGENT)), scope)
+        reason = str(self._ask.reason)
+        scope.engine.listeners.counted(CountEvent("suspended", 1, kind, reason=reason, scope_id=place.facts.scope_id))
+
+
+def _say_nothing_is_suspended(*, others: bool) -> None:
+    """Say, each once a process, that no limit may be set aside, or that those which may are of `others` than the kinds named."""
+    if others not in _said:
+        _said.add(others)
+        _log.warning("ravi-otel: suspend_limits() changes nothing here: %s", _OTHER_KINDS if others else _NONE_ALLOWS)
 
 
 def run(  # noqa: PLR0913 - the front door's documented keywords
@@ -213,22 +292,26 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     priority: Priority = Priority.NORMAL,
     retention: HistoryRetention = HistoryRetention.PERMANENT,
     tags: Mapping[str, str] | None = None,
+    resume: Snapshot | str | bytes | None = None,
 ) -> Run:
     """Open a run: the outermost span of one piece of work, with limits that hold for everything inside.
 
     `limits` takes limits or their spelling (`"tokens=500k"`); `budget` an ExecutionBudget, or an ExecutionTracker that
     becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `tags` are short strings put on spans
-    and on the cost metric. Use it with `with`, `async with` or as a decorator.
+    and on the cost metric. `resume` goes on from a snapshot, or its JSON: with its run id, and with these limits, not the ones of then.
+    Use it with `with`, `async with` or as a decorator.
     """
+    snapshot = read_resume(resume, run_id=run_id, session_id=session_id, tenant_id=tenant_id)
     ask = Opening(
         kind=ScopeKind.RUN,
-        name=_name("run(name)", name),
+        resume=snapshot,
+        name=scope_name("run(name)", name),
         limits=read_limits("run(limits)", limits),
-        budget=_budget("run(budget)", budget),
-        run_id=_name("run(run_id)", run_id),
-        session_id=_name("run(session_id)", session_id),
-        tenant_id=_name("run(tenant_id)", tenant_id),
-        spawn_budget=_spawn_budget(spawn_budget),
+        budget=tab("run(budget)", budget),
+        run_id=scope_name("run(run_id)", run_id if snapshot is None else snapshot.run_id),
+        session_id=scope_name("run(session_id)", session_id),
+        tenant_id=scope_name("run(tenant_id)", tenant_id),
+        spawn_budget=slots(spawn_budget),
         priority=checks.member("run(priority)", priority, Priority),
         retention=checks.member("run(retention)", retention, HistoryRetention),
         tags=check_tags("run(tags)", {} if tags is None else tags),
@@ -244,67 +327,65 @@ def agent(
     priority: Priority = Priority.NORMAL,
     limits: Limits = (),
     retention: HistoryRetention = HistoryRetention.RUN,
+    share: Share = OWN,
 ) -> Agent:
     """Open an agent: its own span and its own tab; what it spends counts for every enclosing scope but its parent agent's.
 
-    Takes a slot of the run's spawn budget for its time (the run's first agent is its root, and is the 1). Raises
-    SpawnDeniedError on entry when no slot is left.
+    With `share` "pool" it charges its parent agent's tab too; a float above 0 and up to 1 sets that part aside of what is left of
+    its parent agent's tokens, cost and turns (of the run's, without a parent agent), a whole number so many tokens: what it used
+    is charged there when it closes, and the rest given back. Takes a slot of the run's spawn budget for its time (the run's first
+    agent is its root, and is the 1). Raises SpawnDeniedError on entry when no slot is left, BudgetExhaustedError when the share
+    is not left, and BudgetContendedError when only others' shares and calls are in its way.
     """
     ask = Opening(
         kind=ScopeKind.AGENT,
-        name=_name("agent(name)", name, required=True),
-        agent_id=_name("agent(agent_id)", agent_id),
+        name=scope_name("agent(name)", name, required=True),
+        agent_id=scope_name("agent(agent_id)", agent_id),
         limits=read_limits("agent(limits)", limits),
-        budget=_budget("agent(budget)", budget),
+        budget=tab("agent(budget)", budget),
         priority=checks.member("agent(priority)", priority, Priority),
         retention=checks.member("agent(retention)", retention, HistoryRetention),
+        share=check_share("agent(share)", share),
     )
+    if not isinstance(share, str):
+        _watch_parts()
     return Agent(ask)
+
+
+def handoff(name: str, *, limits: Limits = ()) -> Handoff:
+    """Open the stretch of a run in which another takes over, with limits of its own.
+
+    Limits written for it anywhere around, such as `handoff.researcher.message=12`, apply to each handoff of that name afresh.
+    """
+    ask = Opening(
+        kind=ScopeKind.HANDOFF,
+        name=scope_name("handoff(name)", name, required=True),
+        limits=read_limits("handoff(limits)", limits),
+    )
+    return Handoff(ask)
 
 
 def apply_limits(limits: Limits, *, catch: bool = False, name: str | None = None) -> Block:
     """Limit a block of code; with `catch` the block swallows the breach of these limits, and of no others."""
-    ask = Opening(kind=ScopeKind.BLOCK, name=_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits))
+    ask = Opening(kind=ScopeKind.BLOCK, name=scope_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits))
     return Block(ask, catch=checks.flag("apply_limits(catch)", catch))
+
+
+def suspend_limits(reason: str, kinds: Iterable[str] | None = None) -> Suspension:
+    """Set limits aside for auxiliary work, such as a summary: what is done inside is counted, and they refuse none of it.
+
+    Only limits declared with `suspend="allow"` are set aside, of `kinds` if given (such as ["tokens"]); all others stay in force,
+    and clocks do not stop. `reason` is told with the event `ravi.limit.suspended`. Where no limit allows it nothing changes, which
+    the log says once.
+    """
+    ask = Opening(
+        kind=ScopeKind.BLOCK,
+        suspended=read_kinds("suspend_limits(kinds)", kinds),
+        reason=checks.name("suspend_limits(reason)", reason),
+    )
+    return Suspension(ask)
 
 
 def current_scope() -> Scope:
     """Give the scope that a call made here would be charged to; the process's own outside any run."""
     return STATE.locate()[0]
-
-
-def _name(parameter: str, value: str | None, *, required: bool = False) -> str | None:
-    if callable(value):
-        raise ConfigurationError(f"{parameter} is a function: as a decorator it needs parentheses, like @ravi_otel.run().")
-    if value is None and not required:
-        return None
-    return checks.name(parameter, value)
-
-
-def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
-    """Read limits and spellings of limits; ConfigurationError or LimitSyntaxError names what cannot be used."""
-    if isinstance(limits, (str, Limit, Mapping)) or not isinstance(limits, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        raise ConfigurationError(
-            f'{parameter}={checks.show(cast("object", limits))} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].'
-        )
-    read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
-    for limit in read:
-        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(
-                f'{parameter} holds {checks.show(limit)}, which is no limit. Write token_limit(50_000) or "tokens=50k".'
-            )
-    return read
-
-
-def _budget(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> ExecutionBudget | ExecutionTracker | None:
-    if budget is None or isinstance(budget, (ExecutionBudget, ExecutionTracker)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        return budget
-    raise ConfigurationError(
-        f"{parameter}={checks.show(budget)} must be an ExecutionBudget or an ExecutionTracker, such as ExecutionBudget(max_tokens=50_000)."
-    )
-
-
-def _spawn_budget(budget: SpawnBudget | None) -> SpawnBudget | None:
-    if budget is None or isinstance(budget, SpawnBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-        return budget
-    raise ConfigurationError(f"run(spawn_budget)={checks.show(budget)} must be a SpawnBudget, such as SpawnBudget(max_agents=10).")

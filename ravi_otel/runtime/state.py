@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from ravi_otel import _current
@@ -14,6 +14,8 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.limits import Limit
+from ravi_otel.runtime.alarms import Alarms
+from ravi_otel.runtime.options import Options
 
 _log = logging.getLogger("ravi_otel")
 
@@ -21,13 +23,15 @@ _log = logging.getLogger("ravi_otel")
 class _Place:
     """Be what the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
 
-    __slots__ = ("around", "engine", "limits", "root", "surrounding", "untold")
+    __slots__ = ("around", "engine", "limits", "origins", "root", "surrounding", "untold")
 
-    def __init__(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None) -> None:
+    def __init__(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None, origins: Mapping[int, str] | None = None) -> None:
         self.engine = engine
         self.limits = limits
         self.around = around
-        self.root = process_root(engine, limits)
+        self.origins = origins
+        engine.timer = Alarms(engine)
+        self.root = process_root(engine, limits, origins)
         self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
         self.untold = around is not None
 
@@ -44,6 +48,7 @@ class State:
         self.lock = threading.Lock()
         self.top_runs: dict[str, Scope] = {}
         self.instrumented = False
+        self.options = Options()
         self.when_told: Callable[[], object] = lambda: None
         self._telling = threading.RLock()
         self._warned = False
@@ -68,9 +73,14 @@ class State:
         """Give the run around the whole process, if there is one."""
         return self._place.surrounding
 
-    def install(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None = None) -> None:
-        """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with."""
-        place = _Place(engine, limits, around)  # may raise: then nothing has changed
+    def install(
+        self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None = None, origins: Mapping[int, str] | None = None
+    ) -> None:
+        """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with.
+
+        `origins` say for each of the limits, by its place, what a refusal tells its reader to change.
+        """
+        place = _Place(engine, limits, around, origins)  # may raise: then nothing has changed
         self._place = place
         _current.surround(place.surrounding)
 
@@ -131,7 +141,8 @@ class State:
                 return
             place.untold = False
             close_scope(scope, error)
-            scope.status, scope.stop_reason = how_it_ended(error)
+            if error is not None:  # which nobody swallows: it has ended the process
+                scope.status, scope.stop_reason = how_it_ended(error)
         if told:
             scope.engine.listeners.scope_closed(scope)
         scope.error = None
@@ -153,7 +164,7 @@ class State:
         self.engine.joined.clear()
         self.engine.living.clear()
         self.engine.ledger.reset_after_fork()
-        self.install(self.engine, self.limits, self._place.around)
+        self.install(self.engine, self.limits, self._place.around, self._place.origins)
 
 
 STATE = State()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
@@ -17,29 +17,36 @@ from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.runtime.late import later
-from ravi_otel.runtime.live import REFUSED
+from ravi_otel.runtime.patience import Enclosure, enclose, leave
 from ravi_otel.runtime.pausing import pause, pause_after
+from ravi_otel.runtime.settlement import REFUSED
 from ravi_otel.runtime.state import STATE
+from ravi_otel.telemetry.redaction import is_redacting
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def walk(name: str, step: Step) -> Flow[Any]:
-    """Run one tool: told, checked, charged, executed, told again. What it raises is its own, or a refusal of ours."""
+def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -> Flow[Any]:
+    """Run one tool: told, checked, charged, executed, told again. What it raises is its own, or a refusal of ours.
+
+    `arguments` are what it is given, None unless content is captured.
+    """
     scope, _ = STATE.locate()
     engine = scope.engine
-    record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns())
+    record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), arguments=arguments)
     started = dropped = False
+    waiting: Enclosure | None = None
     entered = engine.listeners.tool_started(record)
     status: Status = "ok"
     try:
         _check(scope, record)
         scope.reserve_now(tool_lines(scope, name), record)
         add_counts(scope.tallies, tool_calls=1)
-        record.decision = "admitted"
+        record.decision = record.decision or "admitted"
         started = True
-        return (yield step)
+        waiting = enclose()
+        return _returned(record, (yield step), told=arguments is not None)
     except BaseException as raised:
         dropped = isinstance(raised, GeneratorExit)
         status = _failed(record, cause(raised), started=started)
@@ -48,6 +55,8 @@ def walk(name: str, step: Step) -> Flow[Any]:
             yield pause(pause_s)
         raise
     finally:
+        if waiting is not None:
+            leave(waiting)
         entered.leave()
         record.status = status
         record.duration_ns = engine.clock.monotonic_ns() - record.started_ns
@@ -57,9 +66,29 @@ def walk(name: str, step: Step) -> Flow[Any]:
             engine.listeners.tool_ended(record)
 
 
+def _given(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, object] | None:
+    """Name what a tool is given, when content is captured; what its signature does not take will raise in its own words."""
+    if not STATE.options.content or is_redacting():
+        return None
+    try:
+        given = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # or a builtin without one
+        given = {"args": args, **kwargs}
+    given.pop("self", None)  # the object a method belongs to is nothing that it was given
+    return given
+
+
+def _returned(record: ToolRecord, result: Any, *, told: bool) -> Any:
+    if told:
+        record.result, record.returned = result, True
+    return result
+
+
 def _check(scope: Scope, record: ToolRecord) -> None:
     try:
         scope.checkpoint(record)
+        if scope.wrapping is not None:
+            scope.wrapping.refuse_tool(scope, record.name)
     except RaviError:
         add_counts(scope.tallies, refused=1)
         raise
@@ -112,12 +141,13 @@ def _wrap(fn: Callable[P, R], *, name: str | None) -> Callable[P, R]:
         @functools.wraps(fn)
         async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             step = Step(functools.partial(awaited, *args, **kwargs), functools.partial(awaited, *args, **kwargs))
-            return await run_async(walk(label, step))
+            return await run_async(walk(label, step, _given(fn, args, kwargs)))
 
         return cast("Callable[P, R]", run_awaited)
 
     @functools.wraps(fn)
     def run_called(*args: P.args, **kwargs: P.kwargs) -> R:
-        return cast("R", run_sync(walk(label, Step(functools.partial(fn, *args, **kwargs)))))
+        step = Step(functools.partial(fn, *args, **kwargs))
+        return cast("R", run_sync(walk(label, step, _given(fn, args, kwargs))))
 
     return run_called

@@ -6,88 +6,82 @@ import threading
 from typing import Final
 
 from opentelemetry.context import Context
-from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Call
 from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.call_attributes import about_names
+from ravi_otel.telemetry.call_instruments import ESTIMATED, Attributes, Series
 from ravi_otel.telemetry.cardinality import MOST_SERIES, OTHER, Guard, optional_text, short, text
 from ravi_otel.telemetry.instruments import Instruments
 
 _MOST_OTHERS: Final = 64
+_MOST_KNOWN: Final = MOST_SERIES - _MOST_OTHERS - 1
+"""With those of `_other` names, and the two that hold all the rest, a metric has 2,001 at most."""
+
 _MOST_KEPT: Final = 1_024
-
-Attributes = dict[str, AttributeValue]
-
-
-class _Series:
-    """Hold the attributes of one combination, once per metric that needs its own."""
-
-    __slots__ = ("call", "input", "output")
-
-    def __init__(self, call: Attributes) -> None:
-        self.call = call
-        self.input: Attributes = {**call, semconv.TOKEN_TYPE: "input"}
-        self.output: Attributes = {**call, semconv.TOKEN_TYPE: "output"}
+_STATUSES: Final = range(100, 600)
 
 
 class CallMetrics:
     """Record durations, tokens, first chunks, cost and retries of model calls.
 
-    The table of combinations is the cardinality guard too: once 2,000 are known, new ones are told under `_other`.
+    The table of combinations is the cardinality guard too: once as many are known as may be, new ones are told under `_other`.
     """
 
     def __init__(self) -> None:
-        self._series: dict[tuple[object, ...], _Series] = {}
-        self._others: dict[tuple[object, ...], _Series] = {}
+        self._series: dict[tuple[object, ...], Series] = {}
+        self._others: dict[tuple[object, ...], Series] = {}
+        self._rest = Series(_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
+        self._failed_rest = Series(_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, semconv.ERROR_OTHER))
         self._lock = threading.Lock()
         self._costs = Guard()
-        self._kept_costs: dict[tuple[str, str, str | None], tuple[ScopeFacts, Attributes]] = {}
+        self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, Attributes]] = {}
+        self._retries = Guard()
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
         """Tell one call that was sent; `context` holds its span, for exemplars."""
         series = self._find(record.call, None if record.reply is None else record.reply.model, error)
-        instruments.call_duration.record(record.duration_ns / NANO, series.call, context)
-        usage = record.usage
-        if usage is not None and usage.source != "reserved":
-            instruments.token_usage.record(usage.input_tokens, series.input, context)
-            if usage.output_tokens or record.call.operation != "embeddings":
-                instruments.token_usage.record(usage.output_tokens, series.output, context)
-        if record.first_chunk_ns is not None:
-            instruments.first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
+        instruments.calls.record(record, series, context)
+        self.record_own(instruments, record, context)
+
+    def chunk(self, instruments: Instruments, record: CallRecord, since_ns: int, context: Context | None) -> None:
+        """Tell the time between two chunks of a call; the model that answers is known at its end, and not yet."""
+        instruments.calls.chunk(since_ns / NANO, self._find(record.call, None, None), context)
+
+    def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
+        """Tell of a call only what no other instrumentation knows."""
         if record.cost_nano:
             instruments.cost.add(record.cost_nano / NANO, self._cost_attributes(record), context)
-        if record.retries:
-            instruments.retries.add(len(record.retries), None, context)
+        for retry in record.retries:
+            instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
 
-    def _find(self, call: Call, model: str | None, error: str | None) -> _Series:
+    def _find(self, call: Call, model: str | None, error: str | None) -> Series:
         key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, short(model), error)
         found = self._series.get(key)
         return found if found is not None else self._enter(key)
 
-    def _enter(self, key: tuple[object, ...]) -> _Series:
+    def _enter(self, key: tuple[object, ...]) -> Series:
         operation, provider, requested, address, port, answered, error = key
         names = (optional_text(requested), optional_text(answered), optional_text(address))
         with self._lock:
-            if len(self._series) < MOST_SERIES:
-                return self._series.setdefault(key, _Series(_attributes(operation, provider, names, port, error)))
+            if len(self._series) < _MOST_KNOWN:
+                return self._series.setdefault(key, Series(_attributes(operation, provider, names, port, error)))
             other = (operation, provider, error)
             found = self._others.get(other)
             if found is None:
                 hidden = tuple(None if name is None else OTHER for name in names)
-                found = _Series(_attributes(operation, provider, hidden, None, error))
-                if len(self._others) < _MOST_OTHERS:
-                    self._others[other] = found
-                else:
-                    found = _Series(_attributes(OTHER, OTHER, hidden, None, error and semconv.ERROR_OTHER))
+                if len(self._others) >= _MOST_OTHERS:
+                    return self._failed_rest if error is not None else self._rest
+                found = self._others[other] = Series(_attributes(operation, provider, hidden, None, error))
             return found
 
     def _cost_attributes(self, record: CallRecord) -> Attributes:
         """Give the attributes of its cost, made once per scope and model: the guard never changes its mind about a name."""
         facts, call = record.facts, record.call
-        key = (facts.scope_id, call.provider, short(call.model))
+        key = (facts.scope_id, call.provider, short(call.model), _is_estimate(record))
         found = self._kept_costs.get(key)
         if found is not None and found[0] is facts:
             return found[1]
@@ -100,7 +94,8 @@ class CallMetrics:
     def _make_cost_attributes(self, record: CallRecord) -> Attributes:
         tags = record.facts.tags
         names = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
-        agent, model, *values = self._costs.admit(*names)
+        estimated = ESTIMATED if _is_estimate(record) else None
+        agent, model, _, *values = self._costs.admit(*names[:2], estimated, *names[2:])
         attributes: Attributes = {semconv.PROVIDER_NAME: text(record.call.provider)}
         if agent is not None:
             attributes[semconv.AGENT_NAME] = agent
@@ -109,16 +104,29 @@ class CallMetrics:
         for key, value in zip(tags, values, strict=True):
             if value is not None:
                 attributes[f"{semconv.TAG_PREFIX}{key}"] = value
+        if estimated is not None:
+            attributes[semconv.USAGE_SOURCE] = estimated
+        return attributes
+
+    def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
+        """Give the attributes of one retry, without a status where no answer came."""
+        name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
+        attributes: Attributes = {semconv.PROVIDER_NAME: name or OTHER}
+        if status is not None and told not in {None, OTHER}:
+            attributes[semconv.HTTP_STATUS] = status
         return attributes
 
 
+def _is_estimate(record: CallRecord) -> bool:
+    """Tell that a cost is of tokens that no provider counted."""
+    return record.usage is not None and record.usage.source != "reported"
+
+
 def _attributes(operation: object, provider: object, names: tuple[str | None, ...], port: object, error: object) -> Attributes:
-    attributes: Attributes = {semconv.OPERATION_NAME: text(operation), semconv.PROVIDER_NAME: text(provider)}
-    for name, value in zip((semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL, semconv.SERVER_ADDRESS), names, strict=True):
-        if value is not None:
-            attributes[name] = value
-    if isinstance(port, int) and names[2] is not None:
-        attributes[semconv.SERVER_PORT] = port
+    requested, answered, address = names
+    attributes = about_names(operation, provider, requested, address, port)
+    if answered is not None:
+        attributes[semconv.RESPONSE_MODEL] = answered
     if error is not None:
         attributes[semconv.ERROR_TYPE] = text(error)
     return attributes

@@ -16,10 +16,11 @@ from ravi_otel._current import Attachment
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.usage import Call
-from ravi_otel.telemetry import outcomes, semconv
-from ravi_otel.telemetry.call_attributes import api_type, end_attributes, start_attributes
+from ravi_otel.telemetry import conventions, outcomes, semconv
+from ravi_otel.telemetry.call_attributes import EndAttributes, about, add_headers, api_type, is_told, start_attributes
 from ravi_otel.telemetry.call_metrics import CallMetrics
 from ravi_otel.telemetry.cardinality import short, text
+from ravi_otel.telemetry.elsewhere import ELSEWHERE, Elsewhere, elsewhere
 from ravi_otel.telemetry.identity import kept_identity
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.spans import MARK, Open
@@ -41,42 +42,56 @@ class Calls(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = CallMetrics()
+        self._at_end = EndAttributes(pipeline.convention, alias=conventions.aliases_cost())
         self._shapes: dict[tuple[object, ...], _Shape] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
+        parent = self._pipeline.above.context()
+        told = elsewhere(record.call, parent)
+        if told is not None:
+            record.marks[ELSEWHERE] = told
+            return None
         tracer = self._pipeline.signals().tracer
         if tracer is None:
             return None
         call = record.call
         shape = self._shape(call)
         attributes = {**shape.attributes, **kept_identity(record.facts), **start_attributes(call)}
-        parent = self._pipeline.above.context()
         span = tracer.start_span(shape.name, parent, SpanKind.CLIENT, attributes)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
         return Attachment(context)
 
+    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
+        """Record the time from one chunk to the next, where each is timed and the call is ours to tell."""
+        if ELSEWHERE not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
+            mark = record.marks.get(MARK)
+            context = mark.context if isinstance(mark, Open) else None
+            self._metrics.chunk(self._pipeline.signals().instruments, record, since_ns, context)
+
     def call_ended(self, record: CallRecord) -> None:
         """End the span and record the metrics; a refused call was never sent and has none."""
+        told = record.marks.pop(ELSEWHERE, None)
+        if told is not None and told is not Elsewhere.SPAN:
+            if told is Elsewhere.TOLD and _has_metrics(record) and self._pipeline.metered:
+                self._metrics.record_own(self._pipeline.signals().instruments, record, None)
+            return
         mark = record.marks.pop(MARK, None)
-        stated = record.error_type or (None if record.reply is None else record.reply.error_type)
-        error = outcomes.error_type(record.status, stated, record.error)
+        error = outcomes.error_of(record)
         context: Context | None = None
         try:
             if isinstance(mark, Open):
                 context = mark.context
-                _finish(mark.span, record, error)
+                _finish(mark.span, record, error, self._at_end)
         finally:
-            if record.status != "refused" and record.call.generative:
-                signals = self._pipeline.signals()
-                if self._pipeline.metered:
-                    self._metrics.record(signals.instruments, record, error, context)
-                if record.status == "error" and record.error is not None:
-                    signals.logger.emit(_exception(record, record.error, error, context))
+            if _has_metrics(record) and self._pipeline.metered:
+                self._metrics.record(self._pipeline.signals().instruments, record, error, context)
+            if record.status == "error" and record.error is not None and is_told(record.call):
+                self._pipeline.signals().logger.emit(_exception(record, record.error, error, context))
 
     def _shape(self, call: Call) -> _Shape:
-        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint)
+        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint, call.session)
         found = self._shapes.get(key)
         if found is None:
             found = _make_shape(call)
@@ -85,39 +100,39 @@ class Calls(Listener):
         return found
 
 
+def _has_metrics(record: CallRecord) -> bool:
+    """Tell whether a call has metrics: what was refused was never sent, and a connection is no call."""
+    call = record.call
+    return (call.generative or call.fetches) and record.status != "refused" and not call.session
+
+
 def _make_shape(call: Call) -> _Shape:
-    operation = text(call.operation)
-    attributes: dict[str, AttributeValue] = {}
-    name = operation
-    if call.generative:  # anything else, such as listing models, is a plain span
-        attributes = {semconv.OPERATION_NAME: operation, semconv.PROVIDER_NAME: text(call.provider)}
-    if call.generative and call.model is not None:
-        attributes[semconv.REQUEST_MODEL] = text(call.model)
-        name = f"{operation} {text(call.model)}"
-    if call.server_address is not None:
-        attributes[semconv.SERVER_ADDRESS] = text(call.server_address)
-        if call.server_port is not None:
-            attributes[semconv.SERVER_PORT] = call.server_port
-    kind = api_type(call.endpoint)
+    name, attributes = text(call.operation), about(call)
+    if not is_told(call):
+        attributes = {key: attributes[key] for key in (semconv.SERVER_ADDRESS, semconv.SERVER_PORT) if key in attributes}
+    elif call.model is not None:
+        name = f"{name} {text(call.model)}"
+    kind = api_type(call)
     if kind is not None:
         attributes[semconv.OPENAI_API_TYPE] = kind
     return _Shape(name, attributes)
 
 
-def _finish(span: Span, record: CallRecord, error: str | None) -> None:
+def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttributes) -> None:
     attributes: dict[str, AttributeValue] = {}
     try:
         if span.is_recording():
             for retry in record.retries:
-                span.add_event(semconv.RETRY_EVENT, _retry_attributes(retry))
-            attributes = {**end_attributes(record), **outcomes.limit_attributes(record)}
+                span.add_event(semconv.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
+            attributes = at_end.of(record)
+            attributes.update(outcomes.limit_attributes(record))
             if error is not None and record.call.stream and record.status != "refused":
                 attributes.setdefault(semconv.RESPONSE_FINISH_REASONS, ("error",))
     finally:
         outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record))
 
 
-def _retry_attributes(retry: RetryRecord) -> dict[str, AttributeValue]:
+def _retry_attributes(retry: RetryRecord, provider: str) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {semconv.RETRY_ATTEMPT: retry.attempt}
     if retry.status is not None:
         attributes[semconv.HTTP_STATUS] = retry.status
@@ -125,6 +140,7 @@ def _retry_attributes(retry: RetryRecord) -> dict[str, AttributeValue]:
         attributes[semconv.RETRY_WAIT] = retry.wait_s
     if retry.error_type is not None:
         attributes[semconv.ERROR_TYPE] = text(retry.error_type)
+    add_headers(attributes, provider, retry.request_id, retry.rate_limits)
     return attributes
 
 
@@ -133,11 +149,8 @@ def _exception(record: CallRecord, error: BaseException, error_type: str | None,
     kind = type(error)
     attributes: dict[str, AttributeValue] = {
         semconv.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
-        semconv.OPERATION_NAME: text(record.call.operation),
-        semconv.PROVIDER_NAME: text(record.call.provider),
+        **about(record.call),
     }
-    if record.call.model is not None:
-        attributes[semconv.REQUEST_MODEL] = text(record.call.model)
     if error_type is not None:
         attributes[semconv.ERROR_TYPE] = error_type
     return LogRecord(

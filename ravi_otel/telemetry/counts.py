@@ -33,6 +33,8 @@ class Counts(Listener):
             attributes[semconv.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
         if event.scope is not None:
             attributes[semconv.LIMIT_SCOPE] = event.scope.value
+        if event.observed:
+            attributes[semconv.LIMIT_DECISION] = "observed"
         instruments.counted[event.what].add(event.amount, attributes)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, UpDownCounter
+from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation, UpDownCounter
 
-from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry import call_instruments, semconv
+from ravi_otel.telemetry.call_instruments import counter, histogram
+from ravi_otel.telemetry.catalog import METRICS, Name
+from ravi_otel.telemetry.conventions import RELEASED, Convention
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -21,61 +24,50 @@ class Instruments:
         "agent_inference_calls",
         "agent_paused",
         "agent_tool_calls",
-        "call_duration",
+        "calls",
         "cost",
         "counted",
         "dropped",
-        "first_chunk",
         "limit_events",
         "limit_final_ratio",
         "retries",
         "spawn_events",
-        "token_usage",
         "tool_duration",
         "workflow_duration",
     )
 
-    def __init__(self, meter: Meter, observe: dict[str, Observe]) -> None:
-        self.call_duration = _histogram(meter, semconv.CALL_DURATION)
-        self.token_usage = _histogram(meter, semconv.TOKEN_USAGE)
-        self.first_chunk = _histogram(meter, semconv.FIRST_CHUNK)
-        self.agent_duration = _histogram(meter, semconv.AGENT_DURATION)
-        self.agent_inference_calls = _histogram(meter, semconv.AGENT_INFERENCE_CALLS)
-        self.agent_tool_calls = _histogram(meter, semconv.AGENT_TOOL_CALLS)
-        self.tool_duration = _histogram(meter, semconv.TOOL_DURATION)
-        self.workflow_duration = _histogram(meter, semconv.WORKFLOW_DURATION)
-        self.limit_final_ratio = _histogram(meter, semconv.LIMIT_FINAL_RATIO)
-        self.cost = _counter(meter, semconv.COST)
-        self.limit_events = _counter(meter, semconv.LIMIT_EVENTS)
-        self.spawn_events = _counter(meter, semconv.SPAWN_EVENTS)
-        self.retries = _counter(meter, semconv.RETRY_COUNT)
-        self.dropped = _counter(meter, semconv.DROPPED)
+    def __init__(self, meter: Meter, observe: dict[str, Observe], convention: Convention = RELEASED) -> None:
+        self.calls = call_instruments.make(meter, convention)
+        self.agent_duration = histogram(meter, semconv.AGENT_DURATION)
+        self.agent_inference_calls = histogram(meter, semconv.AGENT_INFERENCE_CALLS)
+        self.agent_tool_calls = histogram(meter, semconv.AGENT_TOOL_CALLS)
+        self.tool_duration = histogram(meter, semconv.TOOL_DURATION)
+        self.workflow_duration = histogram(meter, semconv.WORKFLOW_DURATION)
+        self.limit_final_ratio = histogram(meter, semconv.LIMIT_FINAL_RATIO)
+        self.cost = counter(meter, semconv.COST)
+        self.limit_events = counter(meter, semconv.LIMIT_EVENTS)
+        self.spawn_events = counter(meter, semconv.SPAWN_EVENTS)
+        self.retries = counter(meter, semconv.RETRY_COUNT)
+        self.dropped = counter(meter, semconv.DROPPED)
         self.agent_active = _up_down(meter, semconv.AGENT_ACTIVE)
         self.agent_paused = _up_down(meter, semconv.AGENT_PAUSED)
         self.counted: dict[str, Counter] = {
-            "denied": _counter(meter, semconv.LIMIT_DENIED),
-            "contended": _counter(meter, semconv.LIMIT_CONTENDED),
-            "overage": _counter(meter, semconv.LIMIT_OVERAGE),
-            "unpriced": _counter(meter, semconv.LIMIT_UNPRICED),
-            "unscoped": _counter(meter, semconv.LIMIT_UNSCOPED),
-            "store_errors": _counter(meter, semconv.LIMIT_STORE_ERRORS),
+            "denied": counter(meter, semconv.LIMIT_DENIED),
+            "contended": counter(meter, semconv.LIMIT_CONTENDED),
+            "overage": counter(meter, semconv.LIMIT_OVERAGE),
+            "unpriced": counter(meter, semconv.LIMIT_UNPRICED),
+            "truncated": counter(meter, semconv.LIMIT_TRUNCATED),
+            "unscoped": counter(meter, semconv.LIMIT_UNSCOPED),
+            "suspended": counter(meter, semconv.LIMIT_SUSPENDED),
+            "store_errors": counter(meter, semconv.LIMIT_STORE_ERRORS),
         }
         for name, callback in observe.items():
-            meter.create_observable_gauge(name, [callback], **_words(semconv.METRICS[name]))
+            meter.create_observable_gauge(name, [callback], **_words(METRICS[name]))
 
 
-def _words(row: semconv.Name) -> dict[str, Any]:
+def _words(row: Name) -> dict[str, Any]:
     return {"unit": row.unit, "description": row.description}
 
 
-def _histogram(meter: Meter, name: str) -> Histogram:
-    row = semconv.METRICS[name]
-    return meter.create_histogram(name, explicit_bucket_boundaries_advisory=row.buckets, **_words(row))
-
-
-def _counter(meter: Meter, name: str) -> Counter:
-    return meter.create_counter(name, **_words(semconv.METRICS[name]))
-
-
 def _up_down(meter: Meter, name: str) -> UpDownCounter:
-    return meter.create_up_down_counter(name, **_words(semconv.METRICS[name]))
+    return meter.create_up_down_counter(name, **_words(METRICS[name]))

@@ -6,7 +6,10 @@ from contextlib import AbstractContextManager
 
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.telemetry import conventions
 from ravi_otel.telemetry.calls import Calls
+from ravi_otel.telemetry.content import NO_CONTENT, Content
+from ravi_otel.telemetry.content_told import Said
 from ravi_otel.telemetry.counts import Counts, Slots
 from ravi_otel.telemetry.limit_events import LimitEvents
 from ravi_otel.telemetry.limit_gauges import LimitGauges
@@ -19,12 +22,15 @@ class Telemetry(Listener):
     """Tell everything that happens to what `pipeline` gives.
 
     Calls and tools are counted for their agent before their own span ends, limits are read before a scope's span ends.
+    The environment says in which GenAI convention, now and for good.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
         self.pipeline = pipeline
+        pipeline.convention = conventions.chosen()
         self._calls = Calls(pipeline)
         self._tools = Tools(pipeline)
+        self._said = Said(pipeline, content)
         self._scopes = Scopes(pipeline)
         self._gauges = LimitGauges(pipeline)
         self._limits = LimitEvents(pipeline, self._scopes, self._gauges)
@@ -52,24 +58,37 @@ class Telemetry(Listener):
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start a model call's span."""
         entered = self._calls.call_started(record)
+        if record.call.content is not None:
+            self._said.call_started(record)
         self._gauges.call_started(record)
         return entered
+
+    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
+        """Record the time between two chunks of its answer."""
+        self._calls.chunk_came(record, since_ns)
 
     def call_ended(self, record: CallRecord) -> None:
         """End it and record its metrics."""
         try:
             self._scopes.call_ended(record)
+            if record.call.content is not None:
+                self._said.call_ended(record)
         finally:
             self._calls.call_ended(record)
 
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Start a tool call's span."""
-        return self._tools.tool_started(record)
+        entered = self._tools.tool_started(record)
+        if record.arguments is not None:
+            self._said.tool_started(record)
+        return entered
 
     def tool_ended(self, record: ToolRecord) -> None:
         """End it and record its metrics."""
         try:
             self._scopes.tool_ended(record)
+            if record.returned:
+                self._said.tool_ended(record)
         finally:
             self._tools.tool_ended(record)
 
@@ -82,10 +101,12 @@ class Telemetry(Listener):
         self._slots.spawn_event(event)
 
     def counted(self, event: CountEvent) -> None:
-        """Tell what is only counted."""
+        """Tell what is only counted, and on the span of a run or agent that limits were set aside in it."""
+        if event.what == "suspended":
+            self._scopes.suspended(event)
         self._counts.counted(event)
 
 
 def build(pipeline: Pipeline) -> Telemetry:
-    """Give the listener for `pipeline`, under the released names."""
+    """Give the listener for `pipeline`."""
     return Telemetry(pipeline)

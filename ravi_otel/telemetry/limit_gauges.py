@@ -30,8 +30,8 @@ _Row = tuple[str | None, str, str]
 
 
 def kind_of(limit: Limit) -> str:
-    """Give the kind as limit events name it: `tokens`, `tool.search`."""
-    return text(limit.kind if limit.detail is None else f"tool.{limit.detail}")
+    """Give the kind as limit events name it: `tokens`, `tool.search`, `tokens(uncached)`."""
+    return text(limit.counted)
 
 
 class LimitGauges(Listener):

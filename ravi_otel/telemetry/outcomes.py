@@ -41,6 +41,12 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     return semconv.ERROR_OTHER if error is None else text(type(error).__qualname__)
 
 
+def error_of(record: CallRecord) -> str | None:
+    """Give the `error.type` of a call, None for a success: what was stated of it, or by its answer."""
+    stated = record.error_type or (None if record.reply is None else record.reply.error_type)
+    return error_type(record.status, stated, record.error)
+
+
 def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValue]:
     """Give what enforcement decided about an operation."""
     attributes: dict[str, AttributeValue] = {}

@@ -21,6 +21,7 @@ from ravi_otel._extras import load
 from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
 from ravi_otel.telemetry import closing, private, semconv
+from ravi_otel.telemetry.conventions import RELEASED, Convention
 from ravi_otel.telemetry.instruments import Instruments, Observe
 from ravi_otel.telemetry.private import Sink
 from ravi_otel.telemetry.spans import Above
@@ -66,8 +67,8 @@ class Pipeline:
     its logger provider, or what goes through private providers. A signal
     that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
 
-    `observe` takes the gauges' callbacks, by metric name, before the first use; `before_exit` is called when the
-    process ends, right before the private providers are closed.
+    `observe` takes the gauges' callbacks, by metric name, and `convention` whose schema and names are told, both before the
+    first use; `before_exit` is called when the process ends, right before the private providers are closed.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Pipeline:
         self._lock = threading.RLock()
         self._retired = False
         self.observe: dict[str, Observe] = {}
+        self.convention: Convention = RELEASED
         self.above = Above()
         self.before_exit: Callable[[], object] = lambda: None
         if not self._given and not _a_global_is_set():
@@ -214,14 +216,14 @@ class Pipeline:
         return ours or _global(signal)
 
     def _instruments(self) -> Instruments:
-        meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, semconv.SCHEMA_URL)
-        return Instruments(meter, self.observe)
+        meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
+        return Instruments(meter, self.observe, self.convention)
 
     def _logger(self) -> Logger:
         sink = self._sink
         if sink is not None and not self._retired:
             self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=semconv.SCOPE))
-        return _logs.get_logger(semconv.SCOPE, __version__, self._chosen.logger, semconv.SCHEMA_URL)
+        return _logs.get_logger(semconv.SCOPE, __version__, self._chosen.logger, self.convention.schema_url)
 
     def _look_for_tracer(self, signals: Signals) -> None:
         if _is_proxy(self._provider("traces")):
@@ -238,7 +240,7 @@ class Pipeline:
                 self._processors.append(added)
             if self._sink is not None:
                 self._tap("traces", "add_span_processor", self._sink.span_processor)
-        return trace.get_tracer(semconv.SCOPE, __version__, provider, semconv.SCHEMA_URL)
+        return trace.get_tracer(semconv.SCOPE, __version__, provider, self.convention.schema_url)
 
     def _tap(self, signal: str, adder: str, make: Callable[[], Any]) -> None:
         """Have a provider that is not ours tell the sink too; one that did for this sink before is woken."""

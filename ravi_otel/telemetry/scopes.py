@@ -15,7 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.telemetry import outcomes, semconv
 from ravi_otel.telemetry.cardinality import Guard, figure, finite, optional_text, text
@@ -111,6 +111,16 @@ class Scopes(Listener):
         if agent is not None:
             with self._lock:
                 agent.tools += 1
+
+    def suspended(self, event: CountEvent) -> None:
+        """Tell on the span of the run or agent that limits are set aside in it, and why."""
+        found = self.find(event.scope_id or "")
+        span = trace.get_current_span() if found is None else found.span
+        if span.is_recording():
+            attributes: dict[str, AttributeValue] = {semconv.LIMIT_REASON: text(event.reason or "")}
+            if event.limit_kind is not None:
+                attributes[semconv.LIMIT_KIND] = text(event.limit_kind)
+            span.add_event(semconv.SUSPENDED_EVENT, attributes)
 
     def find(self, scope_id: str) -> Open | None:
         """Give the span of an open scope, None when it has none."""

@@ -1,17 +1,21 @@
-"""Hold every name that goes out, with its unit, instrument, level and source.
+"""Hold every name that goes out; `catalog` says of each what it is, in which unit, and who defines it.
 
-`gen_ai.*`, `openai.*`, `server.*`, `error.*`, `exception.*` and `http.*` are the OpenTelemetry conventions in their last
-release that held the GenAI names (1.41); `ravi.*` are ours, because there is no convention for budgets.
+`gen_ai.*`, `openai.*`, `server.*`, `error.*`, `exception.*` and `http.*` are the OpenTelemetry conventions: in their last
+release that held the GenAI names (1.41), or, where a section says so, as the GenAI conventions have them since. `ravi.*` are
+ours, because there is no convention for budgets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 SCOPE: Final = "ravi_otel"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"
+LATEST_SCHEMA_URL: Final = "https://opentelemetry.io/schemas/gen-ai-dev/1.42.0-dev"
+"""What the GenAI conventions' own repository states for its main branch."""
+
+GEN_AI: Final = "gen_ai."
+"""What every name of the GenAI conventions begins with."""
 
 # Attributes of a model call.
 OPERATION_NAME: Final = "gen_ai.operation.name"
@@ -50,6 +54,38 @@ SERVER_PORT: Final = "server.port"
 ERROR_TYPE: Final = "error.type"
 EXCEPTION_TYPE: Final = "exception.type"
 HTTP_STATUS: Final = "http.response.status_code"
+RESPONSE_HEADER: Final = "http.response.header."
+"""What a header of an answer is put under, as a list; only the request's id and rate limits are."""
+
+# Attributes of a model call as the GenAI conventions have them since the release.
+USAGE_CACHE_WRITE: Final = "gen_ai.usage.cache_write.input_tokens"
+USAGE_AUDIO_INPUT: Final = "gen_ai.usage.audio.input_tokens"
+USAGE_AUDIO_OUTPUT: Final = "gen_ai.usage.audio.output_tokens"
+USAGE_IMAGE_INPUT: Final = "gen_ai.usage.image.input_tokens"
+USAGE_IMAGE_OUTPUT: Final = "gen_ai.usage.image.output_tokens"
+USAGE_IMAGE_CACHE_READ: Final = "gen_ai.usage.image.cache_read.input_tokens"
+TOKEN_MODALITY: Final = "gen_ai.token.modality"  # noqa: S105 - a token of text, not a secret
+
+# The same where the release has no name, and what no convention has.
+OWN_AUDIO_INPUT: Final = "ravi.usage.audio.input_tokens"
+OWN_AUDIO_OUTPUT: Final = "ravi.usage.audio.output_tokens"
+OWN_IMAGE_INPUT: Final = "ravi.usage.image.input_tokens"
+OWN_IMAGE_OUTPUT: Final = "ravi.usage.image.output_tokens"
+OWN_IMAGE_CACHE_READ: Final = "ravi.usage.image.cache_read.input_tokens"
+USAGE_CACHE_WRITE_1H: Final = "ravi.usage.cache_write.one_hour.input_tokens"
+USAGE_REJECTED: Final = "ravi.usage.rejected_prediction.output_tokens"
+USAGE_SEARCHES: Final = "ravi.usage.searches"
+USAGE_CHARACTERS: Final = "ravi.usage.characters"
+USAGE_AUDIO_LENGTH: Final = "ravi.usage.audio.duration_s"
+FIRST_CONTENT: Final = "ravi.response.time_to_first_content"
+REQUEST_CHANGES: Final = "ravi.request.changes"
+OWN_REQUEST_TIER: Final = "ravi.request.service_tier"
+OWN_RESPONSE_TIER: Final = "ravi.response.service_tier"
+
+# A proposal that is open, on request.
+ALIAS_AMOUNT: Final = "gen_ai.usage.cost.amount"
+ALIAS_CURRENCY: Final = "gen_ai.usage.cost.currency"
+ALIAS_SOURCE: Final = "gen_ai.usage.cost.source"
 
 # Attributes of agents, workflows and tools.
 AGENT_NAME: Final = "gen_ai.agent.name"
@@ -72,6 +108,15 @@ REQUEST_COUNT: Final = "ravi.request.count"
 TAG_PREFIX: Final = "ravi.tag."
 """What a run's own tags are put under: `tags={"team": "search"}` is `ravi.tag.team`."""
 
+# Content: what was said, told only when asked for.
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
+TOOL_CALL_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+TOOL_CALL_RESULT: Final = "gen_ai.tool.call.result"
+DETAILS_EVENT: Final = "gen_ai.client.inference.operation.details"
+
 # Attributes of enforcement.
 LIMIT_DECISION: Final = "ravi.limit.decision"
 LIMIT_EVENT: Final = "ravi.limit.event"
@@ -92,6 +137,7 @@ LIMIT_PHASE: Final = "ravi.limit.phase"
 LIMIT_ENFORCEMENT: Final = "ravi.limit.enforcement"
 USAGE_COST: Final = "ravi.usage.cost_usd"
 USAGE_COST_SOURCE: Final = "ravi.usage.cost.source"
+USAGE_COST_DATE: Final = "ravi.usage.cost.table_date"
 USAGE_SOURCE: Final = "ravi.usage.source"
 CHARGED_INPUT: Final = "ravi.usage.charged.input_tokens"
 """What limits were charged for a call whose usage nobody told, here and in the next two."""
@@ -117,11 +163,13 @@ NEARING_EVENT: Final = "ravi.limit.nearing"
 EXCEEDED_EVENT: Final = "ravi.limit.exceeded"
 RETRY_EVENT: Final = "ravi.retry"
 STATE_EVENT: Final = "ravi.limit.state"
+SUSPENDED_EVENT: Final = "ravi.limit.suspended"
 
 # Metrics (ravi.retry.count, ravi.limit.used, .threshold, .denied and .events are attributes too, under the same name).
 CALL_DURATION: Final = "gen_ai.client.operation.duration"
 TOKEN_USAGE: Final = "gen_ai.client.token.usage"  # noqa: S105 - a token of text, not a secret
 FIRST_CHUNK: Final = "gen_ai.client.operation.time_to_first_chunk"
+EACH_CHUNK: Final = "gen_ai.client.operation.time_per_output_chunk"
 AGENT_DURATION: Final = "gen_ai.invoke_agent.duration"
 AGENT_INFERENCE_CALLS: Final = "gen_ai.invoke_agent.inference_calls"
 AGENT_TOOL_CALLS: Final = "gen_ai.invoke_agent.tool_calls"
@@ -133,18 +181,36 @@ LIMIT_EVENTS: Final = "ravi.limit.events"
 LIMIT_DENIED: Final = "ravi.limit.denied"
 LIMIT_CONTENDED: Final = "ravi.limit.contended"
 LIMIT_OVERAGE: Final = "ravi.limit.overage"
+LIMIT_TRUNCATED: Final = "ravi.limit.truncated"
 LIMIT_UNPRICED: Final = "ravi.limit.unpriced"
 LIMIT_UNSCOPED: Final = "ravi.limit.unscoped"
+LIMIT_SUSPENDED: Final = "ravi.limit.suspended"
 LIMIT_STORE_ERRORS: Final = "ravi.limit.store_errors"
 AGENT_ACTIVE: Final = "ravi.agent.active"
 AGENT_PAUSED: Final = "ravi.agent.paused"
 SPAWN_EVENTS: Final = "ravi.spawn.events"
 DROPPED: Final = "ravi.telemetry.dropped"
 
-# Operations that are ours to name, and values of error.type that are no exception's name.
+# Metrics of model calls as the GenAI conventions have them since the release; CALL_DURATION stays for what is no inference.
+INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"
+INFERENCE_FIRST_CHUNK: Final = "gen_ai.client.inference.time_to_first_chunk"
+INFERENCE_EACH_CHUNK: Final = "gen_ai.client.inference.time_per_output_chunk"
+INPUT_COUNT: Final = "gen_ai.client.inference.usage.input_tokens"
+OUTPUT_COUNT: Final = "gen_ai.client.inference.usage.output_tokens"
+CACHE_READ_COUNT: Final = "gen_ai.client.inference.usage.cache_read.input_tokens"
+CACHE_WRITE_COUNT: Final = "gen_ai.client.inference.usage.cache_write.input_tokens"
+REASONING_COUNT: Final = "gen_ai.client.inference.usage.reasoning.output_tokens"
+INFERENCE_INPUT: Final = "gen_ai.client.inference.operation.input_tokens"
+INFERENCE_OUTPUT: Final = "gen_ai.client.inference.operation.output_tokens"
+EMBEDDINGS_DURATION: Final = "gen_ai.client.embeddings.duration"
+EMBEDDINGS_INPUT: Final = "gen_ai.client.embeddings.operation.input_tokens"
+
+# Operations whose name we ask for, and values of error.type that are no exception's name.
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 INVOKE_AGENT: Final = "invoke_agent"
 EXECUTE_TOOL: Final = "execute_tool"
+EMBEDDINGS: Final = "embeddings"
+FETCH_RESPONSE: Final = "fetch_response"
 ERROR_LIMIT: Final = "ravi.limit_exceeded"
 ERROR_PAUSED: Final = "ravi.agent_paused"
 ERROR_CANCELLED: Final = "cancelled"
@@ -155,103 +221,3 @@ TOKEN_BUCKETS: Final = tuple(float(4**k) for k in range(14))
 RUN_BUCKETS: Final = tuple(round(0.1 * 2**k, 1) for k in range(13))
 CALL_BUCKETS: Final = tuple(float(2**k) for k in range(8))
 RATIO_BUCKETS: Final = (0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 5.0)
-
-Instrument = Literal["attribute", "event", "histogram", "counter", "up_down_counter", "gauge", "value"]
-Level = Literal["required", "conditionally_required", "recommended", "opt_in"]
-
-_SPANS: Final = "semconv 1.41, gen-ai spans"
-_AGENTS: Final = "semconv 1.41, gen-ai agent spans"
-_OPENAI: Final = "semconv 1.41, openai"
-_EVENTS: Final = "semconv 1.41, gen-ai events"
-_METRICS: Final = "semconv 1.41, gen-ai metrics"
-_GENERAL: Final = "semconv 1.41, general"
-_OURS: Final = "ravi-otel"
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """Describe one name: `instrument` says what it is, `unit` is UCUM ("" where the value says), `source` who defines it."""
-
-    name: str
-    instrument: Instrument
-    unit: str
-    level: Level
-    source: str
-    description: str = ""
-    buckets: tuple[float, ...] = ()
-
-
-def _attributes(source: str, level: Level, *names: str, unit: str = "") -> Iterator[Name]:
-    return (Name(name, "attribute", unit, level, source) for name in names)
-
-
-TABLE: Final[tuple[Name, ...]] = (
-    *_attributes(_SPANS, "required", OPERATION_NAME, PROVIDER_NAME),
-    *_attributes(_SPANS, "conditionally_required", REQUEST_MODEL, REQUEST_SEED, REQUEST_CHOICE_COUNT, REQUEST_STREAM),
-    *_attributes(_SPANS, "conditionally_required", OUTPUT_TYPE, CONVERSATION_ID, REQUEST_PREVIOUS_RESPONSE),
-    *_attributes(_SPANS, "recommended", REQUEST_TEMPERATURE, REQUEST_TOP_P, REQUEST_TOP_K, REQUEST_STOP_SEQUENCES),
-    *_attributes(_SPANS, "recommended", REQUEST_FREQUENCY_PENALTY, REQUEST_PRESENCE_PENALTY, REQUEST_REASONING_LEVEL),
-    *_attributes(_SPANS, "recommended", RESPONSE_ID, RESPONSE_MODEL, RESPONSE_FINISH_REASONS),
-    *_attributes(_SPANS, "recommended", RESPONSE_FIRST_CHUNK, unit="s"),
-    *_attributes(_SPANS, "recommended", REQUEST_MAX_TOKENS, USAGE_INPUT, USAGE_OUTPUT, unit="{token}"),
-    *_attributes(_SPANS, "recommended", USAGE_CACHE_READ, USAGE_CACHE_CREATION, USAGE_REASONING, unit="{token}"),
-    *_attributes(_METRICS, "required", TOKEN_TYPE),
-    *_attributes(_OPENAI, "recommended", OPENAI_API_TYPE, OPENAI_RESPONSE_TIER, OPENAI_FINGERPRINT),
-    *_attributes(_OPENAI, "conditionally_required", OPENAI_REQUEST_TIER),
-    *_attributes(_GENERAL, "recommended", SERVER_ADDRESS),
-    *_attributes(_GENERAL, "conditionally_required", SERVER_PORT, ERROR_TYPE, EXCEPTION_TYPE, HTTP_STATUS),
-    *_attributes(_AGENTS, "conditionally_required", AGENT_NAME, WORKFLOW_NAME),
-    *_attributes(_AGENTS, "required", TOOL_NAME),
-    *_attributes(_AGENTS, "recommended", TOOL_TYPE, TOOL_CALL_ID),
-    *_attributes(_OURS, "conditionally_required", RUN_ID, SESSION_ID, TENANT_ID, AGENT_ID, AGENT_DEPTH, AGENT_PRIORITY),
-    *_attributes(_OURS, "conditionally_required", SCOPE_ID, STATUS, STOP_REASON),
-    *_attributes(_OURS, "conditionally_required", LIMIT_DECISION, LIMIT_EVENT, LIMIT_KIND, LIMIT_SCOPE, LIMIT_SCOPE_NAME),
-    *_attributes(_OURS, "conditionally_required", LIMIT_LABEL, LIMIT_REASON, LIMIT_SCOPE_ID, LIMIT_EVENTS),
-    *_attributes(_OURS, "conditionally_required", REQUEST_COUNT, unit="{request}"),
-    *_attributes(_OURS, "conditionally_required", LIMIT_DENIED, unit="{call}"),
-    *_attributes(_OURS, "conditionally_required", CHARGED_INPUT, CHARGED_OUTPUT, unit="{token}"),
-    *_attributes(_OURS, "conditionally_required", CHARGED_COST, unit="USD"),
-    *_attributes(_OURS, "recommended", LIMIT_GRANTED, unit="{token}"),
-    *_attributes(_OURS, "required", LIMIT_THRESHOLD, LIMIT_USED, LIMIT_HELD, LIMIT_REMAINING, LIMIT_EXCEEDED_BY),
-    *_attributes(_OURS, "required", LIMIT_RATIO, LIMIT_PHASE, LIMIT_ENFORCEMENT),
-    *_attributes(_OURS, "recommended", USAGE_COST, BUDGET_COST_LIMIT, BUDGET_COST_USED, unit="USD"),
-    *_attributes(_OURS, "conditionally_required", USAGE_COST_SOURCE, USAGE_SOURCE),
-    *_attributes(_OURS, "recommended", BUDGET_TOKENS_LIMIT, BUDGET_TOKENS_USED, unit="{token}"),
-    *_attributes(_OURS, "recommended", BUDGET_TURNS_LIMIT, BUDGET_TURNS_USED, unit="{turn}"),
-    *_attributes(_OURS, "recommended", BUDGET_DEADLINE_LIMIT, BUDGET_DEADLINE_USED, RETRY_WAIT, unit="s"),
-    *_attributes(_OURS, "conditionally_required", RETRY_COUNT, RETRY_ATTEMPT, SPAWN_OUTCOME, DROP_REASON),
-    *_attributes(_OURS, "opt_in", TAG_PREFIX),
-    Name(EXCEPTION_EVENT, "event", "", "recommended", _EVENTS, "A model call raised."),
-    Name(NEARING_EVENT, "event", "", "required", _OURS, "A limit is near."),
-    Name(EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),
-    Name(RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again."),
-    Name(STATE_EVENT, "event", "", "recommended", _OURS, "Where a limit stood when its run or agent closed."),
-    Name(CALL_DURATION, "histogram", "s", "required", _METRICS, "Duration of a model call.", DURATION_BUCKETS),
-    Name(TOKEN_USAGE, "histogram", "{token}", "recommended", _METRICS, "Tokens of a model call.", TOKEN_BUCKETS),
-    Name(FIRST_CHUNK, "histogram", "s", "recommended", _METRICS, "Time from the request to the first chunk.", DURATION_BUCKETS),
-    Name(AGENT_DURATION, "histogram", "s", "recommended", _METRICS, "Duration of an agent's invocation.", RUN_BUCKETS),
-    Name(AGENT_INFERENCE_CALLS, "histogram", "{inference_call}", "recommended", _METRICS, "Model calls an agent made.", CALL_BUCKETS),
-    Name(AGENT_TOOL_CALLS, "histogram", "{tool_call}", "recommended", _METRICS, "Tool calls an agent made.", CALL_BUCKETS),
-    Name(TOOL_DURATION, "histogram", "s", "recommended", _METRICS, "Duration of a tool call.", DURATION_BUCKETS),
-    Name(WORKFLOW_DURATION, "histogram", "s", "recommended", _METRICS, "Duration of a run.", RUN_BUCKETS),
-    Name(COST, "counter", "USD", "recommended", _OURS, "Known cost of model calls."),
-    Name(LIMIT_USED, "gauge", "", "recommended", _OURS, "Used of the most used active limit, in the kind's unit."),
-    Name(LIMIT_THRESHOLD, "gauge", "", "recommended", _OURS, "Value of the most used active limit, in the kind's unit."),
-    Name(LIMIT_FINAL_RATIO, "histogram", "", "recommended", _OURS, "Used over limit when a scope closed.", RATIO_BUCKETS),
-    Name(LIMIT_EVENTS, "counter", "{event}", "required", _OURS, "Limits that came near or were exceeded."),
-    Name(LIMIT_DENIED, "counter", "{call}", "recommended", _OURS, "Calls refused by a limit."),
-    Name(LIMIT_CONTENDED, "counter", "{call}", "recommended", _OURS, "Waits for held budget that were given up."),
-    Name(LIMIT_OVERAGE, "counter", "", "recommended", _OURS, "Spend beyond what was granted, in the kind's inner unit."),
-    Name(LIMIT_UNPRICED, "counter", "{call}", "recommended", _OURS, "Calls without a known price."),
-    Name(LIMIT_UNSCOPED, "counter", "{call}", "recommended", _OURS, "Calls outside every scope."),
-    Name(LIMIT_STORE_ERRORS, "counter", "{error}", "recommended", _OURS, "Failures of the store of counters."),
-    Name(AGENT_ACTIVE, "up_down_counter", "{agent}", "recommended", _OURS, "Agents that hold a slot."),
-    Name(AGENT_PAUSED, "up_down_counter", "{agent}", "recommended", _OURS, "Agents whose slot went to more urgent work."),
-    Name(SPAWN_EVENTS, "counter", "{event}", "recommended", _OURS, "What became of requests for a slot."),
-    Name(RETRY_COUNT, "counter", "{retry}", "recommended", _OURS, "Attempts after the first."),
-    Name(DROPPED, "counter", "{item}", "recommended", _OURS, "Telemetry that was lost, by reason."),
-    Name(ERROR_LIMIT, "value", "", "required", _OURS, "error.type of what a limit refused or cut."),
-    Name(ERROR_PAUSED, "value", "", "required", _OURS, "error.type of what ended because its agent was preempted."),
-)
-
-METRICS: Final[dict[str, Name]] = {row.name: row for row in TABLE if row.instrument not in {"attribute", "event", "value"}}

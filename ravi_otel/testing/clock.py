@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from ravi_otel.errors import ConfigurationError
 
@@ -20,6 +21,7 @@ class ManualClock:
         self._start_ns = round(monotonic_s * _NS)
         self._epoch_s = epoch_s
         self._passed_ns = 0
+        self._watching: list[Callable[[], object]] = []
 
     def monotonic_ns(self) -> int:
         """Give nanoseconds on a clock that only goes forward."""
@@ -30,9 +32,17 @@ class ManualClock:
         return self._epoch_s + self._passed_ns / _NS
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; backwards is a ConfigurationError."""
+        """Let time pass, and do in this thread what has come due; backwards is a ConfigurationError."""
         if not seconds >= 0:
             msg = f"ManualClock.advance(seconds={seconds!r}) cannot go back in time: use 0 or more."
             raise ConfigurationError(msg)
         with self._lock:
             self._passed_ns += round(seconds * _NS)
+            watching = tuple(self._watching)
+        for moved in watching:
+            moved()
+
+    def watch(self, moved: Callable[[], object]) -> None:
+        """Call `moved` after each `advance`, in the thread that advances."""
+        with self._lock:
+            self._watching.append(moved)

@@ -137,6 +137,29 @@ class Vector(Answer):
 
 
 @dataclass(frozen=True, slots=True)
+class Picture(Answer):
+    """Answer with `data` as a picture for each that was asked for; with `url`, as the older models do, with its address.
+
+    A stream has so many `partials` before the whole. `usage` as in `UsageSpec`: by default the prompt, and 272 for each.
+    """
+
+    data: bytes = b"\x89PNG\r\n\x1a\n"
+    _: KW_ONLY
+    partials: int = 0
+    url: str | None = None
+    usage: UsageSpec = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sound(Answer):
+    """Answer speech with `data`, and events, where they are asked for, with `usage` at their end (by default 50 out)."""
+
+    data: bytes = b"ID3 a very short song"
+    _: KW_ONLY
+    usage: UsageSpec = None
+
+
+@dataclass(frozen=True, slots=True)
 class Failure(Answer):
     """Answer with an error in OpenAI's shape; `retry_after_s` is sent as the `retry-after` header.
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ravi_otel.testing.loopback import Loopback, Message, Receive, Send, body_of, respond
-from ravi_otel.testing.script import FINAL, Answer, Failure, Request, Script, read
+from ravi_otel.testing.script import FINAL, Answer, Failure, Generated, Request, Script, read
+from ravi_otel.testing.wire.form import fields_of, is_form
 from ravi_otel.testing.wire.payload import Payload
 from ravi_otel.testing.wire.router import objection, render
+
+_BEGUN: Final = re.compile(r"/v1/responses/resp_(\d{1,9})(?:/|$)")
+"""The path of a response by the number of the request that began it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +42,12 @@ class ScriptedLLM(Loopback):
     runs out or raises, the request fails with a status the openai client does not retry.
 
     Serves POST /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/completions, /v1/moderations and
-    GET /v1/models; anything else is a 404, and a body that cannot be read a 400, in OpenAI's shape, without taking an
-    answer from the script. Keys are not looked at. Ids and times are the same in every run: the third request is
-    `chatcmpl-3`. Everything on it may be called from any thread.
+    GET /v1/models, the same below /openai for groq's client, and Anthropic's /v1/messages, /v1/messages/count_tokens and
+    /v1/complete (both clients are told `url`, not `base_url`); anything else is a 404, and a body that cannot be read a 400,
+    in OpenAI's shape, without taking an answer from the script. Keys are not looked at. Ids and times are the same in every
+    run: the third request is `chatcmpl-3`. A response asked for in the background is queued, and whole when it is retrieved;
+    /v1/batches, /v1/files, /v1/threads and other such paths answer what the script writes out as `Raw`. Everything on it may be
+    called from any thread.
     """
 
     def __init__(self, script: Script, *, models: Iterable[str] = ("gpt-4o-mini", "text-embedding-3-small")) -> None:
@@ -141,7 +149,7 @@ class ScriptedLLM(Loopback):
                 path=scope["path"],
                 query=scope["query_string"].decode("latin-1"),
                 headers=MappingProxyType(headers),
-                body=_object(raw),
+                body=_object(raw, headers.get("content-type", "")),
                 raw=raw,
                 arrived_ns=time.monotonic_ns(),
             )
@@ -154,7 +162,7 @@ class ScriptedLLM(Loopback):
     async def _answer(self, request: Request, scope: Message, receive: Receive, send: Send) -> None:
         refused = objection(request, self._models)
         answer = Answer() if refused is not None else self._ask(request)
-        payload = _headed(refused or self._render(request, answer), request)
+        payload = _headed(refused or self._render(request, self._begun(request, answer)), request)
         work = asyncio.ensure_future(self._deliver(request, answer, payload, send))
         gone = asyncio.ensure_future(_hung_up(receive))
         try:
@@ -173,6 +181,15 @@ class ScriptedLLM(Loopback):
             return self._script(request)
         except Exception as error:  # noqa: BLE001 - the script is the test's own code; its failure is kept and told
             return self._failed(error)
+
+    def _begun(self, request: Request, answer: Answer) -> Answer:
+        """Have a response that was begun before keep the model it was asked of."""
+        found = _BEGUN.match(request.path)
+        if found is None or not isinstance(answer, Generated) or answer.model is not None:
+            return answer
+        before = self.requests[: request.index]
+        number = int(found[1])
+        return replace(answer, model=before[number - 1].model) if 1 <= number <= len(before) else answer
 
     def _render(self, request: Request, answer: Answer) -> Payload:
         try:
@@ -299,7 +316,9 @@ def _headed(payload: Payload, request: Request) -> Payload:
     return replace(payload, headers=usual | {name.lower(): value for name, value in payload.headers.items()})
 
 
-def _object(raw: bytes) -> MappingProxyType[str, Any]:
+def _object(raw: bytes, content_type: str) -> MappingProxyType[str, Any]:
+    if is_form(content_type):
+        return MappingProxyType(fields_of(raw, content_type))
     try:
         found: object = json.loads(raw)
     except (ValueError, RecursionError):

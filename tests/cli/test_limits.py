@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import commands
 from ravi_otel.policy import parse_limit
+from ravi_otel.runtime.config import SCHEMA
 
 POLICY = """\
 name = "nightly"
@@ -27,17 +29,17 @@ def here(tmp_path, monkeypatch):
 
 
 def limits(*arguments, **environment):
-    return CliRunner(env=environment).invoke(commands, ["limits", *arguments])
+    return CliRunner(env={"COLUMNS": None} | environment).invoke(commands, ["limits", *arguments])
 
 
 def test_each_limit_is_shown_with_its_source_and_what_it_replaced():
     done = limits("--limit", "tokens=20k", "--policy", "policy.toml", RAVI_LIMIT_TOKENS="500k", RAVI_LIMIT_TIME="90s")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == (
-        "limit                  from             instead of\n"
-        "tokens=20k             --limit          tokens=500k from RAVI_LIMIT_TOKENS, tokens=1M from policy.toml:3\n"
+        "limit                  from             warns at  instead of\n"
+        "tokens=20k             --limit                    tokens=500k from RAVI_LIMIT_TOKENS, tokens=1M from policy.toml:3\n"
         "time=90s               RAVI_LIMIT_TIME\n"
-        "cost=2.50usd:warn=0.5  policy.toml:4\n"
+        "cost=2.50usd:warn=0.5  policy.toml:4    0.5\n"
         "\n"
         "enforcement  enforce      default\n"
         "admission    estimate     default\n"
@@ -117,3 +119,94 @@ def test_a_limit_that_is_nearly_right_is_answered_with_what_is_missing(limit, wo
     done = limits("--limit", limit)
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+TEAM = """\
+limits = ["tokens=1M"]
+agents = {researcher = {limits = ["cost=1usd", "turns=20"], admission = "after"}}
+warn_at = 0.5
+[tools]
+search = 5
+[profiles.ci]
+limits = ["tokens=1k:on=stop"]
+enforcement = "observe"
+"""
+
+
+@pytest.fixture
+def team(here):
+    (here / "team.toml").write_text(TEAM, encoding="utf-8")
+    return "team.toml"
+
+
+def test_agents_tools_and_a_profile_are_shown_with_what_is_not_as_usual(team):
+    done = limits("--policy", team, "--profile", "ci")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [re.split(r"  +", line) for line in done.stdout.splitlines()] == [
+        ["limit", "from", "admission", "past it", "warns at", "instead of"],
+        ["tokens=1k:on=stop", "team.toml:7 (profile ci)", "stop", "0.5", "tokens=1M from team.toml:1"],
+        ["agent.researcher.cost=1usd:admission=after", "team.toml:2", "after", "0.5"],
+        ["agent.researcher.turns=20", "team.toml:2", "0.5"],
+        ["tool.search=5", "team.toml:5", "0.5"],
+        [""],
+        ["enforcement", "observe", "team.toml (profile ci)"],
+        ["admission", "estimate", "default"],
+        ["warn_at", "0.5", "team.toml"],
+        ["profile", "ci", "--profile"],
+    ]
+
+
+def test_the_same_as_json_has_what_comes_of_each_limit(team):
+    shown = json.loads(limits("--json", "--policy", team, RAVI_PROFILE="ci", RAVI_WARN_AT="0.7", RAVI_ADMISSION="after").stdout)
+    first, second, *_ = shown["limits"]
+    assert (first["source"], first["on_exceed"], first["warn_at"], first["admission"]) == ("team.toml:7 (profile ci)", "stop", 0.7, "after")
+    assert (second["scope"], second["scope_name"], second["admission"]) == ("agent", "researcher", "after")
+    assert (shown["profile"], shown["warn_at"], shown["admission"], shown["enforcement"]) == ("ci", 0.7, "after", "observe")
+    assert shown["sources"]["profile"] == "RAVI_PROFILE"
+
+
+def test_a_narrow_terminal_gets_one_thing_a_line(team):
+    lines = limits("--policy", team, "--profile", "ci", COLUMNS="40").stdout.splitlines()
+    assert lines[:5] == [
+        "tokens=1k:on=stop",
+        "  from team.toml:7 (profile ci)",
+        "  past it stop",
+        "  warns at 0.5",
+        "  instead of tokens=1M from team.toml:1",
+    ]
+    assert max(map(len, lines)) <= 45
+
+
+def test_the_schema_is_printed_as_it_is_shipped():
+    done = limits("--schema")
+    assert (done.exit_code, json.loads(done.stdout)["title"]) == (0, "A policy file of ravi-otel")
+    assert done.stdout == SCHEMA.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("observe", [[], ["--observe"]])
+@pytest.mark.parametrize("variable", ["", "enforce", "observe"])
+def test_a_flag_goes_before_the_variable_and_that_before_the_file(team, observe, variable):
+    shown = json.loads(limits("--json", "--policy", team, "--profile", "ci", *observe, RAVI_ENFORCEMENT=variable).stdout)
+    source = "--observe" if observe else "RAVI_ENFORCEMENT" if variable else "team.toml (profile ci)"
+    assert (shown["enforcement"], shown["sources"]["enforcement"]) == ("observe" if observe else variable or "observe", source)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "begins"),
+    [
+        (
+            ["--profile", "cii"],
+            {"RAVI_POLICY": "team.toml"},
+            "Error: --profile='cii' is no profile of team.toml, did you mean 'ci'; its profiles are 'ci'.",
+        ),
+        ([], {"RAVI_PROFILE": "ci"}, "Error: RAVI_PROFILE='ci' chooses a profile, and there is no policy file"),
+        (["--admission", "tight"], {}, "Error: --admission='tight' is unknown: give one of 'estimate', 'strict', 'after'"),
+        ([], {"RAVI_ADMISSION": "tight"}, "Error: RAVI_ADMISSION='tight' is unknown: give one of"),
+        ([], {"RAVI_WARN_AT": "80%"}, "Error: RAVI_WARN_AT='80%' must be a share of the limit from 0.001 to 1"),
+        ([], {"RAVI_POLICY": "gone.yaml"}, "Error: policy file gone.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_choice_is_one_sentence_and_exit_code_2(team, arguments, environment, begins):
+    done = limits(*arguments, **environment)
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith(begins)

@@ -154,9 +154,9 @@ def test_a_refusal_by_the_provider_costs_a_request_and_no_tokens(
 
 @pytest.mark.parametrize("answer", [Failure(500), Disconnect(0), Disconnect(1), Text("late", think_s=30)])
 def test_a_failure_after_dispatch_keeps_the_size_of_the_request(
-    answer: Any, colour: str, stage: Any, clients: Any, instrumented: Capture
+    answer: Any, colour: str, stage: Any, clients: Any, instrumented: Capture, http: Any
 ) -> None:
-    client = clients.make(colour, stage.play(answer), max_retries=0, timeout=0.2)
+    client = clients.make(colour, stage.play(answer), max_retries=0, timeout=http.Timeout(20, read=0.2))
     with ravi_otel.run("r", limits=LIMITS) as run:
         clients.run(colour, failed(client))
         spent = used(run)

@@ -11,14 +11,14 @@ import pydantic
 import pytest
 
 from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, turn_limit
+from ravi_otel.instrumentation.http.contract import Request
+from ravi_otel.instrumentation.http.fields import body_of
+from ravi_otel.instrumentation.http.hosts import Host
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.instrumentation.openai.endpoints.completions import Completions
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
 from ravi_otel.instrumentation.openai.endpoints.other import Other
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
-from ravi_otel.instrumentation.openai.fields import body_of
-from ravi_otel.instrumentation.openai.hosts import Host
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Text
@@ -75,7 +75,7 @@ def test_a_post_asks_a_model_although_its_body_names_none(path):
     "path",
     [
         *("/files", "/Files", "/uploads/u/parts", "/vector_stores/v/search", "/containers", "/fine_tuning/jobs/j/pause"),
-        *("/assistants", "/threads", "/threads/t/messages", "/threads/t/runs/r/cancel", "/responses/r/cancel", "/evals/e/runs"),
+        *("/assistants", "/threads", "/threads/t/messages", "/threads/t/runs/r/cancel", "/responses/r/cancel", "/evals/e/runs/r/cancel"),
         *(
             "/batches/b/cancel",
             "/conversations/c/items",
@@ -90,7 +90,32 @@ def test_what_asks_no_model_is_free_whatever_its_body_names(path):
     assert not read(path, {"model": "gpt-4o"}).generative
 
 
-@pytest.mark.parametrize("path", ["/batches", "/v1/Batches?x=1", "/fine_tuning/jobs"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/agents/X/run", "/agents/x/chat", "/agents/run", "/assistants/x/generate", "/skills/x/run", "/conversations/x/completion"),
+        *("/projects/p/locations/l/publishers/g/models/x:generateContent", "/projects/p/locations/l/endpoints/openapi/generateContent"),
+        *("/chat/completions/cancel", "/chat/completions/chatcmpl-1/run", "/chat/completions/other-1", "/chat/completions"),
+        *("/organization/o/rerank", "/files/x/ask", "/vector_stores/x/answer", "/batches/run", "/threads/generate", "/anything/cancel"),
+    ],
+)
+def test_a_tail_nobody_knows_may_ask_a_model_below_whatever_name(path, method):
+    assert read(path, method=method).generative
+
+
+@pytest.mark.parametrize("path", ["/conversations", "/agents", "/skills", "/threads", "/containers", "/assistants"])
+def test_what_is_free_at_openai_may_ask_a_model_elsewhere(path):
+    found = {who: endpoint_for("POST", path, "/v1", who) for who in ("", "openai", "azure.ai.openai", "mistral_ai", "groq")}
+    assert {who for who, endpoint in found.items() if isinstance(endpoint, Other)} == {"mistral_ai", "groq"}
+
+
+@pytest.mark.parametrize("path", ["/files", "/uploads/u/parts", "/batches/b/cancel", "/fine_tuning/jobs/j/cancel"])
+def test_a_file_is_sent_to_nobodys_model(path):
+    assert not isinstance(endpoint_for("POST", path, "/v1", "mistral_ai"), Other)
+
+
+@pytest.mark.parametrize("path", ["/batches", "/v1/Batches?x=1", "/fine_tuning/jobs", "/evals/eval_1/runs"])
 def test_a_batch_and_a_training_are_a_request_each_that_needs_no_price(path):
     call = read(path, {"model": "gpt-4o", "input_file_id": "file-1"})
     assert (call.generative, call.turn, call.unread, call.input_estimate) == (True, False, True, 0)
@@ -108,8 +133,8 @@ def test_no_batch_is_begun_when_a_limit_is_used_up(made, http, limit):
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH"])
-def test_only_a_post_asks_a_model(method):
+@pytest.mark.parametrize("method", ["GET", "DELETE", "HEAD", "OPTIONS"])
+def test_what_only_reads_asks_no_model(method):
     assert not read("/images/generations", {"model": "gpt-image-1"}, method).generative
 
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.instrumentation.openai import fields, hosts
+from ravi_otel.instrumentation.http import fields, hosts
+from ravi_otel.instrumentation.openai import VENDOR
 from ravi_otel.instrumentation.openai.endpoints.chat import ChatCollector
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
@@ -17,6 +18,8 @@ CHOICES = st.builds(
 )
 USAGES = st.one_of(st.none(), st.builds(SimpleNamespace, prompt_tokens=st.integers(0, 9), completion_tokens=st.integers(0, 9)))
 EVENTS = st.builds(SimpleNamespace, id=st.sampled_from(["", "c1"]), choices=st.lists(CHOICES, max_size=2), usage=USAGES, model=st.just("m"))
+
+NAMED: dict[str, str] = {}
 
 
 @given(st.lists(EVENTS, max_size=6))
@@ -30,9 +33,9 @@ def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
 
 def test_a_client_that_is_given_another_base_url_is_asked_again():
     with openai.OpenAI(api_key="none", base_url="https://api.groq.com/openai/v1") as client:
-        before = hosts.host_of(client)
+        before = hosts.host_of(client, VENDOR, NAMED)
         client.base_url = "https://api.mistral.ai/v1"
-        after = hosts.host_of(client)
+        after = hosts.host_of(client, VENDOR, NAMED)
     assert [(one.provider, one.base) for one in (before, after)] == [("groq", "/openai/v1/"), ("mistral_ai", "/v1/")]
 
 
@@ -42,7 +45,7 @@ def test_two_classes_of_client_with_one_url_are_told_apart():
 
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as plain, AzureOpenAI(api_key="none") as azure:
         azure._base_url = plain._base_url
-        assert (hosts.host_of(plain).provider, hosts.host_of(azure).provider) == ("openai", "azure.ai.openai")
+        assert (hosts.host_of(plain, VENDOR, NAMED).provider, hosts.host_of(azure, VENDOR, NAMED).provider) == ("openai", "azure.ai.openai")
 
 
 def test_a_url_that_a_property_makes_anew_is_read_each_time():
@@ -56,7 +59,7 @@ def test_a_url_that_a_property_makes_anew_is_read_each_time():
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as made:
         moving = object.__new__(Moving)
         moving.__dict__.update(made.__dict__)
-        assert [hosts.host_of(moving).provider for _ in range(2)] == ["groq", "x_ai"]
+        assert [hosts.host_of(moving, VENDOR, NAMED).provider for _ in range(2)] == ["groq", "x_ai"]
 
 
 class Proxy:

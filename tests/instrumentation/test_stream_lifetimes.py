@@ -16,7 +16,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.openai.stream import abandon_open
+from ravi_otel.instrumentation.http.idle import abandon_open
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Capture, Malformed, Text
 

@@ -22,7 +22,16 @@ def test_limits_of_a_policy_file_hold(desk):
 
 
 @pytest.mark.parametrize(("name", "value"), [("RAVI_LIMIT_TOKENS", "lots"), ("RAVI_POLICY", "nowhere.toml")])
-def test_what_cannot_be_read_is_said_and_the_program_runs(desk, name, value):
+def test_what_cannot_be_read_is_one_sentence_and_nothing_is_sent(desk, name, value):
     done = desk.alone(*INSTRUMENT, *desk.program("calls", "1"), **{name: value})
-    assert (done.status, desk.sent) == (0, 1), done.err
-    assert value in done.err
+    assert (done.status, desk.sent) == (1, 0), done.err
+    said = [line for line in done.err.splitlines() if "ravi-otel refuses every model call" in line]
+    assert value in said[0]
+    assert said[1:] == [f"ravi_otel.errors.ConfigurationError: {said[0]}"]  # the program's own traceback ends with it
+    assert done.err.count("Traceback") == 1
+
+
+def test_a_limit_of_agents_is_one_of_each_run(desk):
+    (desk.directory / "policy.toml").write_text('limits = ["agents=1", "requests=1"]\n')
+    done = desk.alone(*INSTRUMENT, *desk.program("calls", "2"), RAVI_POLICY="policy.toml")
+    assert (done.status, desk.sent) == (1, 1), done.err

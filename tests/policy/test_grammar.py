@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import strategies as st
 from ravi_otel.errors import LimitSyntaxError
 from ravi_otel.policy import Kind, Limit, Outcome, ScopeKind, format_limit, parse_limit, parse_limits
 from ravi_otel.policy.checks import MAX_COUNT, MAX_NANO, flaw_of_name
-from ravi_otel.policy.grammar import MAX_SPEC
-from ravi_otel.policy.limits import make_limit
+from ravi_otel.policy.grammar import MAX_SPEC, read_kind
+from ravi_otel.policy.limits import SPENDS, make_limit
 
 S = 10**9
 DOCUMENTED = {
@@ -191,7 +192,13 @@ def limits(draw):
     )
     if options.get("scope") in {"handoff", "block", "agent"} and draw(st.booleans()):
         options["name"] = draw(any_name)
-    detail = draw(st.none() | any_name) if kind == Kind.TOOL_CALLS else None
+    detail = draw(st.none() | any_name.filter(lambda text: "*" not in text)) if kind == Kind.TOOL_CALLS else None
+    if kind not in SPENDS:
+        options.pop("admission", None)
+    if kind not in SPENDS | {Kind.REQUESTS, Kind.TURNS} and options.get("on_exceed") is Outcome.FINAL:
+        del options["on_exceed"]
+    if "per" not in options:
+        options.pop("tz", None)
     agent = draw(st.none() | any_name) if summed and options.get("scope") != "agent" else None
     if kind == "own":
         kind = draw(any_name.filter(lambda text: text != "tokens" and text.rstrip("s") not in {str(kind).rstrip("s") for kind in Kind}))
@@ -326,3 +333,41 @@ def test_limits_of_different_things_stand_side_by_side(first, second):
 def test_one_text_is_no_list():
     with pytest.raises(LimitSyntaxError, match=r"is one text; give a list"):
         parse_limits("tokens=5")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("requests=5:admission=strict", "admission=strict concerns limits of tokens and cost, not one of requests"),
+        ("tool.*=5", "'*' is a pattern, and none are known"),
+        ("tool.x=5:on=final", "of tool.x nothing can be: write stop"),
+        ("time=5s:on=final", "of time nothing can be: write stop"),
+        ("tokens=5:tz=UTC", "tz='UTC' says when a window begins"),
+        ("requests=abc", "value 'abc' is not a number"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(spec, said):
+    with pytest.raises(LimitSyntaxError, match=re.escape(said)):
+        parse_limit(spec)
+
+
+@pytest.mark.parametrize(
+    ("word", "name", "agent"),
+    [
+        ("request", "requests", None),
+        ("tool_call.a.b", "tool.a.b", None),
+        ("charge.sql_rows", "sql_rows", None),
+        ("tokens@x", "tokens", "x"),
+    ],
+)
+def test_a_kind_is_read_as_limits_spell_it(word, name, agent):
+    found = read_kind("kind", word)
+    assert (found.name, found.agent) == (name, agent)
+
+
+def test_a_kind_of_ones_own_may_be_asked_for_without_its_prefix():
+    with pytest.raises(LimitSyntaxError, match="kind='tokns': kind 'tokns' is unknown, did you mean 'tokens'"):
+        read_kind("kind", "tokns")
+    assert read_kind("kind", "sql_rows@x", own=True) == ("sql_rows", None, "x", None)
+    with pytest.raises(LimitSyntaxError, match="here stands a kind alone"):
+        read_kind("kind", "tokens=5")

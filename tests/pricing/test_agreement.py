@@ -36,9 +36,14 @@ PROVIDERS = (
 CONTEXTS = {None: None, "flex": {"service_tier": "flex"}, "priority": {"service_tier": "priority"}, "batch": {"processing": "batch"}}
 
 
+def sold_by_tokens(provider, model):
+    card = BOOK.card(provider, model)
+    return card is not None and card.by_tokens
+
+
 def priced():
     listed = {provider.id: provider for provider in get_snapshot().providers}
-    return [(name, model.id) for name in PROVIDERS for model in listed[name].models if BOOK.card(name, model.id)]
+    return [(name, model.id) for name in PROVIDERS for model in listed[name].models if sold_by_tokens(name, model.id)]
 
 
 MODELS = priced()

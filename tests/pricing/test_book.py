@@ -18,6 +18,7 @@ from ravi_otel.pricing.table import Table
 
 USAGE = Usage(1000, 100)
 OWN = {"input": 1, "output": 1}
+TABLE_DATE = PriceBook().card("openai", "gpt-4o").table_date
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +130,73 @@ def test_a_fine_tuned_name_has_no_guessed_base_price(prices):
 
 def test_a_model_listed_without_prices_is_unknown_and_not_free(prices):
     assert prices.card("cerebras", "qwen-3-coder-480b") is None
-    assert prices.card("openai", "whisper-1") is None
+    assert prices.card("openai", "dall-e-3") is None
+
+
+def test_a_recording_costs_its_length(prices):
+    card = prices.card("openai", "whisper-1")
+    assert card.cost_nano(Usage(audio_ms=60_000)) == 6_000_000
+    assert card.cost_nano(Usage(audio_ms=1)) == 100
+    assert prices.card("openai", "gpt-transcribe").cost_nano(Usage(audio_ms=3_600_000)) == 270_000_000
+
+
+def test_speech_costs_its_characters(prices):
+    assert prices.card("openai", "tts-1").cost_nano(Usage(characters=1000)) == 15_000_000
+    assert prices.card("openai", "tts-1-hd").cost_nano(Usage(characters=1)) == 30_000
+
+
+def test_a_picture_costs_its_tokens_by_kind(prices):
+    drawn = Usage(1_050, 4_160, image_input_tokens=1_000, image_output_tokens=4_160)
+    assert prices.card("openai", "gpt-image-1").cost_nano(drawn) == 50 * 5_000 + 1_000 * 10_000 + 4_160 * 40_000
+    assert prices.card("openai", "gpt-image-1.5").cost_nano(drawn) == 50 * 5_000 + 1_000 * 8_000 + 4_160 * 32_000
+    cached = Usage(1_050, 0, cached_input_tokens=500, image_input_tokens=1_000, cached_image_tokens=500)
+    assert prices.card("openai", "gpt-image-1").cost_nano(cached) == 50 * 5_000 + 500 * 10_000 + 500 * 2_500
+
+
+def test_a_transcript_that_is_sold_by_tokens_costs_its_sound_and_its_text(prices):
+    heard = Usage(110, 40, audio_input_tokens=100, audio_ms=10_000)
+    assert prices.card("openai", "gpt-4o-transcribe").cost_nano(heard) == 10 * 2_500 + 100 * 6_000 + 40 * 10_000
+
+
+@pytest.mark.parametrize(
+    ("model", "usage"),
+    [
+        ("whisper-1", Usage(100, 10)),
+        ("whisper-1", Usage(characters=10)),
+        ("tts-1", Usage(audio_ms=10)),
+        ("gpt-4o-transcribe", Usage(audio_ms=10)),
+        ("gpt-4o-mini-tts", Usage(characters=10)),
+        ("gpt-4-turbo", Usage(100, 10, searches=1)),
+    ],
+)
+def test_what_a_model_is_not_sold_by_has_no_price_and_is_not_free(prices, model, usage):
+    assert prices.card("openai", model).cost_nano(usage) is None
+    assert prices.cost("openai", model, model, usage) == (None, None, None)
+
+
+def test_searches_are_added_to_the_tokens(prices):
+    card = prices.card("openai", "gpt-5")
+    assert card.cost_nano(Usage(1000, 100, searches=3)) == card.cost_nano(USAGE) + 30_000_000
+
+
+def test_tokens_written_for_an_hour_have_their_own_price(prices):
+    card = prices.card("anthropic", "claude-sonnet-4-5")
+    five, hour = Usage(1_000_000, 0, cache_write_tokens=1_000), Usage(1_000_000, 0, cache_write_tokens=1_000, cache_write_1h_tokens=1_000)
+    # five minutes at 1.25 times the input's price of the step, an hour at twice
+    rates = card._rates_at(1_000_000)
+    assert rates.cache_write * 4 == rates.input * 5
+    assert rates.cache_write_1h == rates.input * 2
+    assert card.cost_nano(hour) - card.cost_nano(five) == (rates.cache_write_1h - rates.cache_write) // 1000
+
+
+@pytest.mark.parametrize("tier", ["auto", "default", "standard", "scale", None])
+def test_a_tier_that_is_no_dearer_or_cheaper_has_the_standard_price(prices, tier):
+    assert prices.card("openai", "gpt-5", tier).rates == prices.card("openai", "gpt-5").rates
+
+
+@pytest.mark.parametrize(("tier", "times_two"), [("flex", 1), ("batch", 1), ("priority", 4)])
+def test_a_tier_as_answered_has_its_price(prices, tier, times_two):
+    assert prices.card("openai", "gpt-5", tier).cost_nano(USAGE) * 2 == prices.card("openai", "gpt-5").cost_nano(USAGE) * times_two
 
 
 def test_a_model_the_vendor_gives_away_is_free(prices):
@@ -165,8 +232,10 @@ def test_a_borrowed_model_has_no_tiers_of_its_lender(prices):
     assert prices.card("azure.ai.openai", "gpt-5.4-pro", "flex").rates == prices.card("azure.ai.openai", "gpt-5.4-pro").rates
 
 
-def test_what_a_usage_does_not_count_is_named(prices):
-    assert "web_searches_kcount" in prices.card("openai", "gpt-5").uncounted
+def test_what_a_usage_does_not_count_is_named_and_nothing_else(prices):
+    assert prices.card("openai", "gpt-5").uncounted == ("storage_searches_kcount",)
+    for model in ("gpt-image-1", "whisper-1", "tts-1", "gpt-realtime"):
+        assert prices.card("openai", model).uncounted == ()
 
 
 def test_the_table_is_asked_once_a_day():
@@ -264,36 +333,36 @@ def test_a_lock_held_at_the_fork_is_replaced_in_the_child():
 
 def test_cost_goes_by_the_model_that_answered(prices):
     expected = prices.card("openai", "gpt-4o-mini").cost_nano(USAGE)
-    assert prices.cost("openai", "gpt-4o-mini", "gpt-4o", USAGE) == (expected, "response_model")
+    assert prices.cost("openai", "gpt-4o-mini", "gpt-4o", USAGE) == (expected, "response_model", TABLE_DATE)
 
 
 def test_cost_goes_by_the_model_asked_when_the_other_has_no_price(prices):
     expected = prices.card("openai", "gpt-4o").cost_nano(USAGE)
-    assert prices.cost("openai", "who-knows", "gpt-4o", USAGE) == (expected, "request_model")
-    assert prices.cost("openai", None, "gpt-4o", USAGE) == (expected, "request_model")
+    assert prices.cost("openai", "who-knows", "gpt-4o", USAGE) == (expected, "request_model", TABLE_DATE)
+    assert prices.cost("openai", None, "gpt-4o", USAGE) == (expected, "request_model", TABLE_DATE)
 
 
 def test_a_cost_nobody_knows_is_none(prices):
-    assert prices.cost("openai", "who-knows", None, USAGE) == (None, None)
-    assert prices.cost("openai", "gpt-4o", "gpt-4o", None) == (None, None)
+    assert prices.cost("openai", "who-knows", None, USAGE) == (None, None, None)
+    assert prices.cost("openai", "gpt-4o", "gpt-4o", None) == (None, None, None)
 
 
 def test_cost_goes_by_the_tier(prices):
-    flex, _ = prices.cost("openai", "gpt-5", "gpt-5", USAGE, "flex")
-    standard, _ = prices.cost("openai", "gpt-5", "gpt-5", USAGE)
+    flex, _, _ = prices.cost("openai", "gpt-5", "gpt-5", USAGE, "flex")
+    standard, _, _ = prices.cost("openai", "gpt-5", "gpt-5", USAGE)
     assert flex * 2 == standard
 
 
 def test_the_users_price_for_the_model_asked_goes_before_the_table():
     found = PriceBook({"gpt-4o": OWN})
-    assert found.cost("openai", "gpt-4o-2024-08-06", "gpt-4o", USAGE) == (1_100_000, "override")
-    assert found.cost("openai", "gpt-4o", "gpt-4o", USAGE) == (1_100_000, "override")
+    assert found.cost("openai", "gpt-4o-2024-08-06", "gpt-4o", USAGE) == (1_100_000, "override", None)
+    assert found.cost("openai", "gpt-4o", "gpt-4o", USAGE) == (1_100_000, "override", None)
     assert found.cost("openai", "gpt-4o-mini", "gpt-4o-mini", USAGE)[1] == "response_model"
 
 
 def test_a_users_price_may_name_the_provider_either_way():
     for name in ("azure.ai.openai/deploy", "azure/deploy"):
-        assert PriceBook({name: OWN}).cost("azure.ai.openai", None, "deploy", USAGE) == (1_100_000, "override")
+        assert PriceBook({name: OWN}).cost("azure.ai.openai", None, "deploy", USAGE) == (1_100_000, "override", None)
 
 
 def test_every_name_of_the_convention_is_one_of_the_table():
@@ -303,3 +372,19 @@ def test_every_name_of_the_convention_is_one_of_the_table():
 
 def test_the_default_clock_is_the_wall_clock():
     assert PriceBook()._clock is time.time
+
+
+@pytest.mark.parametrize(
+    ("tier", "source"), [(None, "response_model"), ("default", "response_model"), ("weird", "assumed"), ("flex", "assumed")]
+)
+def test_a_tier_without_a_price_of_its_own_is_told_at_the_standard_price_as_assumed(tier, source):
+    prices = PriceBook()
+    cost, told, _ = prices.cost("openai", "gpt-4o-mini", None, USAGE, tier)
+    assert (cost, told) == (prices.cost("openai", "gpt-4o-mini", None, USAGE)[0], source)
+
+
+def test_a_tier_with_a_price_of_its_own_is_told_at_that():
+    prices = PriceBook()
+    flex, standard = (prices.cost("openai", "o3", None, USAGE, tier) for tier in ("flex", None))
+    assert flex[0] < standard[0]
+    assert flex[1] == "response_model"

@@ -129,12 +129,13 @@ def _chat_counts(usage: dict[str, Any] | None) -> dict[str, Any]:
 def finish_reasons_of(response: dict[str, Any]) -> tuple[str, ...]:
     """Say why a response ended, in the words chat completions have for it.
 
-    completed -> stop, or tool_calls where the output asks for a function; incomplete -> length where the cap on output
+    completed -> stop, or tool_calls where the output asks for a function or a custom tool; incomplete -> length where the cap on output
     tokens cut it, else the reason as given (content_filter); failed and cancelled -> error; still going -> nothing.
     """
     status = response["status"]
     if status == "completed":
-        return ("tool_calls",) if "function_call" in {item["type"] for item in response["output"]} else ("stop",)
+        calls = {"function_call", "custom_tool_call"}
+        return ("stop",) if calls.isdisjoint(item["type"] for item in response["output"]) else ("tool_calls",)
     if status == "incomplete":
         reason = (response.get("incomplete_details") or {}).get("reason")
         return ("length",) if reason in (None, "max_output_tokens") else (reason,)

@@ -100,6 +100,7 @@ def test_the_table_ends_with_1_when_a_span_says_something_else(tmp_path, capsys,
     [
         ({"status": "completed", "output": [{"type": "message"}]}, ("stop",)),
         ({"status": "completed", "output": [{"type": "reasoning"}, {"type": "function_call"}]}, ("tool_calls",)),
+        ({"status": "completed", "output": [{"type": "custom_tool_call"}]}, ("tool_calls",)),
         ({"status": "incomplete", "output": [], "incomplete_details": {"reason": "max_output_tokens"}}, ("length",)),
         ({"status": "incomplete", "output": [], "incomplete_details": {"reason": "content_filter"}}, ("content_filter",)),
         ({"status": "failed", "output": [], "error": {"code": "server_error", "message": "no"}}, ("error",)),

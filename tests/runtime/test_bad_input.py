@@ -82,7 +82,7 @@ BAD = [
     (lambda: ravi_otel.instrument(enforcement="strict"), "instrument(enforcement)", "'strict'", "'observe'"),
     (lambda: ravi_otel.instrument(enforcement=True), "instrument(enforcement)", "True", "'observe'"),
     (lambda: ravi_otel.instrument(admission="sometimes"), "instrument(admission)", "'sometimes'", "'after'"),
-    (lambda: ravi_otel.instrument(admission="strict"), "instrument(admission", "strict", '"after"'),
+    (lambda: ravi_otel.instrument(admission="tight"), "instrument(admission", "tight", "'strict'"),
     (lambda: ravi_otel.instrument(prices=5), "prices", "5", "input"),
     (lambda: ravi_otel.instrument(prices={"m": 5}), "prices", "5", "input"),
     (lambda: ravi_otel.instrument(prices={"m": {"input": -1, "output": 1}}), "prices", "-1", "USD"),
@@ -107,9 +107,6 @@ OPENING_BAD = [
     (lambda: ravi_otel.run("r", limits=["session.requests=5"]), "session.requests=5", "run(session_id=...)"),
     (lambda: ravi_otel.run("r", limits=["agents=0"]), "agents=0", "at least 1"),
     (lambda: ravi_otel.run("r", limits=["requests=5:per=day"]), "per='day'", "version"),
-    (lambda: ravi_otel.run("r", limits=["tokens=5:admission=strict"]), "strict", "Leave it out"),
-    (lambda: ravi_otel.run("r", limits=["tokens=5:on=ask"]), "ask", "Leave it out"),
-    (lambda: ravi_otel.run("r", limits=["tokens=5:unbounded=admit"]), "admit", "Leave it out"),
     (lambda: ravi_otel.run("r", limits=["tokens=5:store=open"]), "open", "Leave it out"),
     (lambda: ravi_otel.agent("a", limits=["agents=3"]), "agents=3", "run(limits=...)"),
     (lambda: ravi_otel.apply_limits(["agents=3"]), "agents=3", "run(limits=...)"),
@@ -127,12 +124,12 @@ def test_a_limit_that_cannot_be_kept_is_refused_when_its_scope_opens_and_nothing
 
 
 def test_a_process_limit_that_cannot_be_kept_is_refused_by_instrument_and_nothing_is_wrapped():
-    for limit in ("agents=3", "requests=5:per=day", "tokens=5:admission=strict"):
+    for limit in ("session.agents=3", "requests=5:per=day", "tokens=5:store=open"):
         with pytest.raises(ConfigurationError, match=limit.split("=", maxsplit=1)[0]):
             ravi_otel.instrument(limits=[limit])
 
 
-@pytest.mark.parametrize("bad", [{"limits": ["agents=3"]}, {"prices": {"m": 5}}, {"tracer_provider": 5}], ids=str)
+@pytest.mark.parametrize("bad", [{"limits": ["tenant.agents=3"]}, {"prices": {"m": 5}}, {"tracer_provider": 5}], ids=str)
 def test_a_wrong_instrument_leaves_the_one_in_use_alone(stage, bad):
     with stage.client() as client, ravi_otel.instrument(limits=["requests=1"]) as handle:
         with pytest.raises(ConfigurationError):

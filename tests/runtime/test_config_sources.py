@@ -221,8 +221,7 @@ def test_a_program_can_be_held_to_its_own_limits(spec):
     [
         ("tenant.cost=5", "limit 'tenant.cost=5' of --limit belongs to a tenant, and a program that is run has none: write session."),
         ("tokens=5:per=day", "--limit: limit 'tokens=5:per=day': windows"),
-        ("tokens=5:admission=strict", 'admission="strict" is not in this version'),
-        ("tokens=5:on=ask", 'on_exceed="ask" is not in this version'),
+        ("tokens=5:store=open", 'on_store_failure="open" is not in this version'),
         ("session.agents=5", "counts the agents of one run"),
     ],
 )

@@ -130,3 +130,21 @@ def test_somebody_elses_context_survives_ours(quiet, instrumented):
     assert otel_context.get_value(key) == "kept"
     assert name() is None
     otel_context.attach(otel_context.Context())
+
+
+def test_a_run_that_a_dropped_async_generator_took_along_binds_its_caller_no_more(stage, instrumented):
+    async def within():
+        with ravi_otel.run("inner", limits=["requests=0"]):
+            yield
+
+    async def program():
+        async with stage.async_client() as client:
+            async for _ in within():
+                break
+            gc.collect()
+            await asyncio.sleep(0)  # the generator is closed in a task of the loop
+            await asyncio.sleep(0)
+            await client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+
+    asyncio.run(program())
+    assert stage.sent == 1

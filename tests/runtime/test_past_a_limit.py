@@ -78,6 +78,8 @@ def test_a_model_without_a_price_is_refused_under_a_cost_limit(stage, client, as
         ask(client, model="nobody-knows-this-model")
     assert (stage.sent, caught.value.reason, caught.value.limit_kind) == (0, "unpriced_model", "cost")
     assert ("unpriced", None) in heard.counts
+    assert [kind for what, kind in heard.counts if what == "denied"] == ["cost"]
+    assert [record.limit_scope for record in heard.calls] == ["run"]
 
 
 def test_it_is_let_through_where_that_was_chosen(stage, client, ask, heard):
@@ -131,7 +133,7 @@ def test_watching_only_refuses_nothing_and_tells_what_would_have_been(stage, cli
             assert work() == "done"
     assert (stage.sent, run.status, run.stats().refused) == (6, "ok", 0)
     told = {(event.limit_kind, event.decision) for event in heard.limits if event.event == "limit_exceeded"}
-    assert {kind for kind, _ in told} == {"requests", "tokens", "cost", "turns", "time", "messages", "tool_calls", "depth"}
+    assert {kind for kind, _ in told} == {"requests", "tokens", "cost", "turns", "time", "messages", "tool_calls", "depth", "agents"}
     assert "denied" not in {decision for _, decision in told}
 
 

@@ -1,11 +1,12 @@
 """Slots as programs take them: through `run(spawn_budget=)` and `agent()`."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 import ravi_otel
-from ravi_otel import AgentPausedError, Priority, SpawnBudget, SpawnDeniedError, SpawnTracker
+from ravi_otel import AgentPausedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError, SpawnTracker
 from ravi_otel.policy.limits import ScopeKind
 
 
@@ -212,3 +213,66 @@ def test_watching_only_denies_and_pauses_nobody(settings):
         low.scope.checkpoint()
     assert "denied" in heard.spawns
     assert "preempted" not in heard.spawns
+
+
+def test_a_limit_of_agents_that_is_the_process_s_holds_in_each_run_by_itself(stage):
+    with ravi_otel.instrument(limits=["agents=2"]):
+        for _ in range(2):
+            with ravi_otel.run("r") as run, ravi_otel.agent("root"), ravi_otel.agent("child"):
+                with pytest.raises(SpawnDeniedError), ravi_otel.agent("one more"):
+                    pytest.fail("it opened")
+                assert [one.used for one in run.limits] == [2]
+        with ravi_otel.agent("a"), ravi_otel.agent("b"), ravi_otel.agent("c"):
+            assert SpawnTracker.current() is None
+
+
+def test_a_denied_agent_names_the_limit_its_run_and_where_it_was_written(stage, tmp_path):
+    path = tmp_path / "p.toml"
+    path.write_text('limits = ["agents=2"]\n')
+    with ravi_otel.instrument(policy=path), ravi_otel.run("r"), ravi_otel.agent("root"), ravi_otel.agent("child"):
+        with pytest.raises(SpawnDeniedError) as caught, ravi_otel.agent("one more"):
+            pytest.fail("it opened")
+        with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'by hand'.*in run 'r'"):
+            SpawnTracker.current().acquire("by hand")
+    assert str(caught.value) == (
+        f"No slot for agent 'one more': 2 of 2 agents are live in run 'r', its root included. Raise agents=2 in {path}:1, "
+        "release an agent first, or await wait_for_slot()."
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ended"),
+    [("raise", ("error", "limit_agents")), ("stop", ("stopped", "limit_agents")), ("pause", ("paused", "limit_agents"))],
+)
+def test_a_run_that_a_denied_agent_ends_says_so(instrumented, outcome, ended):
+    run = ravi_otel.run("r", limits=[f"agents=1:on={outcome}"])
+    denied = pytest.raises(SpawnDeniedError) if outcome == "raise" else contextlib.nullcontext()
+    with denied, run, ravi_otel.agent("root"), ravi_otel.agent("child"):
+        pytest.fail("it opened")
+    assert (run.status, run.stop_reason) == ended
+
+
+@pytest.mark.parametrize("outcome", ["raise", "observe"])
+def test_denials_are_counted_and_told_once(instrumented, outcome):
+    with ravi_otel.run("r", limits=[f"agents=1:on={outcome}"]) as run, ravi_otel.agent("root"):
+        for _ in range(3):
+            with contextlib.suppress(SpawnDeniedError), ravi_otel.agent("child"):
+                pass
+        (reading,) = run.limits
+    assert (reading.denied, reading.events) == (3, ("limit_nearing", "limit_exceeded"))
+    assert run.stats().refused == (3 if outcome == "raise" else 0)
+
+
+def test_a_limit_written_twice_for_one_scope_is_an_error(instrumented):
+    twice = ["requests=5", "requests=9"]
+    for given in (
+        lambda: ravi_otel.run("r", limits=twice),
+        lambda: ravi_otel.agent("a", limits=twice),
+        lambda: ravi_otel.handoff("h", limits=twice),
+        lambda: ravi_otel.apply_limits(twice),
+    ):
+        with pytest.raises(ConfigurationError, match=r"limits\) has 'requests=9' twice: 'requests=5' sets the same limit"):
+            given()
+    same = ravi_otel.request_limit(5)
+    with ravi_otel.run("r", limits=[same]), ravi_otel.agent("a", limits=[same]), ravi_otel.apply_limits([same]):
+        pass

@@ -4,6 +4,7 @@ import os
 import threading
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry import context as otel_context
@@ -12,6 +13,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, request_limit
 from ravi_otel._current import leaf
 from ravi_otel.runtime.state import STATE
+from ravi_otel.testing import Text
 
 
 def used(handle):
@@ -131,6 +133,31 @@ def test_runs_that_join_a_session_at_once_share_one_counter(stage, instrumented,
         for thread in threads:
             thread.join(20)
     assert (stage.sent, len(errors)) == (3, 5)
+
+
+@pytest.mark.parametrize("use", [50, 900])
+def test_a_limit_that_joins_a_session_counts_what_is_in_flight_there(stage, client, ask, use):
+    stage.answer = Text("ok", usage=(10, use))
+
+    def first():
+        with ravi_otel.run("first", session_id="s", limits=["session.tokens=10000"]):
+            ask(client, max_tokens=900)
+
+    stage.server.hold()
+    thread = threading.Thread(target=first)
+    thread.start()
+    stage.wait_for(1)
+    with ravi_otel.run("second", session_id="s", limits=["session.tokens=1000:warn=0.5"]) as run:
+        loose, tight = next(scope for scope in run.scope.upwards() if scope.facts.kind == "session").accounts
+        assert (tight.used, tight.held) == (loose.used, loose.held)
+        assert tight.held >= 900
+        stage.server.release()
+        thread.join(10)
+        assert [(one.used, one.held) for one in (loose, tight)] == [(10 + use, 0)] * 2
+        stage.answer = Text("ok", usage=(10, 10))
+        ask(client, max_tokens=20)
+    assert [(one.used, one.held) for one in (loose, tight)] == [(30 + use, 0)] * 2
+    assert len(run.scope.engine.ledger) == 0
 
 
 # Templates
@@ -262,3 +289,73 @@ def test_a_forked_child_leaves_the_open_scopes_and_starts_at_zero_under_the_same
         work()
         with pytest.raises(BudgetExhaustedError, match="this process"):
             work()
+
+
+# Shares, handoffs, and limits set aside
+
+
+SHARED = {
+    # share: what the parent's tab shows of three calls of a child, while it is open and when it is closed: tokens used and held
+    "own": ((0, 0), (0, 0)),
+    "pool": ((600, 0), (600, 0)),
+    0.5: ((0, 2000), (600, 0)),
+    1_500: ((0, 1500), (600, 0)),
+}
+
+
+@pytest.mark.parametrize("share", SHARED)
+@pytest.mark.parametrize("around", ["nothing", "handoff", "block", "suspended"])
+def test_what_a_child_used_is_on_its_parents_tab_by_its_share_and_once_on_the_runs(client, ask, share, around):
+    between = {
+        "nothing": lambda: ravi_otel.apply_limits([]),
+        "handoff": lambda: ravi_otel.handoff("h", limits=["tokens=9k"]),
+        "block": lambda: ravi_otel.apply_limits(["tokens=9k"]),
+        "suspended": lambda: ravi_otel.suspend_limits("judge"),
+    }[around]()
+    with ravi_otel.run("r", limits=["tokens=9k:suspend=allow"]) as run, ravi_otel.agent("p", limits=["tokens=4000"]) as parent:
+        with between, ravi_otel.agent("c", share=share) as child:
+            for _ in range(3):
+                ask(client)
+            inside = [(one.used, one.held) for one in parent.limits]
+        after = [(one.used, one.held) for one in parent.limits]
+    assert (inside, after) == ([SHARED[share][0]], [SHARED[share][1]])
+    assert [one.used for one in (*run.limits, *between.limits)] == [600] * (1 + len(between.limits))
+    assert (child.stats().total_tokens, run.stats().total_tokens) == (600, 600)
+
+
+@pytest.mark.parametrize("share", ["own", "pool", 100, 0.02])
+def test_32_children_at_once_are_summed_without_loss(stage, instrumented, ask, share):
+    with ravi_otel.run("r", limits=["tokens=1M", "requests=99"]) as run, ravi_otel.agent("p", limits=["tokens=100k"]) as parent:
+
+        def one(client):
+            with ravi_otel.agent("c", share=share) as child:
+                ask(client, max_tokens=20)
+            return child.stats().total_tokens
+
+        with stage.client() as client, ThreadPoolExecutor(32) as pool:
+            spent = [future.result() for future in [pool.submit(one, client) for _ in range(32)]]
+    assert (sum(spent), run.stats().total_tokens, used(run)["requests"]) == (6_400, 6_400, 32)
+    assert [(one.used, one.held) for one in parent.limits] == [(0 if share == "own" else 6_400, 0)]
+    assert len(run.scope.engine.ledger) == 0
+
+
+@pytest.mark.parametrize("share", [0.5, 2_000, "pool", "own"])
+def test_a_stream_that_outlives_its_agent_is_read_to_its_end(stage, client, ask, share):
+    stage.answer = Text("word " * 1_500, usage=(10, 1_500), chunks=60)
+    with ravi_otel.run("r") as run, ravi_otel.agent("p", limits=["tokens=4000"]) as parent:
+        with ravi_otel.agent("c", share=share):
+            stream = iter(ask(client, stream=True, stream_options={"include_usage": True}))
+            next(stream)
+        assert sum(bool(chunk.choices and chunk.choices[0].delta.content) for chunk in stream) >= 59
+    assert [(one.used, one.held) for one in parent.limits] == [(0 if share == "own" else run.stats().total_tokens, 0)]
+
+
+def test_a_stream_that_outlives_its_agent_is_cut_at_what_its_part_had(stage, client, ask):
+    stage.answer = Text("word " * 2_000, usage=(10, 2_000), chunks=80)
+    with ravi_otel.run("r"), ravi_otel.agent("p", limits=["tokens=4000"]) as parent:
+        with ravi_otel.agent("c", share=0.375):
+            stream = iter(ask(client, stream=True))
+            next(stream)
+        with pytest.raises(BudgetExhaustedError, match=r"15\d\d > 1500 in agent 'c' of run 'r'.* so the stream was cut"):
+            list(stream)
+    assert (parent.limits[0].held, 1_500 <= parent.limits[0].used <= 1_600) == (0, True)

@@ -13,6 +13,7 @@ from ravi_otel.telemetry.context_processor import ContextProcessor
 class Leaf:
     facts: ScopeFacts
     abandoned: bool = False
+    stranded: bool = False
 
 
 def _foreign_span(backend, leaf):

@@ -124,12 +124,24 @@ def test_a_closing_scope_records_how_full_each_limit_was(telemetry, backend, mak
     assert points["turns"].attributes["ravi.limit.decision"] == "admitted"
 
 
-@pytest.mark.parametrize("what", ["denied", "contended", "overage", "unpriced", "unscoped", "store_errors"])
+@pytest.mark.parametrize("what", ["denied", "contended", "overage", "unpriced", "unscoped", "suspended", "store_errors"])
 def test_what_is_only_counted_is_counted(telemetry, backend, what):
     telemetry.counted(CountEvent(what, 3, "tokens", ScopeKind.RUN))
     telemetry.counted(CountEvent(what, 1))
     assert backend.value(f"ravi.limit.{what}") == 4
     assert backend.value(f"ravi.limit.{what}", ravi__limit__kind="tokens", ravi__limit__scope="run") == 3
+
+
+def test_limits_set_aside_are_told_on_the_span_of_their_run_with_the_reason_in_bounds(telemetry, backend, make):
+    scope = make.scope()
+    telemetry.scope_opened(scope)
+    telemetry.counted(CountEvent("suspended", 1, "turns", reason="sum\x00mary" + "x" * 9_000, scope_id=scope.facts.scope_id))
+    scope.status = "ok"
+    telemetry.scope_closed(scope)
+    event = next(event for event in backend.spans()[0].events if event.name == "ravi.limit.suspended")
+    assert event.attributes["ravi.limit.kind"] == "turns"
+    assert event.attributes["ravi.limit.reason"].startswith("sum")
+    assert len(event.attributes["ravi.limit.reason"]) < 2_000
 
 
 def _slot(telemetry, outcome, agent="a", priority="normal"):

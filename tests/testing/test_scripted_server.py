@@ -235,3 +235,10 @@ def test_a_missing_http_server_is_named_with_the_extra_that_installs_it(monkeypa
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'ravi-otel\[testing\]'"):
         ScriptedLLM("x").start()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_headers_that_are_given_win_over_the_usual_ones(serve, chat, stream):
+    _, client = serve([Text("first", headers={"X-Request-Id": "mine"})])
+    answer = client.chat.completions.with_raw_response.create(**chat, stream=stream)
+    assert answer.headers.get_list("x-request-id") == ["mine"]

@@ -1,50 +1,35 @@
 """Say what a ledger is: accounts, reservations, and the answers to them.
 
 One verb for one act: `reserve` holds or charges over all accounts of a call at once, root to leaf, all or nothing;
-`settle` replaces what was held by what was used; `release` gives everything back because nothing was sent.
+`extend` holds more for one that goes on, such as a stream; `settle` replaces what was held by what was used; `release` gives
+everything back because nothing was sent.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from enum import IntEnum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ravi_otel._flow import Flow
+from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.hooks.records import Phase
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.limits import Kind
+
+_TOKENS = Kind.TOKENS.value
 
 Reason = Literal["exhausted", "too_large", "draining", "contended", "closed"]
 
-
-class Nature(IntEnum):
-    """Tell how a kind is counted."""
-
-    COUNTED = 0
-    """A sum known beforehand: charged inside `reserve`."""
-    HELD = 1
-    """A sum known afterwards: held by `reserve`, corrected by `settle`."""
-    AFTER = 2
-    """A sum known afterwards of which nothing is held: `admission="after"`."""
-    LEVEL = 3
-    """A height that must not be passed."""
-    CLOCK = 4
-    """Time since the scope opened; never reserved."""
-
-
 _operations = itertools.count(1)
-_process = f"{os.getpid():x}-{secrets.token_hex(4)}"
+_process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
 
 
 def _new_process() -> None:
     global _process  # noqa: PLW0603 - written once in a forked child, before anything runs there
-    _process = f"{os.getpid():x}-{secrets.token_hex(4)}"
+    _process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
 
 
 os.register_at_fork(after_in_child=_new_process)
@@ -52,116 +37,22 @@ os.register_at_fork(after_in_child=_new_process)
 
 def new_op_id() -> str:
     """Make up an operation's id, unique over processes."""
-    return f"{_process}-{next(_operations):x}"
-
-
-_DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
-_DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
-_LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH})
-DEFAULT_WARN_AT = 0.8
-"""The share of a limit at which it is told to be near, where the limit states none."""
-
-
-def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature:
-    """Tell how the limit's kind is counted; `admission` is the process's choice, for limits that state none."""
-    if limit.kind in SPENDS:
-        return Nature.AFTER if (limit.admission or admission) is Admission.AFTER else Nature.HELD
-    if limit.kind in CLOCKS:
-        return Nature.CLOCK
-    return Nature.LEVEL if limit.kind in _LEVELS else Nature.COUNTED
-
-
-class Account:
-    """Keep one limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
-
-    The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
-    it last saw. `origin` is the parameter as the user typed it, for the error's sentence.
-    """
-
-    __slots__ = (
-        "_key",
-        "denied",
-        "drainable",
-        "draining",
-        "events",
-        "exceeded",
-        "facts",
-        "held",
-        "kind",
-        "limit",
-        "line",
-        "nature",
-        "near",
-        "observe",
-        "origin",
-        "row",
-        "used",
-        "value",
-        "warn_value",
-    )
-
-    def __init__(
-        self,
-        limit: Limit,
-        facts: ScopeFacts,
-        *,
-        origin: str,
-        used: int = 0,
-        observe: bool = False,
-        admission: Admission = Admission.ESTIMATE,
-    ) -> None:
-        self.limit = limit
-        self.facts = facts
-        self.origin = origin
-        self.kind = f"tool.{limit.detail}" if limit.detail is not None else str(limit.kind)  # a plain str is looked up faster
-        self.nature = nature_of(limit, admission)
-        self.value = limit.value
-        warn_at = DEFAULT_WARN_AT if limit.warn_at is None else limit.warn_at
-        self.warn_value = -int(-limit.value * warn_at // 1)
-        self.observe = observe or limit.on_exceed is Outcome.OBSERVE
-        self.drainable = (
-            limit.kind in _DRAINING_KINDS and facts.kind in _DRAINING_SCOPES and limit.on_exceed in (Outcome.RAISE, Outcome.STOP)
-        )
-        self.used = used
-        self.held = 0
-        self.denied = 0
-        self.near = False
-        self.exceeded = False
-        self.draining = False
-        self.events: tuple[str, ...] = ()
-        self.line: list[object] = []
-        self.row: object = None
-        self._key: str | None = None
-
-    @property
-    def key(self) -> str:
-        """Name the counter in the same words in every process: its scope, and the limit without its value.
-
-        Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`.
-        """
-        if self._key is None:
-            self._key = _name_counter(self.facts, self.limit)
-        return self._key
-
-    @property
-    def remaining(self) -> int:
-        """Give what is neither used nor held."""
-        return self.value - self.used - self.held
-
-
-def _name_counter(facts: ScopeFacts, limit: Limit) -> str:
-    own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
-    place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
-    return json.dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))
+    return f"{_process}{next(_operations)}"
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost
 class Line:
-    """Ask one account for `want`, and for no less than `minimum` (both inner integers)."""
+    """Ask one account for `want`, and for no less than `minimum` (both inner integers).
+
+    What is `free` is counted and never refused. What is `carved` is held whatever the kind, also where a kind is else charged at
+    once: a part that is set aside for others, of which only what they used is charged when it ends.
+    """
 
     account: Account
     want: int
     minimum: int
+    free: bool = False
+    carved: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -173,7 +64,8 @@ class Reservation:
     wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
     waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `meanwhile` is
     called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
-    elsewhere: it is recorded, never refused.
+    elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
+    called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
     """
 
     op_id: str
@@ -184,6 +76,9 @@ class Reservation:
     spent: bool = False
     on_stop: Callable[[Callable[[], object]], Callable[[], object]] | None = None
     meanwhile: Callable[[], object] | None = None
+    around: Collection[object] = ()
+    wraps_up: bool = False
+    sure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +93,56 @@ class Crossing:
     held: int
 
 
-@dataclass(slots=True)
 class Grant:
-    """Admit an operation. `granted` is the tightest hold of tokens, None without one; `observed` would have refused it."""
+    """Admit an operation; `observed` would have refused it. `held` is what of each line is held, None: all it wants."""
 
-    op_id: str
-    granted: int | None
-    crossings: Sequence[Crossing] = ()
-    observed: Account | None = None
+    __slots__ = ("crossings", "held", "lines", "observed", "op_id")
+
+    def __init__(
+        self,
+        op_id: str,
+        *,
+        lines: Sequence[Line] = (),
+        held: list[int] | None = None,
+        crossings: Sequence[Crossing] = (),
+        observed: Account | None = None,
+    ) -> None:
+        self.op_id = op_id
+        self.lines = lines
+        self.held = held
+        self.crossings = crossings
+        self.observed = observed
+
+    @property
+    def holds(self) -> list[tuple[Line, int]]:
+        """List the lines, each with what is held for it now."""
+        if self.held is not None:
+            return list(zip(self.lines, self.held, strict=True))
+        return [(line, line.want if line.carved or line.account.nature is Nature.HELD else 0) for line in self.lines]
+
+    @property
+    def granted(self) -> int | None:
+        """Give the tightest hold of tokens, None without one."""
+        tokens = [hold for line, hold in self.holds if line.account.kind == _TOKENS and not line.account.observe]
+        return min(tokens, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+class Told(Grant):
+    """Be the grant of an operation whose lines only another process knows."""
+
+    __slots__ = ("_granted",)
+
+    def __init__(self, op_id: str, granted: int | None, crossings: Sequence[Crossing] = ()) -> None:
+        super().__init__(op_id, crossings=crossings)
+        self._granted = granted
+
+    @property
+    def granted(self) -> int | None:
+        """Give what was granted there."""
+        return self._granted
+
+
+@dataclass(slots=True)
 class Denied:
     """Refuse an operation: nothing is held, nothing was charged."""
 
@@ -217,6 +151,15 @@ class Denied:
     used: int
     held: int
     minimum: int
+    crossings: Sequence[Crossing] = ()
+
+
+@dataclass(slots=True)
+class Extended:
+    """Tell how much more of each kind is held now; `short` is what stood in the way when that is nothing at all."""
+
+    more: Mapping[str, int]
+    short: Denied | None = None
     crossings: Sequence[Crossing] = ()
 
 
@@ -233,6 +176,10 @@ class Ledger(Protocol):
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""
+        ...
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """Hold up to so much more of each kind for an operation that goes on, in every account of it, or nothing; never waits."""
         ...
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
@@ -254,6 +201,6 @@ class Ledger(Protocol):
         """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
         ...
 
-    def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
-        """Write how much time has passed, in ns, and tell what that crossed."""
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
         ...

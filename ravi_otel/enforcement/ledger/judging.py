@@ -6,47 +6,51 @@ is woken, is the ledger's business. Nothing here locks, waits or does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Literal
 
-from ravi_otel.enforcement.ledger.contract import (
-    DEFAULT_WARN_AT,
-    Account,
-    Crossing,
-    Denied,
-    Grant,
-    Line,
-    Nature,
-    Reason,
-    Reservation,
-    Settled,
-)
-from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reason, Reservation, Settled
 from ravi_otel.hooks.records import Phase
-from ravi_otel.policy.limits import Kind, ScopeKind
+from ravi_otel.policy.limits import ScopeKind
 
 _COUNTED, _HELD, _LEVEL = Nature.COUNTED, Nature.HELD, Nature.LEVEL  # reading a member off its class costs ten times more
-_TOKENS = Kind.TOKENS.value
-_PLAIN = Settled()
+PLAIN = Settled()
+"""What settling brings nearly always: nothing to tell."""
 
 _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
-class Operation:
-    """Remember what one operation holds, how many of its lines were taken, and how many were ended.
+class Operation(Grant):
+    """Remember what one operation was granted, how many of its lines were taken, and how many were ended.
 
     A signal handler may raise between two lines of ours. So an operation is known before the first account changes, each
     change is noted right beside it, and whoever ends the operation again goes on where the first attempt stopped.
     """
 
-    __slots__ = ("ended", "grant", "holds", "owner", "taken")
+    __slots__ = ("ended", "request", "taken")
 
-    def __init__(self, owner: object, holds: list[tuple[Line, int]]) -> None:
-        self.owner = owner
-        self.holds = holds
+    def __init__(self, request: Reservation, held: list[int] | None = None, observed: Account | None = None) -> None:
+        # All attributes by hand: one of these is made for every call.
+        self.op_id = request.op_id
+        self.lines = request.lines
+        self.held = held
+        self.crossings: Sequence[Crossing] = ()
+        self.observed = observed
+        self.request = request
         self.taken = 0
         self.ended = 0
-        self.grant: Grant | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Tell that all of it was taken, and nothing was ended yet."""
+        return self.taken == len(self.lines) and not self.ended
+
+    def share(self) -> list[int]:
+        """Give what of each line is held, as a list to be changed."""
+        if self.held is None:
+            self.held = [hold for _, hold in self.holds]
+        return self.held
 
 
 Operations = MutableMapping[str, Operation]
@@ -56,192 +60,252 @@ Operations = MutableMapping[str, Operation]
 # -- the steps ----------------------------------------------------------------------------------------------------
 
 
+def at_once(request: Reservation, operations: Operations) -> Operation | None:
+    """Admit a request of which every line fits whole, with nothing to refuse, to shorten or to look at twice; None for any other.
+
+    It is the way of nearly every call, and gives what `judge` would give. Only while nobody stands in line.
+    """
+    if request.op_id in operations:
+        return None
+    operation = operations[request.op_id] = Operation(request)
+    for line in request.lines:
+        account, want = line.account, line.want
+        if account.used + account.held + want > account.open_to:
+            release(operation)
+            del operations[request.op_id]
+            return None
+        # One statement: an account changes together with the note that it did.
+        if account.nature is _HELD or line.carved:
+            account.held, operation.taken = account.held + want, operation.taken + 1
+        else:
+            account.used, operation.taken = account.used + want, operation.taken + 1
+    return operation
+
+
 def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Grant | Denied:
     """Admit everything asked, or nothing; who stands in line already is no newcomer."""
     known = operations.get(request.op_id)
-    if known is not None and known.grant is not None:
-        return known.grant  # a repeated message: the same answer, nothing twice
+    if known is not None:
+        if known.taken == len(known.lines):
+            return known  # a repeated message: the same answer, nothing twice
+        release(known)  # a signal's exception came while it was taken
     observed: Account | None = None
     for line in () if request.spent else request.lines:
-        account = line.account
-        if (
-            account.nature is _HELD
-            and account.value - account.used - account.held >= line.minimum
-            and account.held >= 0
-            and not (account.draining or account.line)
-        ):
-            continue  # what `_refusal` would find of nearly every line, at a third of its cost
-        reason = _refusal(line, newcomer=newcomer)
+        reason = None if line.free else _refusal(line, request, newcomer=newcomer)
         if reason is None:
             continue
-        if account.observe:
-            observed = observed or account
+        if line.account.observe:
+            if reason != "contended":  # it would wait in line, which is no refusal yet
+                observed = observed or line.account
             continue
         return deny(line, reason)
     return _admit(request, operations, observed)
 
 
 def _admit(request: Reservation, operations: Operations, observed: Account | None) -> Grant:
-    crossings: list[Crossing] = []
-    granted: int | None = None
     decision = "admitted" if observed is None else "observed"
-    holds = [(line, _hold(line)) for line in request.lines]
-    operation = operations[request.op_id] = Operation(request.owner, holds)
-    for line, hold in holds:
+    held = [_hold(line, request) for line in request.lines]
+    operation = operations[request.op_id] = Operation(request, held, observed)
+    for line, hold in zip(request.lines, held, strict=True):
         account = line.account
-        nature, observing = account.nature, account.observe
-        denied = observing and _over(line)
-        # One statement: an account changes together with the note that it did.
-        if nature is _COUNTED:
+        nature = account.nature
+        denied = account.observe and _over(line, request)
+        if nature is _COUNTED and not line.carved:
             account.used, operation.taken = account.used + line.want, operation.taken + 1
         elif nature is _LEVEL:
             account.used, operation.taken = line.want, operation.taken + 1
         else:
             account.held, operation.taken = account.held + hold, operation.taken + 1
-        if denied or account.used >= account.warn_value or account.used > account.value:
-            _cross(account, "admission", decision, crossings, denied=denied)
-        if account.kind == _TOKENS and not observing and (granted is None or hold < granted):
-            granted = hold
+        if denied or account.used >= account.quiet_until:
+            operation.crossings = _cross(account, "admission", decision, operation.crossings, denied=denied)
     if observed is not None:
         observed.denied += 1
-    operation.grant = grant = Grant(request.op_id, granted, crossings, observed)
-    return grant
+    return operation
+
+
+def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
+    """Hold more for an operation that goes on: of each kind as much as its fullest account has left, or nothing of any.
+
+    It goes before those who stand in line: they wait for operations like this one to end, and to cut what is half paid for,
+    so that something may begin, would spend more and finish less. An operation that is being ended gets nothing.
+    """
+    if not operation.whole:
+        return Extended({})
+    given = {kind: amount for kind, amount in more.items() if amount > 0}
+    asked = [(index, line) for index, line in enumerate(operation.lines) if line.account.nature is _HELD and line.account.kind in given]
+    held, crossings = operation.share(), list[Crossing]()
+    for index, line in asked:
+        account = line.account
+        left = _left(account, operation.request)
+        # A part of an agent that closed drains and is not drainable: it takes nothing new, and what is open in it goes on.
+        closed = account.draining and account.drainable and not (operation.request.wraps_up and account.reserved)
+        if account.observe:
+            if left <= 0 or closed:
+                _observe_more(operation, account, held[index], crossings)
+        elif not line.free:
+            if left <= 0 or closed:
+                return _short(account, operation.request, held[index], crossings)
+            given[account.kind] = min(given[account.kind], left)
+    for index, line in asked:
+        account = line.account
+        account.held, held[index] = account.held + given[account.kind], held[index] + given[account.kind]
+    return Extended(given, None, crossings)
+
+
+def _filled(account: Account, request: Reservation, hold: int) -> bool:
+    """Tell that nothing but what is used, and the operation's own hold, stands in the way."""
+    return account.used + hold + _kept_back(account, request) >= account.value
+
+
+def _observe_more(operation: Operation, account: Account, hold: int, crossings: list[Crossing]) -> None:
+    """Tell, once an operation, that it would have been cut."""
+    if not account.draining and not _filled(account, operation.request, hold):
+        return  # contended, which is neither counted nor told
+    if operation.observed is None:
+        operation.observed = account
+        account.denied += 1
+    _cross(account, "stream", "observed", crossings, denied=True, spent=hold)
+
+
+def _short(account: Account, request: Reservation, hold: int, crossings: list[Crossing]) -> Extended:
+    """Refuse to hold more: for good where nothing but this operation's own hold is in the way, else others have it."""
+    if account.draining and account.drainable:
+        reason: Reason = "draining"
+    elif _filled(account, request, hold):
+        reason = "exhausted"
+        account.draining = account.draining or account.drainable
+        _cross(account, "stream", "denied", crossings, denied=True, spent=hold)
+    else:
+        reason = "contended"
+    account.denied += reason != "contended"
+    return Extended({}, Denied(account, reason, account.used, account.held, 0), crossings)
 
 
 def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) -> Settled:
     """Replace the holds by what was used."""
-    crossings: list[Crossing] = []
-    overage: list[tuple[Account, int]] = []
-    for line, hold in operation.holds[operation.ended : operation.taken]:
-        account = line.account
-        nature = account.nature
-        if nature is _COUNTED:
-            operation.ended += 1
-            continue
-        if nature is _LEVEL:
-            account.used, operation.ended = actual.get(account.kind, account.used), operation.ended + 1
+    crossings: Sequence[Crossing] = ()
+    overage: list[tuple[Account, int]] | None = None
+    kind: str | None = None
+    told: int | None = None
+    lines, held = operation.lines, operation.held
+    for line in lines[operation.ended : operation.taken] if operation.ended or operation.taken < len(lines) else lines:
+        account, index = line.account, operation.ended
+        if account.nature is _HELD or line.carved:
+            hold = line.want if held is None else held[index]
+            if account.kind is not kind:  # nearly always they are all of one or two kinds
+                kind = account.kind
+                told = actual.get(kind)
+                if told and told < 0:
+                    told = 0  # less than nothing is nothing
+            amount = hold if told is None or (guessed and told < hold) else told
+            used = account.used + amount
+            account.held, account.used, operation.ended = account.held - hold, used, index + 1
+            if amount > hold and account.nature is _HELD:
+                overage = [*(overage or ()), (account, amount - hold)]
         else:
-            amount = actual.get(account.kind, hold)
-            if amount < 0 or (guessed and amount < hold):
-                amount = hold if guessed else 0
-            account.held, account.used, operation.ended = account.held - hold, account.used + amount, operation.ended + 1
-            if amount > hold and nature is _HELD:
-                overage.append((account, amount - hold))
-        if account.used >= account.warn_value or account.used > account.value:
-            _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
-    return Settled(crossings, overage) if crossings or overage else _PLAIN
+            used = account.used + _risen(account, actual)
+            account.used, operation.ended = used, index + 1
+            if account.nature is _COUNTED:
+                continue
+        if used >= account.quiet_until:
+            crossings = _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
+    return Settled(crossings, overage or ()) if crossings or overage else PLAIN
+
+
+def _risen(account: Account, actual: Mapping[str, int]) -> int:
+    """Tell by how much settling changes what holds nothing: a kind that was charged at once, a level, or one counted after."""
+    if account.nature is _COUNTED:
+        return 0
+    if account.nature is _LEVEL:
+        return actual.get(account.kind, account.used) - account.used
+    return max(0, actual.get(account.kind, 0))
 
 
 def release(operation: Operation) -> None:
     """Give everything back."""
     for line, hold in operation.holds[operation.ended : operation.taken]:
         account = line.account
-        back = line.want if account.nature is Nature.COUNTED else 0
+        back = line.want if account.nature is _COUNTED and not line.carved else 0
         account.held, account.used, operation.ended = account.held - hold, account.used - back, operation.ended + 1
-        if back and account.used < account.warn_value:
+        if back and account.draining and account.used < account.warn_value:
             account.draining = False
 
 
 def retune(account: Account, value: int) -> None:
     """Set another limit; a higher one ends draining and arms the events again."""
     if value > account.value:
-        account.near = account.exceeded = account.draining = False
-    revalue(account, value)
+        account.flag(near=False, exceeded=False, draining=False)
+    account.revalue(value)
 
 
-def revalue(account: Account, value: int) -> None:
-    """Write the limit, and the warning level that goes with it."""
-    warn_at = DEFAULT_WARN_AT if account.limit.warn_at is None else account.limit.warn_at
-    account.value = value
-    account.warn_value = -int(-value * warn_at // 1)
-
-
-def clock(account: Account, elapsed: int) -> list[Crossing]:
-    """Write how much time has passed; a clock never goes back."""
+def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Crossing]:
+    """Write how much time has passed; a clock never goes back. Each look past the limit that `refuses` is a refusal."""
     crossings: list[Crossing] = []
     account.used = max(account.used, elapsed)
     over = account.used >= account.value
-    if over:
+    if over and refuses:
         account.denied += 1
     _cross(account, "timer", "observed" if account.observe else "denied" if over else "admitted", crossings, denied=over)
     return crossings
 
 
-# -- the line -----------------------------------------------------------------------------------------------------
-
-
-def let_in(operation: Operation, operations: Operations, woken: list[Waiter]) -> None:
-    """Judge again those who wait for what an operation gave back; only once all of it is back."""
-    for line, _ in operation.holds:
-        if line.account.line:
-            rejudge(line.account, operations, woken)
-
-
-def rejudge(account: Account, operations: Operations, woken: list[Waiter]) -> None:
-    """Answer those in line, first come first served, until one has to go on waiting, or asks for himself elsewhere."""
-    while account.line:
-        waiter = account.line[0]
-        if not isinstance(waiter, Waiter):
-            return
-        answer = judge(waiter.request, operations, newcomer=False)
-        if isinstance(answer, Denied) and answer.reason == "contended":
-            if answer.account is account:
-                return
-            account.line.pop(0)
-            answer.account.line.append(waiter)  # now another account stands in the way
-            continue
-        account.line.pop(0)
-        waiter.answer = answer
-        woken.append(waiter)
-
-
-def contended(answer: Grant | Denied) -> bool:
-    """Tell that waiting may help."""
-    return isinstance(answer, Denied) and answer.reason == "contended"
-
-
-def blocks_itself(request: Reservation, account: Account, operations: Operations) -> bool:
-    """Tell that the asker's own chain holds what stands in the way: waiting would never end."""
-    return any(op.owner is not None and op.owner == request.owner and _holds(op, account) for op in operations.values())
-
-
-def _holds(operation: Operation, account: Account) -> bool:
-    return any(line.account is account and hold > 0 for line, hold in operation.holds)
-
-
 # -- one line of a request ----------------------------------------------------------------------------------------
 
 
-def _refusal(line: Line, *, newcomer: bool) -> Reason | None:
+def _refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | None:
     account = line.account
-    if account.draining:
+    if account.draining and not (request.wraps_up and account.reserved):
         return "draining"
-    if _over(line):
+    if _over(line, request):
         return "exhausted"
-    if account.nature is not Nature.HELD:
+    if account.nature is Nature.COUNTED and not line.carved:
+        return "contended" if account.held and _left(account, request) < line.want else None  # a part is set aside for others
+    if account.nature is not Nature.HELD and not line.carved:
         return None
-    contends = account.remaining < line.minimum or (newcomer and account.line)
+    # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
+    contends = _left(account, request) < _least(line, request) or (newcomer and request.patience_s > 0 and account.line)
     return "contended" if contends else None
 
 
-def _over(line: Line) -> bool:
+def _least(line: Line, request: Reservation) -> int:
+    """Give the least that is granted now: who can wait gets what will do, or all there is once nobody else holds any.
+
+    A rest that is too small would let one more begin than there is room for, each time. All that is wanted will do where that
+    was learned, and half of a guess or of a stated cap: few answers are longer.
+    """
+    if request.patience_s <= 0 or line.carved:
+        return line.minimum
+    account = line.account
+    enough = line.want if request.sure else (line.want + line.minimum) // 2
+    return max(line.minimum, min(enough, account.value - account.used - _kept_back(account, request)))
+
+
+def _kept_back(account: Account, request: Reservation) -> int:
+    return 0 if request.wraps_up else account.reserved
+
+
+def _left(account: Account, request: Reservation) -> int:
+    return account.value - account.used - account.held - _kept_back(account, request)
+
+
+def _over(line: Line, request: Reservation) -> bool:
     """Tell that what is used, whatever is held, leaves no room for the least the line needs."""
     account, nature = line.account, line.account.nature
-    if nature is Nature.HELD:
-        return account.used + line.minimum > account.value
+    if nature is Nature.HELD or line.carved:
+        return account.used + _kept_back(account, request) + line.minimum > account.value
     if nature is Nature.COUNTED:
-        return account.used + line.want > account.value
+        return account.used + _kept_back(account, request) + line.want > account.value
     if nature is Nature.AFTER:
-        return account.used >= account.value
+        return account.used + _kept_back(account, request) >= account.value
     return line.want > account.value
 
 
-def _hold(line: Line) -> int:
+def _hold(line: Line, request: Reservation) -> int:
     account = line.account
-    if account.nature is not _HELD:
+    if account.nature is not _HELD and not line.carved:
         return 0
-    want, left = line.want, account.value - account.used - account.held
-    return want if want <= left or account.observe else max(0, left)
+    want, left = line.want, _left(account, request)
+    return want if want <= left or account.observe or line.free else max(0, left)
 
 
 def deny(line: Line, reason: Reason) -> Denied:
@@ -253,21 +317,26 @@ def deny(line: Line, reason: Reason) -> Denied:
     crossings: list[Crossing] = []
     if reason == "exhausted":
         shared = account.facts.kind in _SHARED_SCOPES
-        if account.used < account.value and (shared or account.used < account.warn_value):
+        if account.used < account.value - account.reserved and (shared or account.used < account.warn_value):
             return Denied(account, "too_large", account.used, account.held, line.minimum)
         account.draining = account.drainable
         _cross(account, "admission", "denied", crossings, denied=True)
     return Denied(account, reason, account.used, account.held, line.minimum, crossings)
 
 
-def _cross(account: Account, phase: Phase, decision: str, crossings: list[Crossing], *, denied: bool = False) -> None:
-    used, held = account.used, account.held
+def _cross(
+    account: Account, phase: Phase, decision: str, crossings: Sequence[Crossing], *, denied: bool = False, spent: int = 0
+) -> list[Crossing]:
+    """Add to `crossings` what the account passed just now; `spent` is what a stream that is cut has used of its hold."""
+    found = crossings if isinstance(crossings, list) else list(crossings)
+    used, held = account.used + spent, account.held - spent
     if not account.near and account.value > 0 and used >= account.warn_value:
         account.near = True
-        _note(account, "limit_nearing", phase, decision, crossings, used, held)
+        _note(account, "limit_nearing", phase, decision, found, used, held)
     if not account.exceeded and (denied or used > account.value):
         account.exceeded = True
-        _note(account, "limit_exceeded", phase, decision, crossings, used, held)
+        _note(account, "limit_exceeded", phase, decision, found, used, held)
+    return found
 
 
 def _note(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from ravi_otel._flow import Step
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Reservation
+from ravi_otel._flow import Step, run_sync
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Ledger, Reservation
 from ravi_otel.enforcement.line import Sleeper
 
 
@@ -23,3 +24,10 @@ class Waiter(Sleeper):
         """Give the step that waits, as long as the request has patience."""
         patience_s = self.request.patience_s
         return Step(partial(self.block, patience_s), partial(self.wait, patience_s))
+
+
+def wake(woken: Sequence[Waiter], ledger: Ledger) -> None:
+    """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
+    for waiter in woken:
+        if not waiter.wake() and isinstance(waiter.answer, Grant):
+            run_sync(ledger.release(waiter.request.op_id))

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from ravi_otel._flow import Done, Flow, run_sync
-from ravi_otel.enforcement.ledger import judging
-from ravi_otel.enforcement.ledger.contract import Account, Crossing, Denied, Grant, Line, Reservation, Settled
+from ravi_otel.enforcement.ledger import judging, serving
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.line import Waiter, wake
 
-_NOTHING = Settled()
+_SETTLED = cast("Flow[Settled]", Done(judging.PLAIN))
+_RELEASED = cast("Flow[None]", Done(None))
 
 
 class MemoryLedger:
@@ -23,6 +25,7 @@ class MemoryLedger:
         self._lock = threading.Lock()
         self._operations: dict[str, Operation] = {}
         self._dropped: deque[Waiter] = deque()
+        self._standing: dict[Waiter, None] = {}
 
     def __len__(self) -> int:
         """Count the operations that still hold something."""
@@ -32,6 +35,7 @@ class MemoryLedger:
         """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
         self._lock = threading.Lock()
         self._operations = {}
+        self._standing = {}
         self._dropped.clear()
 
     # -- the contract ---------------------------------------------------------------------------------------------
@@ -41,10 +45,19 @@ class MemoryLedger:
         if self._dropped:
             self._sweep()
         with self._lock:
-            answer = judging.judge(request, self._operations, newcomer=True)
-        if request.patience_s <= 0 or not judging.contended(answer):
-            return cast("Flow[Grant | Denied]", Done(answer))
+            answer: Grant | Denied | None = None if self._standing else judging.at_once(request, self._operations)
+            if answer is None:
+                answer = judging.judge(request, self._operations, newcomer=True)
+        if request.patience_s <= 0 or not serving.contended(answer):
+            return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(request)
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """See `Ledger.extend`."""
+        with self._lock:
+            operation = self._operations.get(op_id)
+            extended = Extended({}) if operation is None else judging.extend(operation, more)
+        return cast("Flow[Extended]", Done(extended))
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
@@ -53,13 +66,15 @@ class MemoryLedger:
         woken: list[Waiter] = []
         with self._lock:
             operation = self._operations.get(op_id)
-            settled = _NOTHING
-            if operation is not None:
-                settled = judging.settle(operation, actual or {}, guessed=guessed)
-                judging.let_in(operation, self._operations, woken)
-                del self._operations[op_id]
-        self._wake(woken)
-        return cast("Flow[Settled]", Done(settled))
+            if operation is None:
+                return _SETTLED
+            settled = judging.settle(operation, actual or {}, guessed=guessed)
+            if self._standing:
+                serving.let_in(operation, self._operations, woken)
+            del self._operations[op_id]
+        if woken:
+            wake(woken, self)
+        return _SETTLED if settled is judging.PLAIN else cast("Flow[Settled]", Done(settled))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -70,24 +85,24 @@ class MemoryLedger:
             operation = self._operations.get(op_id)
             if operation is not None:
                 judging.release(operation)
-                judging.let_in(operation, self._operations, woken)
+                serving.let_in(operation, self._operations, woken)
                 del self._operations[op_id]
-        self._wake(woken)
-        return cast("Flow[None]", Done(None))
+        wake(woken, self)
+        return _RELEASED
 
     def retune(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.retune`."""
         woken: list[Waiter] = []
         with self._lock:
             judging.retune(account, value)
-            judging.rejudge(account, self._operations, woken)
-        self._wake(woken)
-        return cast("Flow[None]", Done(None))
+            serving.rejudge(account, self._operations, woken)
+        wake(woken, self)
+        return _RELEASED
 
-    def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         with self._lock:
-            crossings = judging.clock(account, elapsed)
+            crossings = judging.clock(account, elapsed, refuses=refuses)
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     # -- the line -------------------------------------------------------------------------------------------------
@@ -98,11 +113,12 @@ class MemoryLedger:
             answer = judging.judge(
                 request, self._operations, newcomer=True
             )  # again, now that it can be woken: nothing freed since is missed
-            if not judging.contended(answer):
+            if not serving.contended(answer):
                 return answer
             account = cast("Denied", answer).account
-            if judging.blocks_itself(request, account, self._operations):
-                return answer
+            if serving.blocks_itself(request, account, self._operations):
+                return serving.last_word(request, self._operations, newcomer=True)
+            self._standing[waiter] = None  # before it stands there: nobody may pass it by
             account.line.append(waiter)
         forget = None if request.on_stop is None else request.on_stop(waiter.wake)
         try:
@@ -119,7 +135,7 @@ class MemoryLedger:
         return self._leave(waiter, account)
 
     def _give_up(self, waiter: Waiter, account: Account) -> None:
-        if isinstance(self._leave(waiter, account), Grant):
+        if isinstance(self._leave(waiter, account, wants=False), Grant):
             run_sync(self.release(waiter.request.op_id))
 
     def _sweep(self) -> None:
@@ -131,21 +147,21 @@ class MemoryLedger:
                 return
             self._give_up(waiter, waiter.request.lines[0].account)
 
-    def _leave(self, waiter: Waiter, account: Account) -> Grant | Denied:
+    def _leave(self, waiter: Waiter, account: Account, *, wants: bool = True) -> Grant | Denied:
+        """Take somebody out of line; who only ran out of patience, and still wants, gets what there is."""
         woken: list[Waiter] = []
         with self._lock:
             answer = waiter.answer
             if answer is None:
-                for line in waiter.request.lines:
-                    if waiter in line.account.line:
-                        line.account.line.remove(waiter)
-                        judging.rejudge(line.account, self._operations, woken)  # whoever stood behind may fit where this one did not
-                answer = judging.deny(Line(account, 0, 0), "contended")
-        self._wake(woken)
+                left = [line.account for line in waiter.request.lines if waiter in line.account.line]
+                for place in left:
+                    place.line.remove(waiter)
+                if wants and not waiter.woken:
+                    answer = serving.last_word(waiter.request, self._operations, newcomer=False)
+                if answer is None or serving.contended(answer):
+                    answer = judging.deny(Line(account, 0, 0), "contended")
+                for place in left:
+                    serving.rejudge(place, self._operations, woken)  # whoever stood behind may fit where this one did not
+            self._standing.pop(waiter, None)
+        wake(woken, self)
         return answer
-
-    def _wake(self, woken: list[Waiter]) -> None:
-        """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
-        for waiter in woken:
-            if not waiter.wake() and isinstance(waiter.answer, Grant):
-                run_sync(self.release(waiter.request.op_id))

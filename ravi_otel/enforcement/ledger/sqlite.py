@@ -19,21 +19,22 @@ from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
-from ravi_otel.enforcement.ledger import judging
-from ravi_otel.enforcement.ledger.contract import Account, Crossing, Denied, Grant, Line, Reservation, Settled
+from ravi_otel.enforcement.ledger import judging, serving
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.line import wake
 from ravi_otel.enforcement.ledger.sqlite_failures import unkept
 from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
 from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
 from ravi_otel.enforcement.ledger.sqlite_owed import Owed
-from ravi_otel.enforcement.ledger.sqlite_page import LOCAL, LOOK, Page, Stander, shown
+from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander, look
+from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
 from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError
 from ravi_otel.errors import BudgetExhaustedError
 
 T = TypeVar("T")
 
-_NOTHING: Final = Settled()
 _LOOK_EVERY_S: Final = 0.005
 _TRY_AGAIN_S: Final = 0.1
 
@@ -115,24 +116,35 @@ class SqliteLedger:
     def read(self, account: Account) -> bool:
         """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
         try:
-            return self._locally(lambda: self._look(account))
+            return self._locally(lambda: look(self.store, account))
         except StoreError as error:
             raise self._refusal(error, account) from None
-
-    def _look(self, account: Account) -> bool:
-        found = self.store.look(LOOK, (account.key,))
-        if found:
-            shown(account, found[0])
-        return bool(found)
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
         answer = self._take(request)
-        if request.patience_s <= 0 or not judging.contended(answer):
+        if request.patience_s <= 0 or not serving.contended(answer):
             return cast("Flow[Grant | Denied]", Done(answer))
         return self._wait(request)
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """See `Ledger.extend`."""
+        operation = self._operations.get(op_id)
+        shared = [] if operation is None else [line.account for line in operation.lines if self._shared(line.account)]
+        extended = Extended({})
+        try:
+            if shared:
+                extended = self._step(lambda page: page.extend(op_id, more))
+            elif operation is not None:
+                extended = self._locally(lambda: judging.extend(operation, more))
+        except StoreError as error:
+            if not all(account.observe for account in shared):
+                raise self._refusal(error, None) from None
+            self.failed()
+            extended = Extended(dict(more))  # what is only observed goes on
+        return cast("Flow[Extended]", Done(extended))
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
@@ -160,16 +172,16 @@ class SqliteLedger:
             raise self._refusal(error, account) from None
         return cast("Flow[None]", Done(None))
 
-    def clocked(self, account: Account, elapsed: int) -> Flow[Sequence[Crossing]]:
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         try:
             if self._shared(account):
-                crossings = self._step(lambda page: judging.clock(page.at_hand(account), elapsed))
+                crossings = self._step(lambda page: judging.clock(page.at_hand(account), elapsed, refuses=refuses))
             else:
-                crossings = self._locally(lambda: judging.clock(account, elapsed))
+                crossings = self._locally(lambda: judging.clock(account, elapsed, refuses=refuses))
         except StoreError:
             self.failed()
-            crossings = judging.clock(account, elapsed)  # time passes without the file
+            crossings = judging.clock(account, elapsed, refuses=refuses)  # time passes without the file
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     # -- one step -------------------------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ class SqliteLedger:
                     page.undo()
                     self._leases.undo()
                 raise
-        self._wake(page.woken)
+        wake(page.woken, self)
         return result
 
     def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> T:
@@ -241,7 +253,7 @@ class SqliteLedger:
         if request.spent:
             self.failed()
             self._owed.add(lambda page: Settled(page.judge(request, newcomer=False).crossings))
-            return Grant(request.op_id, None)
+            return Grant(request.op_id)
         if shared and all(account.observe for account in shared):
             self.failed()
             own = replace(request, lines=[line for line in request.lines if line.account.row is LOCAL])
@@ -257,7 +269,7 @@ class SqliteLedger:
     def _end(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
         if operation is None and not self._owed:
-            return _NOTHING
+            return judging.PLAIN
 
         def step(page: Page) -> Settled | None:
             ended = page.end(op_id)
@@ -267,30 +279,30 @@ class SqliteLedger:
             page.serve()
             return settled
 
-        alone = operation is not None and not any(self._shared(line.account) for line, _ in operation.holds)
+        alone = operation is not None and not any(self._shared(line.account) for line in operation.lines)
         try:
             if alone and not self._waiters:
                 return self._locally(lambda: self._end_alone(op_id, act))
-            return self._owed.tell_settled(self._step(step) or _NOTHING)
+            return self._owed.tell_settled(self._step(step) or judging.PLAIN)
         except StoreError:
             self.failed()
             if alone:
                 return self._end_alone(op_id, act)
             self._owed.add(step)
-            return _NOTHING
+            return judging.PLAIN
 
     def _end_alone(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
         settled = None if operation is None else act(operation)
         self._operations.pop(op_id, None)
-        return settled or _NOTHING
+        return settled or judging.PLAIN
 
     # -- the line -------------------------------------------------------------------------------------------------
 
     def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
         waiter = Stander(request)
         try:
-            answer = self._step(lambda page: self._stand(page, waiter))  # again, now that it can be woken
+            answer = self._step(lambda page: page.stand(waiter))  # again, now that it can be woken
         except StoreError as error:
             raise self._refusal(error, request.lines[0].account) from None
         if answer is not None:
@@ -313,23 +325,13 @@ class SqliteLedger:
             raise self._refusal(waiter.failure, request.lines[0].account)
         return answer
 
-    def _stand(self, page: Page, waiter: Stander) -> Grant | Denied | None:
-        waiter.request = page.request_at_hand(waiter.request)
-        answer = page.judge(waiter.request, newcomer=True)
-        if not judging.contended(answer):
-            return answer
-        account = cast("Denied", answer).account
-        if judging.blocks_itself(waiter.request, account, self._operations):
-            return answer
-        waiter.blocked_by = account
-        page.stand(waiter, account)
-        return None
-
-    def _leave(self, waiter: Stander) -> Grant | Denied:
+    def _leave(self, waiter: Stander, *, wants: bool = True) -> Grant | Denied:
         def act(page: Page) -> None:
             if waiter.answer is None and waiter in self._waiters:
                 waiter.request = page.request_at_hand(waiter.request)
                 page.leave(waiter)
+                if wants and not waiter.woken:
+                    page.answer(waiter)
                 page.serve()  # whoever stood behind may fit where this one did not
 
         try:
@@ -341,7 +343,7 @@ class SqliteLedger:
         return waiter.answer or judging.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
 
     def _give_up(self, waiter: Stander) -> None:
-        if isinstance(self._leave(waiter), Grant):
+        if isinstance(self._leave(waiter, wants=False), Grant):
             run_sync(self.release(waiter.request.op_id))
 
     def _sweep(self) -> None:
@@ -352,12 +354,6 @@ class SqliteLedger:
             except IndexError:
                 return
             self._give_up(waiter)
-
-    def _wake(self, woken: Sequence[Waiter]) -> None:
-        """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
-        for waiter in woken:
-            if not waiter.wake() and isinstance(waiter.answer, Grant):
-                run_sync(self.release(waiter.request.op_id))
 
     # -- the thread -----------------------------------------------------------------------------------------------
 

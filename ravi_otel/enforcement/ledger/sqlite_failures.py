@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ravi_otel.enforcement.ledger.contract import Account
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.sqlite_store import StoreError
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import public_amount

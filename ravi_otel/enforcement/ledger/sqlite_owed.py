@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
 from ravi_otel.enforcement.ledger.sqlite_page import Page
@@ -41,7 +40,8 @@ class Owed:
             return answer
         untold, self._untold = self._untold, []
         crossings: list[Crossing] = [crossing for settled in untold for crossing in settled.crossings]
-        return replace(answer, crossings=(*crossings, *answer.crossings))
+        answer.crossings = (*crossings, *answer.crossings)
+        return answer
 
     def tell_settled(self, settled: Settled) -> Settled:
         """Add to what settling brought what was settled meanwhile."""

@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ravi_otel.enforcement.ledger import judging
-from ravi_otel.enforcement.ledger.contract import Account, Denied, Grant, Line, Nature, Reservation
+from ravi_otel.enforcement.ledger import judging, serving
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL, Row, holds_of, mirror, photograph, restore, show, shown, written
 from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError, from_sql, to_sql
 
 LIVE, PROVISIONAL, OVER = 0, 1, 2
-_MOST_EVENTS: Final = 10_000
-_EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})
 _COLUMNS: Final = "key, value, used, held, denied, near, exceeded, draining, events"
 _SELECT: Final = f"SELECT {_COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone
-LOOK: Final = f"SELECT {_COLUMNS} FROM accounts WHERE key = ?"  # noqa: S608 - constants alone
+_LOOK: Final = f"SELECT {_COLUMNS} FROM accounts WHERE key = ?"  # noqa: S608 - constants alone
 _UPDATE: Final = "UPDATE accounts SET value=?, used=?, held=?, denied=?, near=?, exceeded=?, draining=?, events=? WHERE id=?"
 _STAND: Final = "INSERT INTO line (process, account) VALUES (?, ?)"
-
-
-class Row:
-    """Know where an account is kept; `used` is what this process last saw there."""
-
-    __slots__ = ("id", "used")
-
-    def __init__(self, number: int, used: int) -> None:
-        self.id = number
-        self.used = used
-
-
-LOCAL: Final = Row(0, 0)
-"""The row of an account that this process keeps to itself."""
 
 
 class Stander(Waiter):
@@ -71,11 +55,13 @@ class Page:
         self._before: dict[Account, tuple[Any, ...]] = {}
         self._twins: list[tuple[Account, Account]] = []
         self._ended: list[tuple[str, Operation, int]] = []
+        self._extended: list[tuple[Operation, list[int], Account | None]] = []
         self._begun: list[str] = []
         self._tickets: list[tuple[int, int]] = []
         self._stood: list[tuple[Stander, int | None, int]] = []
         self._joined: list[Stander] = []
         self._gone: list[Stander] = []
+        self._answered: list[Stander] = []
         self._known: frozenset[str] | None = None
 
     def see_line(self) -> None:
@@ -91,7 +77,7 @@ class Page:
             row = self._first_sight(account)
         if row is LOCAL:
             if account not in self._before:
-                self._before[account] = (None, *_photograph(account))
+                self._before[account] = (None, *photograph(account))
             return account
         assert isinstance(row, Row)
         known = self._at_hand.get(row.id)
@@ -99,13 +85,13 @@ class Page:
             if known is not account:
                 self._twins.append((account, known))
             return known
-        self._before.setdefault(account, (row.used, *_photograph(account)))
+        self._before.setdefault(account, (row.used, *photograph(account)))
         found = self.store.all(_SELECT, (row.id,))
         if not found or found[0][0] != account.key:
             raise StoreError("what was counted in it is gone", "store_lost")
         values = self._read[row.id] = found[0][1:]
         by_hand = account.used - row.used  # written by the program's own hand, while no call was made
-        _show(account, values)
+        show(account, values)
         if by_hand > 0 and account.nature is not Nature.CLOCK:
             account.used += by_hand
         if self._tickets or account.line:
@@ -121,7 +107,7 @@ class Page:
         if not self._shares(account):
             account.row = LOCAL
             return LOCAL
-        self._before[account] = (None, *_photograph(account))
+        self._before[account] = (None, *photograph(account))
         found = self.store.all("SELECT id, declared, value FROM accounts WHERE key = ?", (account.key,))
         if not found:
             statement = (
@@ -136,7 +122,7 @@ class Page:
                 least = min(account.value, from_sql(value))
                 self.store.run("UPDATE accounts SET declared = ?, value = ? WHERE id = ?", (to_sql(account.value), to_sql(least), number))
                 if number in self._at_hand:
-                    judging.revalue(self._at_hand[number], least)
+                    self._at_hand[number].revalue(least)
         assert number is not None
         account.row = row = Row(number, account.used)
         return row
@@ -150,7 +136,7 @@ class Page:
         for account, line in zip(accounts, request.lines, strict=True):
             known = lines.get(id(account))
             want, minimum = (0, 0) if known is None else (known.want, known.minimum)
-            lines[id(account)] = Line(account, max(line.want, want), max(line.minimum, minimum))
+            lines[id(account)] = replace(line, account=account, want=max(line.want, want), minimum=max(line.minimum, minimum))
         return replace(request, lines=tuple(lines.values()))
 
     # -- operations -----------------------------------------------------------------------------------------------
@@ -161,7 +147,7 @@ class Page:
         told = self.store.all("SELECT granted FROM operations WHERE op = ?", (request.op_id,))
         known = self.operations.get(request.op_id)
         if told and known is None:  # made in another process, or over: the same answer, nothing twice
-            return Grant(request.op_id, None if told[0][0] is None else from_sql(told[0][0]))
+            return Told(request.op_id, None if told[0][0] is None else from_sql(told[0][0]))
         if known is None:
             self._begun.append(request.op_id)
         return judging.judge(request, self.operations, newcomer=newcomer)
@@ -171,14 +157,30 @@ class Page:
         operation = self.operations.get(op_id)
         if operation is None:
             return None
-        holds = [(self.at_hand(line.account), line, hold) for line, hold in operation.holds]
-        if any(account is not line.account for account, line, _ in holds):
-            operation.holds = [(line if account is line.account else replace(line, account=account), hold) for account, line, hold in holds]
+        self._bring(operation)
         self._ended.append((op_id, operation, operation.ended))
         del self.operations[op_id]
         if self.store.run("UPDATE operations SET state = 2 WHERE op = ? AND state = 0", (op_id,)).rowcount != 1:
             self._take_up_again(op_id, operation)
         return operation
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Extended:
+        """Hold more for an operation that goes on; nothing for one that is over, or whose process was thought dead meanwhile."""
+        operation = self.operations.get(op_id)
+        if operation is None:
+            return Extended({})
+        self._bring(operation)
+        found = self.store.all("SELECT state FROM operations WHERE op = ?", (op_id,))
+        if not found or found[0][0] != LIVE:
+            return Extended({})
+        self._extended.append((operation, list(operation.share()), operation.observed))
+        return judging.extend(operation, more)
+
+    def _bring(self, operation: Operation) -> None:
+        """Put an operation on the accounts that count in here."""
+        accounts = [self.at_hand(line.account) for line in operation.lines]
+        if any(account is not line.account for account, line in zip(accounts, operation.lines, strict=True)):
+            operation.lines = [replace(line, account=account) for account, line in zip(accounts, operation.lines, strict=True)]
 
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
         """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow."""
@@ -186,7 +188,7 @@ class Page:
         over = bool(found) and found[0][0] == OVER
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
-            if account.row is not LOCAL and not over and account.nature is Nature.HELD:
+            if account.row is not LOCAL and not over and (account.nature is Nature.HELD or line.carved):
                 account.held, account.used = account.held + hold, account.used - hold
         if over:
             operation.ended = operation.taken
@@ -209,14 +211,29 @@ class Page:
         self._known = frozenset(self.operations) if self._known is None else self._known
         for account in (*self._at_hand.values(), *(account for account in self._before if account.row is LOCAL)):
             if account.line:
-                judging.rejudge(account, self.operations, self.woken)
+                serving.rejudge(account, self.operations, self.woken)
         self._begun.extend(waiter.request.op_id for waiter in self.woken if waiter.request.op_id not in self._begun)
 
-    def stand(self, waiter: Stander, account: Account) -> None:
-        """Put somebody of ours at the end of an account's line."""
+    def stand(self, waiter: Stander) -> Grant | Denied | None:
+        """Put somebody of ours at the end of the line for what stands in the way, or answer when nobody has to wait."""
+        waiter.request = self.request_at_hand(waiter.request)
+        answer = self.judge(waiter.request, newcomer=True)
+        if not isinstance(answer, Denied) or not serving.contended(answer):
+            return answer
+        if serving.blocks_itself(waiter.request, answer.account, self.operations):
+            return self.judge(replace(waiter.request, patience_s=0.0), newcomer=True)
+        waiter.blocked_by = answer.account
         self._joined.append(waiter)
-        account.line.append(waiter)
+        answer.account.line.append(waiter)
         self.waiters[waiter] = None
+        return None
+
+    def answer(self, waiter: Stander) -> None:
+        """Give somebody of ours whose patience is over what there is, if it is the least that is needed."""
+        answer = self.judge(replace(waiter.request, patience_s=0.0), newcomer=False)
+        if not serving.contended(answer):
+            waiter.answer = answer
+            self._answered.append(waiter)
 
     def leave(self, waiter: Stander) -> None:
         """Take somebody of ours out of line."""
@@ -235,25 +252,29 @@ class Page:
 
     def holds_something(self) -> bool:
         """Tell that something granted in here is held, or that somebody stands in line: others must know if we die."""
-        begun = [self.operations[op_id] for op_id in self._begun if op_id in self.operations]
-        return bool(self.waiters) or any(hold for operation in begun for _, hold in operation.holds)
+        ours = [self.operations[op_id] for op_id in self._begun if op_id in self.operations]
+        ours += [operation for operation, _, _ in self._extended]
+        return bool(self.waiters) or any(hold for operation in ours for hold in operation.share())
 
     def close(self, process: int) -> None:
         """Write everything, under the number of this process; what is raised leaves everything to `undo`."""
         for number, account in self._at_hand.items():
-            values = _written(account)
+            values = written(account)
             if values != self._read[number]:
                 self.store.run(_UPDATE, (*values, number))
         for op_id in self._begun:
             if op_id in self.operations:
                 self._write_operation(op_id, process)
+        for operation, _, _ in self._extended:  # one that held nothing until now may be known under no process yet
+            row = (holds_of(operation), process, operation.op_id)
+            self.store.run("UPDATE operations SET holds = ?, process = ? WHERE op = ?", row)
         if self.waiters or self.woken:
             self._write_line(process)
         for account in self._at_hand.values():
             assert isinstance(account.row, Row)
             account.row.used = account.used
         for twin, account in self._twins:
-            _mirror(twin, account)
+            mirror(twin, account)
         self.store.commit()
         for waiter in self.woken:
             assert isinstance(waiter, Stander)
@@ -261,14 +282,12 @@ class Page:
 
     def _write_operation(self, op_id: str, process: int) -> None:
         operation = self.operations[op_id]
-        shared = [(line.account, hold) for line, hold in operation.holds if line.account.row is not LOCAL]
-        if not shared or operation.grant is None:
+        if all(line.account.row is LOCAL for line in operation.lines):
             return
-        held = [(account.row.id, hold) for account, hold in shared if hold and isinstance(account.row, Row)]
-        granted = operation.grant.granted
+        granted = operation.granted
         self.store.run(
             "INSERT INTO operations (op, process, state, granted, holds) VALUES (?, ?, 0, ?, ?)",
-            (op_id, process, None if granted is None else to_sql(granted), json.dumps(held) if held else "[]"),
+            (op_id, process, None if granted is None else to_sql(granted), holds_of(operation)),
         )
 
     def _write_line(self, process: int) -> None:
@@ -287,21 +306,14 @@ class Page:
     def undo(self) -> None:
         """Forget everything: the file, our accounts and our operations are as they were before."""
         self.store.rollback()
-        for account, (used, *photograph) in self._before.items():
-            _restore(account, photograph)
+        for account, (used, *before) in self._before.items():
+            restore(account, before)
             if used is not None and isinstance(account.row, Row):
                 account.row.used = used
             elif account.row is not LOCAL:
                 account.row = None  # the row was made in here
-        begun = set(self._begun)
-        if self._known is not None:
-            begun |= self.operations.keys() - self._known
-        for op_id in begun:
-            self.operations.pop(op_id, None)
-        for op_id, operation, ended in self._ended:
-            operation.ended = ended
-            self.operations[op_id] = operation
-        for waiter in self.woken:
+        self._undo_operations()
+        for waiter in (*self.woken, *self._answered):
             waiter.answer = None
         for stander, ticket, place in reversed(self._stood):
             stander.ticket, stander.place = ticket, place
@@ -309,77 +321,22 @@ class Page:
             self.waiters.pop(stander, None)
         self.waiters.update(dict.fromkeys(self._gone))
 
-
-def shown(account: Account, found: Sequence[Any]) -> None:
-    """Write what a row says, with its key in front, into an account."""
-    _show(account, tuple(found[1:]))
-    if isinstance(account.row, Row) and account.row is not LOCAL:
-        account.row.used = account.used
-
-
-def _show(account: Account, values: tuple[Any, ...]) -> None:
-    value, used, held, denied, near, exceeded, draining, events = values
-    value, used, held, denied = from_sql(value), from_sql(used), from_sql(held), from_sql(denied)
-    if value != account.value:
-        judging.revalue(account, value)
-    account.events = _told(events) if events else ()
-    account.used, account.held, account.denied = used, held, denied
-    account.near, account.exceeded, account.draining = near == 1, exceeded == 1, draining == 1
+    def _undo_operations(self) -> None:
+        begun = set(self._begun)
+        if self._known is not None:
+            begun |= self.operations.keys() - self._known
+        for op_id in begun:
+            self.operations.pop(op_id, None)
+        for operation, held, observed in reversed(self._extended):
+            operation.held, operation.observed = held, observed
+        for op_id, operation, ended in self._ended:
+            operation.ended = ended
+            self.operations[op_id] = operation
 
 
-def _told(events: object) -> tuple[str, ...]:
-    told = tuple(events.split(",")) if isinstance(events, str) and events else ()
-    if not isinstance(events, str) or len(told) > _MOST_EVENTS or not _EVENTS.issuperset(told):
-        raise StoreError("what it says of events is nothing it can say")
-    return told
-
-
-def _written(account: Account) -> tuple[Any, ...]:
-    return (
-        to_sql(account.value),
-        to_sql(account.used),
-        to_sql(account.held),
-        to_sql(account.denied),
-        int(account.near),
-        int(account.exceeded),
-        int(account.draining),
-        ",".join(account.events[-_MOST_EVENTS:]),
-    )
-
-
-def _photograph(account: Account) -> tuple[Any, ...]:
-    return (
-        account.value,
-        account.used,
-        account.held,
-        account.denied,
-        account.near,
-        account.exceeded,
-        account.draining,
-        account.events,
-        list(account.line) if account.line else [],
-    )
-
-
-def _restore(account: Account, photograph: Sequence[Any]) -> None:
-    value, account.used, account.held, account.denied, account.near, account.exceeded, account.draining, account.events, line = photograph
-    account.line = line
-    judging.revalue(account, value)
-
-
-def _mirror(twin: Account, account: Account) -> None:
-    _restore(twin, (*_photograph(account)[:-1], twin.line))
-    if isinstance(twin.row, Row):
-        twin.row.used = twin.used
-
-
-def held_by(holds: object) -> Iterable[tuple[int, int]]:
-    """Read which rows an operation holds how much of; StoreError for what cannot be read."""
-    pairs: list[tuple[Any, Any]] = [(None, None)]
-    with contextlib.suppress(TypeError, ValueError, RecursionError):
-        found: Any = json.loads(holds) if isinstance(holds, str) else None
-        if isinstance(found, list):
-            pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
-    if not all(type(number) is int and type(hold) is int and hold >= 0 for number, hold in pairs):
-        raise StoreError("what it says of an operation cannot be read")
-    return pairs
+def look(store: Store, account: Account) -> bool:
+    """Show in an account what its row says, outside of transactions; False when there is none."""
+    found = store.look(_LOOK, (account.key,))
+    if found:
+        shown(account, found[0])
+    return bool(found)

@@ -1,68 +1,43 @@
-"""Put the `openai` package under observation and limits, and take it off again."""
+"""Know the `openai` package: its endpoints, its client classes, and which streams may be asked for their usage."""
 
 from __future__ import annotations
 
-import importlib
-import logging
-import sys
-from types import ModuleType
+import re
+from typing import Any, Final
 
-import wrapt
+from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.http.vendor import Vendor
+from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 
-from ravi_otel.instrumentation.openai.seam import Installed
+_CLASSES: Final = {"BaseAzureClient": "azure.ai.openai", "AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
+_FIRST_AZURE: Final = "2024-09-01"
+"""Azure's versions before this one refuse `stream_options`."""
 
-_log = logging.getLogger("ravi_otel")
-_MODULE = "openai._base_client"
+_AZURE: Final = (".openai.azure.com", ".services.ai.azure.com")
+_AZURE_PATH: Final = "/openai/v1"
+"""Where Azure's API has no dated versions any more, and a plain client goes."""
+
+_DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
-class OpenAIInstrumentation:
-    """Wrap the client when, and only when, the program imports it; again when it imports it anew."""
+def asks_usage(client: Any) -> bool:
+    """Tell whether this client's host is known to take `stream_options`: OpenAI's own, and Azure's since it does."""
+    if any(cls.__name__ in _CLASSES for cls in class_of(client).__mro__):
+        version = getattr(client, "_api_version", None)
+        dated = _DATED.match(version) if isinstance(version, str) else None
+        return version in ("preview", "latest") or (dated is not None and dated.group() >= _FIRST_AZURE)
+    url = client.base_url
+    host = (url.host or "").lower()
+    if host.endswith(_AZURE):
+        return str(url.path).startswith(_AZURE_PATH)
+    return host == "api.openai.com" or host.endswith(".api.openai.com")
 
-    def __init__(self) -> None:
-        self._installed: list[tuple[ModuleType, Installed]] = []
-        self._wanted = False
-        self._waiting = False
 
-    @property
-    def holds(self) -> bool:
-        """Tell that the client the program has imported now is wrapped."""
-        return self._knows(sys.modules.get(_MODULE))
-
-    def install(self) -> None:
-        """Wrap now, or as soon as the program imports `openai`; each module of the client once."""
-        self._wanted = True
-        if _MODULE in sys.modules:
-            self._wrap(importlib.import_module(_MODULE))  # waits for another thread that is importing it right now
-        elif not self._waiting:
-            self._waiting = True
-            wrapt.register_post_import_hook(self._imported, _MODULE)
-
-    def remove(self) -> None:
-        """Put back the identical methods."""
-        self._wanted = False
-        while self._installed:
-            self._installed.pop()[1].remove()
-
-    def _imported(self, module: ModuleType) -> None:
-        self._waiting = False
-        if self._wanted:
-            self._wrap(module)
-
-    def _knows(self, module: ModuleType | None) -> bool:
-        return any(known is module for known, _ in self._installed)
-
-    def _wrap(self, module: ModuleType) -> None:
-        if self._knows(module):
-            return
-        installed = Installed()
-        try:
-            installed.install(module)
-        except (AttributeError, KeyError) as error:
-            installed.remove()
-            _log.error(
-                "ravi-otel: this version of openai cannot be instrumented (%r is missing), so its calls are neither counted nor refused. "
-                "Supported are openai>=1.66,<4.",
-                str(error),
-            )
-            return
-        self._installed.append((module, installed))
+VENDOR: Final = Vendor(
+    package="openai",
+    versions="openai>=1.66,<4",
+    provider="openai",
+    endpoint_for=endpoint_for,
+    classes=_CLASSES,
+    asks_usage=asks_usage,
+)

@@ -3,7 +3,7 @@
 Python imports the first `sitecustomize` on its path, and that is this one; the one it shadows runs right after. It is
 no part of the package, and imports nothing that Python has not imported already: what it imported, a module of the
 same name beside the program's script could no longer be. It says that this process is attached, and waits for the
-program to import `openai`, because most processes of a program never do.
+program to import a client, because most processes of a program never do.
 """
 # mypy: ignore-errors
 # pyright: basic
@@ -15,7 +15,7 @@ import os
 import sys
 import time
 
-_CLIENT = "openai"
+_CLIENTS = ("openai", "anthropic", "groq")
 
 
 class _Waiting:
@@ -25,7 +25,7 @@ class _Waiting:
         self._begin = begin
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname != _CLIENT:
+        if fullname not in _CLIENTS:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
@@ -135,7 +135,7 @@ def _attach(plan, wanted, notes):
     _watch_end(notes)
     _tell_launcher()
     _say(notes, "attached")
-    if _CLIENT in sys.modules:  # a `.pth` file was earlier
+    if any(client in sys.modules for client in _CLIENTS):  # a `.pth` file was earlier
         begin()
 
 

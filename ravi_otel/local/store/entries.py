@@ -13,13 +13,16 @@ from ravi_otel.local.store.spans import Attributes, Span, SpanEvent, number_of, 
 from ravi_otel.local.store.sums import Entry
 from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 from ravi_otel.policy.usage import Usage, UsageSource
+from ravi_otel.runtime.awaited import FETCHES
 from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.call_attributes import PENDING
 
 _STATUSES: Final = frozenset(get_args(Status))
 _PHASES: Final = frozenset(get_args(Phase))
 _SOURCES: Final = frozenset(get_args(UsageSource))
 _SCOPES: Final = frozenset(ScopeKind)
 _MOST_NAMES: Final = 16
+_MOST_SECONDS: Final = 1e9
 
 
 def status_of(span: Span) -> Status:
@@ -43,8 +46,10 @@ def entry_of(span: Span) -> Entry | None:
 def _call(span: Span, operation: str | None) -> Entry:
     leaf = _leaf(span, "call", span.text(semconv.RESPONSE_MODEL) or span.text(semconv.REQUEST_MODEL), operation or span.name)
     leaf.stream = span.attributes.get(semconv.REQUEST_STREAM) is True
-    leaf.generative = operation is not None
     leaf.usage = _usage(span)
+    look = operation == FETCHES
+    leaf.generative = operation is not None and (not look or leaf.usage is not None)
+    leaf.pending = span.text(semconv.USAGE_SOURCE) == PENDING
     leaf.cost_nano = span.nano(semconv.USAGE_COST)
     leaf.cost_source = span.text(semconv.USAGE_COST_SOURCE)
     leaf.retries = span.count(semconv.RETRY_COUNT) or 0
@@ -53,7 +58,7 @@ def _call(span: Span, operation: str | None) -> Entry:
         return Entry(leaf)
     leaf.sent = requests != 0
     charged = _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, "estimated") if leaf.usage is None else None
-    return Entry(leaf, 1 if requests is None else requests, charged, span.nano(semconv.CHARGED_COST))
+    return Entry(leaf, 0 if look else 1 if requests is None else requests, charged, span.nano(semconv.CHARGED_COST))
 
 
 def _leaf(span: Span, what: Literal["call", "tool"], name: str | None, operation: str) -> Leaf:
@@ -85,16 +90,37 @@ def _usage(span: Span) -> Usage | None:
 
 def _tokens(span: Span, given: str, taken: str, source: UsageSource) -> Usage | None:
     tokens_in, tokens_out = span.count(given), span.count(taken)
-    if tokens_in is None and tokens_out is None:
+    sound, characters, searches = _milliseconds(span), span.count(semconv.USAGE_CHARACTERS) or 0, span.count(semconv.USAGE_SEARCHES) or 0
+    if tokens_in is None and tokens_out is None and not (sound or characters or searches):
         return None
     return Usage(
         tokens_in or 0,
         tokens_out or 0,
         cached_input_tokens=span.count(semconv.USAGE_CACHE_READ) or 0,
-        cache_write_tokens=span.count(semconv.USAGE_CACHE_CREATION) or 0,
+        cache_write_tokens=_either(span, semconv.USAGE_CACHE_CREATION, semconv.USAGE_CACHE_WRITE),
         reasoning_tokens=span.count(semconv.USAGE_REASONING) or 0,
+        audio_input_tokens=_either(span, semconv.OWN_AUDIO_INPUT, semconv.USAGE_AUDIO_INPUT),
+        audio_output_tokens=_either(span, semconv.OWN_AUDIO_OUTPUT, semconv.USAGE_AUDIO_OUTPUT),
         source=source,
+        cache_write_1h_tokens=span.count(semconv.USAGE_CACHE_WRITE_1H) or 0,
+        image_input_tokens=_either(span, semconv.OWN_IMAGE_INPUT, semconv.USAGE_IMAGE_INPUT),
+        cached_image_tokens=_either(span, semconv.OWN_IMAGE_CACHE_READ, semconv.USAGE_IMAGE_CACHE_READ),
+        image_output_tokens=_either(span, semconv.OWN_IMAGE_OUTPUT, semconv.USAGE_IMAGE_OUTPUT),
+        rejected_prediction_tokens=span.count(semconv.USAGE_REJECTED) or 0,
+        audio_ms=sound,
+        characters=characters,
+        searches=searches,
     )
+
+
+def _milliseconds(span: Span) -> int:
+    seconds = number_of(span.attributes, semconv.USAGE_AUDIO_LENGTH)
+    return round(seconds * 1_000) if seconds is not None and 0 < seconds < _MOST_SECONDS else 0
+
+
+def _either(span: Span, released: str, latest: str) -> int:
+    """Read a count that the conventions have under two names; what was told under both is one."""
+    return span.count(released) or span.count(latest) or 0
 
 
 # -- limits ---------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Sums:
             self.assumed_calls += leaf.cost_source == "assumed"
         elif entry.charged is not None and usage is None:
             self._enter_usage(entry.charged, entry.charged_nano)
-        elif leaf.sent and leaf.status == "ok":
+        elif leaf.sent and leaf.status == "ok" and not leaf.pending:
             self.unreported_calls += 1
 
     def _enter_usage(self, usage: Usage, cost_nano: int | None) -> None:

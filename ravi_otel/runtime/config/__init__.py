@@ -4,7 +4,13 @@ A policy file is TOML, or YAML with the extra `yaml`::
 
     name = "nightly"
     enforcement = "enforce"                       # or "observe"
-    limits = ["tokens=500k", "cost=2.50usd:warn=0.5", "agent.researcher.turns=20"]
+    limits = ["tokens=500k", "cost=2.50usd:warn=0.5", "session.requests=500"]
+
+    [agents]
+    researcher = ["tokens=50k", "turns=20"]       # of every agent of that name
+
+    [tools]
+    search = 5                                    # tool.search=5
 
     [tags]
     team = "search"
@@ -13,12 +19,16 @@ A policy file is TOML, or YAML with the extra `yaml`::
     input = 2.5
     output = 10
 
+    [profiles.ci]                                 # chosen by name; goes before the rest of the file
+    limits = ["cost=0.50usd"]
+
 A limit may be a table too, with the keywords of the constructors: `kind`, `value`, `tool`, `agent`, `scope`, `name`,
-`warn_at`, `on_exceed` and so on.
+`warn_at`, `on_exceed` and so on. `policy.schema.json` beside this module says all of it to an editor.
 """
 
 from ravi_otel.runtime.config.effective import Policy, check_for_run, effective
+from ravi_otel.runtime.config.schema import SCHEMA
 from ravi_otel.runtime.config.sources import Sourced
 from ravi_otel.runtime.config.tags import check_tags, read_tags
 
-__all__ = ["Policy", "Sourced", "check_for_run", "check_tags", "effective", "read_tags"]
+__all__ = ["SCHEMA", "Policy", "Sourced", "check_for_run", "check_tags", "effective", "read_tags"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import stat
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,6 +15,7 @@ from ravi_otel import _extras
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import MAX_SPEC
+from ravi_otel.runtime.config.lines import Spot, dotted, toml_lines
 
 MOST_BYTES: Final = 1 << 20
 MOST_LINE: Final = 8_192
@@ -27,7 +27,6 @@ MOST_VALUES: Final = 20_000
 _MOST_SAID: Final = 200
 _LARGEST: Final = 2**63
 _FORMATS: Final = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
-_TABLE: Final = re.compile(r"\s*\[\[\s*limits\s*\]\]")
 _YAML: Final = "tag:yaml.org,2002:"
 _TEXTS: Final = frozenset({f"{_YAML}str", f"{_YAML}timestamp"})
 _PLAIN: Final = frozenset({f"{_YAML}int", f"{_YAML}float", f"{_YAML}bool", f"{_YAML}null"})
@@ -37,12 +36,26 @@ _PLAIN: Final = frozenset({f"{_YAML}int", f"{_YAML}float", f"{_YAML}bool", f"{_Y
 class Document:
     """Be a file's content as plain values.
 
-    `shown` is the file as the user named it. `lines` are the lines on which its limits stand, None where that cannot be told.
+    `shown` is the file as the user named it. `lines` says on which lines things stand, as far as that can be told.
     """
 
     shown: str
     content: dict[str, Any]
-    lines: tuple[int | None, ...] = ()
+    lines: Mapping[Spot, int] = field(default_factory=dict[Spot, int])
+
+    @property
+    def is_toml(self) -> bool:
+        """Tell in which language it is written."""
+        return self.shown.lower().endswith(".toml")
+
+    def at(self, spot: Spot) -> str:
+        """Say where an error's sentence begins that names the key itself: `policy.yaml:7`, or the file alone."""
+        line = self.lines.get(spot)
+        return self.shown if line is None else f"{self.shown}:{line}"
+
+    def place(self, spot: Spot) -> str:
+        """Say where something stands: `policy.yaml:7`, or `policy.toml limits[2]`."""
+        return self.at(spot) if spot in self.lines else f"{self.shown} {_short(dotted(spot))}"
 
 
 def load_document(path: Path) -> Document:
@@ -102,21 +115,7 @@ def _toml(shown: str, text: str) -> Document:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"policy file {shown} is no TOML that can be read: {_said(error)}.") from None
-    limits = content.get("limits")
-    return Document(shown, content, _toml_lines(text, cast("list[object]", limits)) if isinstance(limits, list) else ())
-
-
-def _toml_lines(text: str, limits: list[object]) -> tuple[int | None, ...]:
-    """Find the lines of the limits, which the parser does not tell: a text stands where it stands once, tables in their order."""
-    rows = text.split("\n")
-    tables = [number for number, row in enumerate(rows, 1) if _TABLE.match(row)]
-    if len(tables) == len(limits):
-        return tuple(tables)
-    once: dict[str, int | None] = {}
-    for number, row in enumerate(rows, 1):
-        for written in re.findall(r"""(?:"[^"\\]*"|'[^']*')""", row):
-            once[written[1:-1]] = None if written[1:-1] in once else number
-    return tuple(once.get(limit) if isinstance(limit, str) else None for limit in limits)
+    return Document(shown, content, toml_lines(text, content))
 
 
 # -- YAML ---------------------------------------------------------------------------------------------------------
@@ -130,13 +129,13 @@ def _yaml(shown: str, text: str) -> Document:
             raise ConfigurationError(f"{shown}:{flaw}.")
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        content: Any = {} if root is None else _value(yaml, loader, root, shown)
+        builder = _Builder(yaml, loader, shown)
+        content: Any = {} if root is None else builder.value(root, ())
     except yaml.YAMLError as error:
         raise ConfigurationError(f"policy file {shown} is no YAML that can be read: {_said(error)}.") from None
     if not isinstance(content, dict):
         raise ConfigurationError(f"policy file {shown} holds {checks.show(content)}, not keys such as limits; write `limits:` and a list.")
-    known = cast("dict[str, Any]", content)
-    return Document(shown, known, _yaml_lines(yaml, root, known))
+    return Document(shown, cast("dict[str, Any]", content), builder.lines)
 
 
 def _yaml_bombs(yaml: Any, text: str) -> Iterator[str]:
@@ -155,36 +154,48 @@ def _yaml_bombs(yaml: Any, text: str) -> Iterator[str]:
             yield f"{line} is where the file has more than {MOST_VALUES} values: split it"
 
 
-def _value(yaml: Any, loader: Any, node: Any, shown: str) -> Any:
-    """Build a plain value; keys are the text that stands there, and none may stand there twice."""
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.SequenceNode) and node.tag == f"{_YAML}seq":
-        return [_value(yaml, loader, each, shown) for each in node.value]
-    if isinstance(node, yaml.MappingNode) and node.tag == f"{_YAML}map":
+class _Builder:
+    """Build plain values, and note their lines; keys are the text that stands there, and none may stand there twice."""
+
+    def __init__(self, yaml: Any, loader: Any, shown: str) -> None:
+        self._yaml = yaml
+        self._loader = loader
+        self._shown = shown
+        self.lines: dict[Spot, int] = {}
+
+    def value(self, node: Any, spot: Spot) -> Any:
+        """Build what stands at `spot`."""
+        yaml = self._yaml
+        line = self.lines.setdefault(spot, node.start_mark.line + 1)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_YAML}seq":
+            return [self.value(each, (*spot, index)) for index, each in enumerate(node.value)]
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_YAML}map":
+            return self._table(node, spot)
+        if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
+            return node.value
+        if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN:
+            try:
+                return self._loader.construct_object(node)
+            except (ValueError, LookupError):
+                pass  # a number or a truth value by its tag only, or one of too many digits
+        raise ConfigurationError(
+            f"{self._shown}:{line} holds a {checks.show(node.tag.removeprefix(_YAML))} that is no plain value: write text or a number."
+        )
+
+    def _table(self, node: Any, spot: Spot) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, each in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.value in made:
-                what = f"the key {checks.show(key.value)} twice: keep one" if isinstance(key, yaml.ScalarNode) else "a key that is no text"
-                raise ConfigurationError(f"{shown}:{key.start_mark.line + 1} has {what}.")
-            made[key.value] = _value(yaml, loader, each, shown)
+            line = key.start_mark.line + 1
+            if not isinstance(key, self._yaml.ScalarNode) or key.value in made:
+                what = (
+                    f"the key {checks.show(key.value)} twice: keep one"
+                    if isinstance(key, self._yaml.ScalarNode)
+                    else "a key that is no text"
+                )
+                raise ConfigurationError(f"{self._shown}:{line} has {what}.")
+            self.lines[*spot, key.value] = line
+            made[key.value] = self.value(each, (*spot, key.value))
         return made
-    if isinstance(node, yaml.ScalarNode) and node.tag in _TEXTS:
-        return node.value
-    if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN:
-        try:
-            return loader.construct_object(node)
-        except (ValueError, LookupError):
-            pass  # a number or a truth value by its tag only, or one of too many digits
-    raise ConfigurationError(
-        f"{shown}:{line} holds a {checks.show(node.tag.removeprefix(_YAML))} that is no plain value: write text or a number."
-    )
-
-
-def _yaml_lines(yaml: Any, root: Any, content: dict[str, Any]) -> tuple[int | None, ...]:
-    if not isinstance(content.get("limits"), list):
-        return ()
-    node = next(each for key, each in root.value if isinstance(key, yaml.ScalarNode) and key.value == "limits")
-    return tuple(each.start_mark.line + 1 for each in node.value)
 
 
 # -- values -------------------------------------------------------------------------------------------------------

@@ -1,33 +1,28 @@
-"""Read a policy file: the limits, names, tags and prices in it, each checked where it stands."""
+"""Read a policy file: the limits, names, tags, prices and profiles in it, each checked where it stands."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias
 
-from ravi_otel.errors import ConfigurationError, LimitSyntaxError
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import format_limit, parse_limit
-from ravi_otel.policy.limits import CLOCKS, Admission, Kind, Limit, LimitOptions, make_limit
+from ravi_otel.policy.limits import Admission
 from ravi_otel.pricing.overrides import Overrides, PriceMap
 from ravi_otel.runtime.config.document import Document, load_document
-from ravi_otel.runtime.config.sources import Sourced, located
+from ravi_otel.runtime.config.entries import Part, check_admission, only, read_agents, read_limits, read_tools
+from ravi_otel.runtime.config.schema import check_schema
+from ravi_otel.runtime.config.sources import Sourced, once
 from ravi_otel.runtime.config.tags import check_tags
 
 MODES: Final = ("enforce", "observe")
-MOST_LIMITS: Final = 1_000
-
-_OPTIONS: Final = tuple(LimitOptions.__annotations__)
-_LIMIT_KEYS: Final = ("kind", "value", "tool", "agent", *_OPTIONS)
-_WORD: Final = re.compile(r"[A-Za-z_]+(\.[\w-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """Be what a policy file says; None is what it does not say."""
+    """Be what a policy file, or one of its profiles, says; None is what it does not say."""
 
     shown: str
     limits: tuple[Sourced, ...] = ()
@@ -36,111 +31,56 @@ class PolicyFile:
     prices: PriceMap | None = None
     enforcement: str | None = None
     admission: Admission | None = None
+    warn_at: float | None = None
+    profiles: Mapping[str, PolicyFile] = field(default_factory=dict[str, "PolicyFile"])
+
+    def profile(self, name: str, asked_by: str) -> PolicyFile:
+        """Give one of its profiles; ConfigurationError lists those there are, and names who asked."""
+        found = self.profiles.get(name)
+        if found is None:
+            close = checks.nearest(name, self.profiles)
+            hint = f", did you mean {close!r}" if close else ""
+            there = ", ".join(map(checks.show, self.profiles)) or "none"
+            raise ConfigurationError(f"{asked_by}={checks.show(name)} is no profile of {self.shown}{hint}; its profiles are {there}.")
+        return found
 
 
 def read_file(path: Path) -> PolicyFile:
-    """Read a policy file; raises ConfigurationError naming the file, the key, the value and the way out."""
+    """Read a policy file with all its profiles; raises ConfigurationError naming the file, the key, the value and the way out."""
     document = load_document(path)
-    _only(document.shown, document.content, tuple(_READERS), "a policy file")
-    fields = {key: _READERS[key](document, value) for key, value in document.content.items() if value is not None}
-    return PolicyFile(document.shown, **fields)
+    said = read_document(document)
+    check_schema(document)
+    return said
 
 
-def _only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose: str) -> None:
-    for key in given:
-        if key not in known:
-            close = checks.nearest(key, known)
-            hint = f", did you mean {close!r}" if close else ""
-            raise ConfigurationError(f"{place}: {checks.show(key)} is no key of {whose}{hint}; the keys are {', '.join(known)}.")
+def read_document(document: Document) -> PolicyFile:
+    """Read what is in a policy file, by the rules that no schema can say too."""
+    only(document.shown, document.content, FILE_KEYS, "a policy file")
+    return _read(Part(document), document.content, document.shown)
 
 
-# -- limits -------------------------------------------------------------------------------------------------------
+def _read(part: Part, content: Mapping[str, object], shown: str) -> PolicyFile:
+    fields = {key: _READERS[key](part, value) for key, value in content.items() if value is not None}
+    limits = tuple(each for key in _LISTS for each in fields.pop(key, ()))
+    once(limits)  # two for the same thing are an error in a profile that is not chosen, too
+    return PolicyFile(shown, limits, **fields)
 
 
-def _limits(document: Document, given: object) -> tuple[Sourced, ...]:
-    if not isinstance(given, list):
-        raise ConfigurationError(f'{document.shown}: limits is {checks.show(given)}, which is no list: write limits = ["tokens=500k"].')
-    listed = cast("list[object]", given)
-    if len(listed) > MOST_LIMITS:
-        raise ConfigurationError(f"{document.shown}: limits has {len(listed)} entries, and at most {MOST_LIMITS} are taken.")
-    return tuple(_limit(document, index, each) for index, each in enumerate(listed))
+def _profiles(part: Part, given: object) -> dict[str, PolicyFile]:
+    found: dict[str, PolicyFile] = {}
+    for name, content in part.table(given, '{ci: {limits: ["tokens=50k"]}}', "profiles").items():
+        table = part.table(content, "{} for one that changes nothing", "profiles", name)
+        part.only(table, PROFILE_KEYS, "a profile", "profiles", name)
+        found[name] = _read(Part(part.document, ("profiles", name)), table, f"{part.document.shown} (profile {name})")
+    return found
 
 
-def _limit(document: Document, index: int, given: object) -> Sourced:
-    line = document.lines[index] if index < len(document.lines) else None
-    place = f"{document.shown} limits[{index}]" if line is None else f"{document.shown}:{line}"
-    if isinstance(given, str):
-        return Sourced(located(place, given), given.strip(), place)
-    if not isinstance(given, dict):
-        raise ConfigurationError(
-            f'{place}: limits[{index}] is {checks.show(given)}: write text such as "tokens=500k", or a table with kind and value.'
-        )
-    limit = _from_table(place, cast("dict[str, Any]", given))
-    return Sourced(limit, format_limit(limit), place)
+Check: TypeAlias = Callable[[str, Any], Any]
+Reader: TypeAlias = Callable[[Part, Any], Any]
 
 
-def _from_table(place: str, table: dict[str, Any]) -> Limit:
-    _only(place, table, _LIMIT_KEYS, "a limit")
-    for needed in ("kind", "value"):
-        if needed not in table:
-            raise ConfigurationError(f'{place}: the limit has no {needed}; a table says at least kind = "tokens" and value = 500_000.')
-    try:
-        return parse_limit(format_limit(_made(table)))  # what the grammar refuses, a table cannot say either
-    except ConfigurationError as error:
-        spec = error.spec if isinstance(error, LimitSyntaxError) else checks.show(table)
-        raise LimitSyntaxError(f"{place}: {error}", spec=spec) from None
-
-
-def _made(table: dict[str, Any]) -> Limit:
-    shape = _kind(table["kind"])
-    tool = checks.optional_name("tool", table.get("tool"))
-    if tool is not None and (shape.kind != Kind.TOOL_CALLS or shape.detail is not None):
-        raise ConfigurationError(f'tool={checks.show(tool)} goes with kind = "tool_calls", not with {checks.show(table["kind"])}.')
-    agent = checks.optional_name("agent", table.get("agent"))
-    options = {key: table[key] for key in _OPTIONS if key in table}
-    return make_limit(shape.kind, _amount(shape, table["value"]), options, detail=tool or shape.detail, agent=agent)
-
-
-def _kind(word: object) -> Limit:
-    """Read `tokens`, `tool.search` or `charge.sql_rows`, as a limit of 1."""
-    if not isinstance(word, str) or not _WORD.fullmatch(word):
-        raise ConfigurationError(f"kind={checks.show(word)} is no kind of limit; the kinds are {', '.join(Kind)}.")
-    shape = parse_limit(f"{word}=1")
-    if shape.scope is not None:
-        raise ConfigurationError(f"kind={checks.show(word)} has a scope in it; write scope = {str(shape.scope)!r} beside it.")
-    return shape
-
-
-def _amount(shape: Limit, value: object) -> int:
-    """Read a number in the kind's public unit (USD, seconds, a count), or text with a unit: `"500k"`, `"90s"`."""
-    if isinstance(value, str):
-        if ":" in value:
-            raise ConfigurationError(
-                f"value={checks.show(value)} has an option behind it; write it as a key of its own, such as warn_at = 0.5."
-            )
-        return parse_limit(f"{_spelled(shape)}={value}").value
-    if shape.kind == Kind.COST:
-        return checks.nano_usd("value", value)
-    if shape.kind in CLOCKS:
-        return checks.nanoseconds("value", value)
-    return checks.count("value", value)
-
-
-def _spelled(shape: Limit) -> str:
-    return format_limit(shape).rpartition("=")[0]
-
-
-# -- the rest -----------------------------------------------------------------------------------------------------
-
-
-def _checked(key: str, check: Callable[[str, Any], Any]) -> Callable[[Document, Any], Any]:
-    def read(document: Document, given: object) -> Any:
-        try:
-            return check(key, given)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{document.shown}: {error}") from None
-
-    return read
+def _checked(key: str, check: Check) -> Reader:
+    return lambda part, given: part.checked(check, part.named(key), given, key)
 
 
 def check_mode(parameter: str, value: object) -> str:
@@ -148,11 +88,16 @@ def check_mode(parameter: str, value: object) -> str:
     return checks.choice(parameter, value, MODES)
 
 
-def _admission(parameter: str, value: object) -> Admission:
-    mode = checks.member(parameter, value, Admission)
-    if mode is Admission.STRICT:
-        raise ConfigurationError(f'{parameter}="strict" is not in this version; use "estimate" or "after".')
-    return mode
+def _mode(parameter: str, value: object) -> str:
+    if isinstance(value, bool):  # what YAML makes of on, off, yes and no
+        raise ConfigurationError(
+            f"{parameter} is {'on' if value else 'off'}, a switch: give 'observe', which refuses nothing, or 'enforce'."
+        )
+    return check_mode(parameter, value)
+
+
+def _run_name(parameter: str, value: object) -> str:
+    return checks.name(parameter, value, "nightly")
 
 
 def _prices(_: str, value: Any) -> Any:
@@ -160,13 +105,18 @@ def _prices(_: str, value: Any) -> Any:
     return value
 
 
-def _keys() -> Iterable[tuple[str, Callable[[Document, Any], Any]]]:
-    yield "limits", _limits
-    yield "name", _checked("name", checks.name)
-    yield "tags", _checked("tags", check_tags)
-    yield "prices", _checked("prices", _prices)
-    yield "enforcement", _checked("enforcement", check_mode)
-    yield "admission", _checked("admission", _admission)
-
-
-_READERS: Final = dict(_keys())
+_LISTS: Final = ("limits", "agents", "tools")
+_READERS: Final[dict[str, Reader]] = {
+    "limits": lambda part, given: read_limits(part, given, "limits"),
+    "name": _checked("name", _run_name),
+    "tags": _checked("tags", check_tags),
+    "prices": _checked("prices", _prices),
+    "enforcement": _checked("enforcement", _mode),
+    "admission": _checked("admission", check_admission),
+    "warn_at": _checked("warn_at", checks.share),
+    "agents": read_agents,
+    "tools": read_tools,
+    "profiles": _profiles,
+}
+FILE_KEYS: Final = tuple(_READERS)
+PROFILE_KEYS: Final = tuple(key for key in FILE_KEYS if key != "profiles")

@@ -35,8 +35,7 @@ class Sourced:
     @property
     def key(self) -> Hashable:
         """Give what two limits must share for one to replace the other."""
-        limit = self.limit
-        return limit.scope, limit.scope_name, limit.kind, limit.detail, limit.agent, limit.per
+        return self.limit.target
 
     @property
     def origin(self) -> str:

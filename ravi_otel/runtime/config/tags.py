@@ -25,7 +25,7 @@ def check_tags(parameter: str, given: object) -> dict[str, str]:
             raise ConfigurationError(
                 f'{parameter} key {checks.show(key)} must be lower-case letters, digits, "_" or ".", at most 40, such as "team".'
             )
-    return {key: checks.name(f"{parameter}.{key}", value) for key, value in tags.items()}
+    return {key: checks.name(f"{parameter}.{key}", value, "search") for key, value in tags.items()}
 
 
 def read_tags(pairs: Sequence[str], parameter: str = "--tag") -> dict[str, str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import parse_qs, unquote
 
 from ravi_otel.testing.script import Generated, Refusal, Request, Text, ToolCalls
 from ravi_otel.testing.wire.counts import as_responses, generated
 from ravi_otel.testing.wire.payload import Payload, created, event, pieces, plain, stream
 
 _ARGUMENT_PIECES = 4
+_NO_NAME: Mapping[str, str] = {}
+_OTHERS = frozenset({"failed", "queued", "in_progress", "cancelled"})
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 # What a response repeats from its request, and what it says when the request did not.
@@ -40,12 +43,41 @@ def answer(request: Request, given: Generated) -> Payload:
     """Give the response, whole or as a stream."""
     if request.streamed:
         return stream(_events(request, given))
+    if request.body.get("background") is True:
+        return plain(_begun(request, given) | {"status": "queued"})
     return plain(_response(request, given, _items(request, given)))
 
 
+def fetched(request: Request, given: Generated) -> Payload:
+    """Give the response that a path names, as it is by now: whole, or as a stream from `starting_after` on."""
+    name = {"id": unquote(request.path.split("/")[3])}
+    asked = parse_qs(request.query)
+    if asked.get("stream") == ["true"]:
+        after = int(asked.get("starting_after", ["-1"])[0])
+        return stream(list(_events(request, given, name))[after + 1 :])
+    return plain(_response(request, given, _items(request, given)) | name)
+
+
+def cancelled(request: Request, given: Generated) -> Payload:
+    """Give the response that a path names, cancelled: what it used by then is not told."""
+    return plain(_begun(request, given) | {"id": unquote(request.path.split("/")[3]), "status": "cancelled", "background": True})
+
+
+def compacted(request: Request, given: Generated) -> Payload:
+    """Give the short form of a conversation."""
+    item = {"id": f"cmp_{request.index + 1}", "type": "compaction", "encrypted_content": "gAAAAAB"}
+    body = {"id": f"resp_{request.index + 1}", "object": "response.compaction", "created_at": created(request.index), "output": [item]}
+    return plain(body | {"usage": as_responses(generated(request, given))})
+
+
+def deleted(request: Request, _given: Generated) -> Payload:
+    """Say that the response is gone."""
+    return plain({"id": unquote(request.path.split("/")[3]), "object": "response", "deleted": True})
+
+
 def _status(given: Generated) -> str:
-    if given.finish_reason == "failed":
-        return "failed"
+    if given.finish_reason in _OTHERS:
+        return given.finish_reason
     return "incomplete" if given.finish_reason in _INCOMPLETE else "completed"
 
 
@@ -75,8 +107,8 @@ def _response(request: Request, given: Generated, items: list[dict[str, Any]]) -
         "status": status,
         "error": failed,
         "incomplete_details": {"reason": reason} if reason else None,
-        "output": [] if failed else items,
-        "usage": as_responses(generated(request, given)),
+        "output": [] if status in _OTHERS else items,
+        "usage": None if status in _OTHERS and not failed else as_responses(generated(request, given)),
     }
 
 
@@ -113,9 +145,10 @@ def _call(request: Request, at: int, name: str, arguments: str, status: str) -> 
     }
 
 
-def _events(request: Request, given: Generated) -> Iterator[bytes]:
+def _events(request: Request, given: Generated, name: Mapping[str, str] = _NO_NAME) -> Iterator[bytes]:
     for number, (kind, fields) in enumerate(_steps(request, given)):
-        yield event({"type": kind, "sequence_number": number} | fields, kind)
+        told = {"response": fields["response"] | name} if name and "response" in fields else fields
+        yield event({"type": kind, "sequence_number": number} | told, kind)
 
 
 def _steps(request: Request, given: Generated) -> Iterator[tuple[str, dict[str, Any]]]:

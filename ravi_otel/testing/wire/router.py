@@ -13,13 +13,15 @@ from ravi_otel.testing.script import (
     Failure,
     Generated,
     Malformed,
+    Picture,
     Raw,
     Request,
+    Sound,
     Text,
     ToolCalls,
     Vector,
 )
-from ravi_otel.testing.wire import chat, embeddings, legacy, responses
+from ravi_otel.testing.wire import anthropic, chat, embeddings, groq, legacy, media, responses
 from ravi_otel.testing.wire.payload import Payload, event, failure
 
 
@@ -36,23 +38,75 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/chat/completions": Endpoint(("model", "messages"), (Generated,), chat.answer),
     "/v1/completions": Endpoint(("model", "prompt"), (Text,), legacy.completion),
     "/v1/embeddings": Endpoint(("model", "input"), (Vector, Text), embeddings.answer),
+    "/v1/images/generations": Endpoint(("prompt",), (Picture,), media.picture),
+    "/v1/images/edits": Endpoint(("prompt", "image"), (Picture,), media.picture),
+    "/v1/images/variations": Endpoint(("image",), (Picture,), media.picture),
+    "/v1/audio/speech": Endpoint(("model", "input", "voice"), (Sound,), media.speech),
+    **{f"/v1/audio/{name}": Endpoint(("model", "file"), (Text,), media.transcript) for name in ("transcriptions", "translations")},
     "/v1/moderations": Endpoint(("input",), (Text,), legacy.moderation),
     "/v1/responses": Endpoint(("model",), (Generated,), responses.answer),
+    "/v1/responses/compact": Endpoint(("model",), (Generated,), responses.compacted),
+    "/openai/v1/chat/completions": Endpoint(("model", "messages"), (Generated,), groq.answer),
+    "/v1/messages": Endpoint(("model", "messages", "max_tokens"), (Generated,), anthropic.message),
+    "/v1/messages/count_tokens": Endpoint(("model", "messages"), (Text,), anthropic.counted),
+    "/v1/complete": Endpoint(("model", "prompt"), (Text,), anthropic.completion),
 }
+_NAMED: Mapping[tuple[str, str], Endpoint] = {
+    ("GET", "/v1/responses/*"): Endpoint((), (Generated,), responses.fetched),
+    ("DELETE", "/v1/responses/*"): Endpoint((), (Generated,), responses.deleted),
+    ("POST", "/v1/responses/*/cancel"): Endpoint((), (Generated,), responses.cancelled),
+}
+"""Endpoints about one thing, whose name is a segment of the path."""
+
+_AT_NAME = 3
+_WRITTEN = (
+    "/v1/batches",
+    "/v1/files",
+    "/v1/messages/batches",
+    "/v1/threads",
+    "/v1/conversations",
+    "/v1/vector_stores",
+    "/v1/evals",
+    "/v1/fine_tuning",
+)
+"""Where every answer is written out by the script, as `Raw`."""
+
 _MODELS = "/v1/models"
+_GROQ = "/openai"
+"""Below which groq's client looks for what OpenAI's looks for at the root."""
+
 _LARGEST = {"n": 128, "dimensions": 4096}
 
 
 def objection(request: Request, models: tuple[str, ...]) -> Payload | None:
     """Answer what needs no script: the list of models, and every request the API would turn down; else None."""
-    if request.path == _MODELS and request.method == "GET":
+    if path_of(request) == _MODELS and request.method == "GET":
         return legacy.models(models)
-    endpoint = _ENDPOINTS.get(request.path)
+    endpoint = _endpoint(request)
     if endpoint is None:
         return failure(404, f"Invalid URL ({request.method} {request.path})")
+    if not endpoint.required:
+        return None
     if request.method != "POST":
         return failure(405, f"Not allowed to {request.method} on {request.path}", code="method_not_supported")
     return _invalid(request, endpoint)
+
+
+def path_of(request: Request) -> str:
+    """Give a request's path as OpenAI's and Anthropic's clients know it."""
+    return request.path.removeprefix(_GROQ)
+
+
+def _endpoint(request: Request) -> Endpoint | None:
+    path = path_of(request)
+    found = _ENDPOINTS.get(request.path) or _ENDPOINTS.get(path)
+    if found is not None:
+        return found
+    parts = path.split("/")
+    if len(parts) > _AT_NAME:
+        parts[_AT_NAME] = "*"
+    written = Endpoint((), (), legacy.completion) if path.startswith(_WRITTEN) else None
+    return _NAMED.get((request.method, "/".join(parts)), written)
 
 
 def _invalid(request: Request, endpoint: Endpoint) -> Payload | None:
@@ -81,7 +135,7 @@ def render(request: Request, answer: Answer) -> Payload:
 def _render(request: Request, answer: Answer) -> Payload:
     match answer:
         case Failure():
-            return _failure(answer)
+            return anthropic.failed(request, answer) if request.path in anthropic.PATHS else _failure(answer)
         case Raw():
             size = max(1, -(-len(answer.body) // max(1, answer.chunks)))
             parts = [answer.body[at : at + size] for at in range(0, len(answer.body), size)]
@@ -89,13 +143,13 @@ def _render(request: Request, answer: Answer) -> Payload:
         case Disconnect():
             return _cut(render(request, answer.answer), answer.after_chunks)
         case Malformed():
-            return _broken(render(request, answer.answer), answer)
+            return _broken(request, render(request, answer.answer), answer)
         case _:
             return _fitting(request, answer)
 
 
 def _fitting(request: Request, answer: Answer) -> Payload:
-    endpoint = _ENDPOINTS[request.path]
+    endpoint = _endpoint(request) or _ENDPOINTS[path_of(request)]
     if isinstance(answer, endpoint.fits):
         return endpoint.render(request, answer)
     fitting = ", ".join(kind.__name__ for kind in (*endpoint.fits, Failure, Raw)).replace(
@@ -119,8 +173,9 @@ def _cut(payload: Payload, after: int) -> Payload:
     return replace(payload, parts=(whole[: len(whole) // 2],), headers={**payload.headers, "content-length": str(len(whole))}, cut=True)
 
 
-def _broken(payload: Payload, answer: Malformed) -> Payload:
+def _broken(request: Request, payload: Payload, answer: Malformed) -> Payload:
     if not payload.streamed:
         return replace(payload, parts=(answer.data.encode(),))
     before, after = payload.parts[: answer.after_chunks], payload.parts[answer.after_chunks :]
-    return replace(payload, parts=(*before, event(answer.data), *(() if answer.stop else after)))
+    hole = anthropic.broken(answer.data) if request.path in anthropic.PATHS else event(answer.data)
+    return replace(payload, parts=(*before, hole, *(() if answer.stop else after)))

@@ -6,7 +6,8 @@ import uuid
 import pytest
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Account, Grant, Line, Reservation
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts

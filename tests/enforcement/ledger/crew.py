@@ -9,7 +9,8 @@ import sys
 import threading
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Account, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind

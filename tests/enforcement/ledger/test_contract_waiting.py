@@ -75,10 +75,13 @@ async def test_a_newcomer_does_not_jump_the_line(desk):
     account, line = desk.tokens(100), Line(desk)
     holder = desk.take((account, 50))
     task = await line.stand(account, "large", (account, 80))
-    assert desk.ask((account, 10)).reason == "contended"
+    small = await line.stand(account, "small", (account, 10))
+    assert line.order == []
+    assert isinstance(desk.ask((account, 10)), Grant)  # who cannot wait is not turned away while there is room
     desk.release(holder)
     await task
-    assert isinstance(line.answers["large"], Grant)
+    await small
+    assert line.order == ["large", "small"]
 
 
 @pytest.mark.anyio
@@ -101,6 +104,35 @@ def test_without_patience_nobody_waits(desk):
     account = desk.tokens(100)
     desk.take((account, 100))
     assert desk.ask((account, 60)).reason == "contended"
+
+
+@pytest.mark.anyio
+async def test_half_of_a_guess_will_do_for_who_could_wait(desk):
+    account = desk.tokens(100)
+    desk.take((account, 60))
+    assert isinstance(await run_async(desk.flow((account, 60, 10), owner="me", patience=10.0)), Grant)
+    assert account.held == 100
+
+
+@pytest.mark.anyio
+async def test_who_can_wait_gets_all_it_wants_or_all_there_is_once_nobody_else_holds_any(desk):
+    account, line = desk.tokens(100), Line(desk)
+    first, second = desk.take((account, 40)), desk.take((account, 40))
+    task = await line.stand(account, "a", (account, 60, 5))
+    desk.settle(first, {Kind.TOKENS: 30})
+    assert "a" not in line.answers  # 30 are left, and would let one more begin than there is room for
+    desk.settle(second, {Kind.TOKENS: 30})
+    await task
+    assert (account.used, account.held) == (60, 40)
+
+
+@pytest.mark.anyio
+async def test_who_has_waited_long_enough_gets_what_there_is(desk):
+    account = desk.tokens(100)
+    desk.take((account, 80))
+    granted = await run_async(desk.flow((account, 60, 5), owner="me", patience=0.01))
+    assert isinstance(granted, Grant)
+    assert (account.held, account.line) == (100, [])
 
 
 @pytest.mark.anyio

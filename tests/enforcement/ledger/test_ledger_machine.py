@@ -122,7 +122,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return number, reason
         first = True
         for _, model, ask, least in picked:
-            if model.observe and first and model.verdict(ask, least) is not None:
+            if model.observe and first and model.verdict(ask, least) not in (None, "contended"):
                 model.denied += 1
                 first = False
         return None

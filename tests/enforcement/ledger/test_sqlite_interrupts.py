@@ -8,7 +8,8 @@ import pytest
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger import judging, sqlite, sqlite_owed, sqlite_page, sqlite_store
-from ravi_otel.enforcement.ledger.contract import Account, Line, Reservation
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Line, Reservation
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
@@ -69,6 +70,9 @@ class Case:
         lines = [Line(self.shared, 40, 40), Line(self.calls, 1, 1), Line(self.own, 30, 30)]
         return run_sync(self.ledger.reserve(Reservation("op", lines, {})))
 
+    def extend(self):
+        return run_sync(self.ledger.extend("op", {Kind.TOKENS: 5}))
+
     def settle(self):
         run_sync(self.ledger.settle("op", {Kind.TOKENS: 7}))
 
@@ -124,4 +128,13 @@ def test_an_interrupted_release_that_is_repeated_gives_back_once(tmp_path):
     for case in every_line(tmp_path, Case.reserve, Case.release):
         case.release()
         assert case.counted() == [(0, 0), (0, 0), (0, 0)]
+        assert len(case.ledger) == 0
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_an_interrupted_extension_leaves_what_settling_ends(tmp_path):
+    for case in every_line(tmp_path, Case.reserve, Case.extend):
+        assert case.counted()[0] in ((0, 40), (0, 45))
+        case.settle()
+        assert case.counted() == [(7, 0), (1, 0), (7, 0)]
         assert len(case.ledger) == 0

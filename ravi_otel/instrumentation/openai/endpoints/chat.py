@@ -5,20 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
+from ravi_otel.instrumentation.http.contract import Collector, Request, Wordless
+from ravi_otel.instrumentation.http.fields import count, get, items, rare, text, tokens_in, usage_of, weight_of
+from ravi_otel.instrumentation.openai.endpoints import bounds, chat_content
+from ravi_otel.instrumentation.openai.endpoints.chat_saying import Telling
+from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _PER_MESSAGE = 4
 _PER_REQUEST = 3
-_SAME_NAMES = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier"})
+_SAME_NAMES = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
 _OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _OTHER_FIELDS = ("tools", "functions", "response_format")
 """What of a request counts as input besides the messages."""
+_MOST_CHOICES = 4_096
+_THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details")
+"""Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
+
+_PART_TEXTS = ("text", "summary", "thinking", "data")
+_SOUND_TOKEN = 3_200
+"""Characters of base64 to a token of sound: 50 ms of 16 bits at 24 kHz, as streams of sound are sent."""
 
 
-class Chat:
+class Chat(Wordless):
     """Read `/chat/completions`."""
+
+    @property
+    def usage_on_request(self) -> bool:
+        """See `Endpoint.usage_on_request`."""
+        return True
 
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
@@ -60,9 +75,26 @@ class Chat:
             answers=len(choices),
         )
 
-    def collector(self, call: Call) -> ChatCollector:
+    def collector(self, call: Call) -> Collector:
         """See `Endpoint.collector`."""
-        return ChatCollector(call.input_estimate)
+        collector = ChatCollector(call.input_estimate, call.choices)
+        return collector if call.content is None else Telling(collector)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `Endpoint.asked`."""
+        return chat_content.asked(request.body)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `Endpoint.answered`."""
+        return chat_content.answered(result)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `Endpoint.bound`."""
+        bounds.bound_chat(request, call)
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:
+        """See `Endpoint.cap`."""
+        return bounds.cap_chat(request, cap)
 
 
 def usage(found: Any) -> Usage | None:
@@ -79,21 +111,42 @@ def usage(found: Any) -> Usage | None:
 class ChatCollector:
     """Follow a chat stream: what names it, why it ended, and how much text came."""
 
-    __slots__ = ("_chunks", "_estimate", "_finish", "_first", "_named", "_usage", "_weight")
+    __slots__ = ("_asked", "_begun", "_chunks", "_estimate", "_finish", "_first", "_named", "_usage", "_weight", "_whole", "said")
 
-    def __init__(self, input_estimate: int) -> None:
+    def __init__(self, input_estimate: int, choices: int = 1) -> None:
         self._estimate = input_estimate
+        self._asked = choices
+        self._begun: set[int] = set()  # those of them that are not finished, besides the first
+        self._whole = -1  # what all of it weighed when the last of them finished
         self._first: Any = None
         self._named = False
         self._usage: Any = None
         self._finish: dict[int, str] = {}
         self._weight = 0
         self._chunks = 0
+        self.said = ""
 
     @property
     def complete(self) -> bool:
         """See `Collector.complete`."""
-        return bool(self._finish)
+        return self._weight == self._whole  # what comes after the end is no part of it, and has none
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return self._weight > 0
+
+    @property
+    def produced(self) -> int:
+        """See `Collector.produced`."""
+        # One chunk is at least one token; where several are packed together their text tells.
+        chunks, weighed = self._chunks, (self._weight + 11) // 12  # `tokens_of_weight`, without the call: each chunk asks
+        return chunks if chunks > weighed else weighed  # noqa: FURB136 - a call costs three times as much
+
+    @property
+    def told_input(self) -> int | None:
+        """See `Collector.told_input`."""
+        return None
 
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
@@ -105,15 +158,18 @@ class ChatCollector:
                 type(content) is str
                 and content.isascii()
                 and content
+                and not choice.index
                 and choice.finish_reason is None
                 and event.usage is None
                 and self._named
             ):
                 self._chunks += 1
                 self._weight += len(content) * 3
+                self.said = content
                 return
         except Exception:  # noqa: BLE001, S110 - none of those: read with care below
             pass
+        self.said = ""
         self._add(event)
 
     def _add(self, event: Any) -> None:
@@ -122,20 +178,38 @@ class ChatCollector:
         found = get(event, "usage")
         if found is not None:
             self._usage = found
-        for choice in items(event, "choices"):
-            reason = get(choice, "finish_reason")
-            if isinstance(reason, str):
-                self._finish[count(get(choice, "index")) or 0] = reason
+        choices, ends = items(event, "choices"), False
+        for choice in choices:
+            reason, index = get(choice, "finish_reason"), count(get(choice, "index")) or 0
+            if isinstance(reason, str) and reason:
+                ends = True
+                self._end(index, reason)
+            elif index and index not in self._finish and len(self._begun) < _MOST_CHOICES:
+                self._begun.add(index)
             self._weigh(choice)
+        if ends and self._whole < 0 and not self._begun and len(self._finish) >= self._asked:
+            self._whole = self._weight
+        if found is None and (ends or not choices):
+            self._usage = get(rare(event, "x_groq"), "usage") or self._usage  # groq tells it there, unasked
+
+    def _end(self, index: int, reason: str) -> None:
+        if index in self._finish or len(self._finish) < _MOST_CHOICES:
+            self._finish[index] = reason
+            self._begun.discard(index)
 
     def _weigh(self, choice: Any) -> None:
         delta = get(choice, "delta")
         content = get(delta, "content")
-        if isinstance(content, str):
-            self._chunks += bool(content)
+        if isinstance(content, str) and content:
+            self._chunks += 1
             self._weight += weight_of(content)
+            self._say(choice, content)
         elif delta is not None:
             self._weight += _other_weight(delta)
+
+    def _say(self, choice: Any, content: str) -> None:
+        if not count(get(choice, "index")):
+            self.said = content
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
@@ -159,31 +233,58 @@ class ChatCollector:
     def _counted(self) -> Usage | None:
         if self._first is None:
             return None
-        # One chunk is at least one token; where several are packed together their text tells.
-        output = max(self._chunks, tokens_of_weight(self._weight))
-        return Usage(input_tokens=self._estimate, output_tokens=output, source="estimated")
+        return Usage(input_tokens=self._estimate, output_tokens=self.produced, source="estimated")
 
 
 def _other_weight(delta: Any) -> int:
-    size = weight_of(text(delta, "refusal") or "") + weight_of(text(delta, "reasoning_content") or "")
+    size = _text_weight(rare(delta, "refusal")) + _text_weight(get(delta, "content"))
+    size += max(_text_weight(rare(delta, name)) for name in _THOUGHTS)  # hosts send the same in two of them
     for call in items(delta, "tool_calls"):
-        function = get(call, "function")
-        size += weight_of(text(function, "name") or "") + weight_of(text(function, "arguments") or "")
+        size += _call_weight(get(call, "function") or get(call, "custom"))
+    legacy, audio = rare(delta, "function_call"), rare(delta, "audio")
+    if legacy is not None:
+        size += _call_weight(legacy)
+    if audio is not None:
+        size += weight_of(text(audio, "transcript") or "") + (len(text(audio, "data") or "") * 12) // _SOUND_TOKEN
     return size
+
+
+def _text_weight(said: Any, depth: int = 3) -> int:
+    """Weigh text, or a list of parts with text in them, as some hosts send thoughts and content."""
+    if isinstance(said, str):
+        return weight_of(said)
+    if not isinstance(said, (list, tuple)) or not depth:
+        return 0
+    parts = cast("Sequence[Any]", said)[:_MOST_CHOICES]
+    return sum(max(_text_weight(get(part, name), depth - 1) for name in _PART_TEXTS) for part in parts)
+
+
+def _call_weight(call: Any) -> int:
+    return sum(weight_of(text(call, name) or "") for name in ("name", "arguments", "input"))
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """Give the request's settings under their neutral names."""
     found = {name: value for name, value in body.items() if name in _SAME_NAMES and value is not None}
-    cap = body.get("max_completion_tokens", body.get("max_tokens"))
+    cap = body.get("max_completion_tokens")
+    cap = body.get("max_tokens") if cap is None else cap
     if cap is not None:
         found["max_tokens"] = cap
     stop = body.get("stop")
     if stop is not None:
         found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    if isinstance(body.get("reasoning_effort"), str):
-        found["reasoning_level"] = body["reasoning_effort"]
-    kind = text(body["response_format"], "type") if "response_format" in body else None
-    if kind in _OUTPUT_TYPES:
-        found["output_type"] = _OUTPUT_TYPES[kind]
+    level = body.get("reasoning_effort")
+    level = text(body["reasoning"], "effort") if level is None and "reasoning" in body else level
+    if isinstance(level, str):
+        found["reasoning_level"] = level
+    kind = _output_type(body)
+    if kind is not None:
+        found["output_type"] = kind
     return found
+
+
+def _output_type(body: Mapping[str, Any]) -> str | None:
+    if "modalities" in body and "audio" in items(body, "modalities"):
+        return "speech"
+    kind = text(body["response_format"], "type") if "response_format" in body else None
+    return None if kind is None else _OUTPUT_TYPES.get(kind)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from ravi_otel.instrumentation.http.contract import Collector, Request, Wordless
+from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in, weight_of
+from ravi_otel.instrumentation.openai.endpoints import bounds, chat_content
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat, ChatCollector, parameters
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
+from ravi_otel.instrumentation.openai.endpoints.chat_saying import Telling
 from ravi_otel.instrumentation.openai.endpoints.other import any_usage
-from ravi_otel.instrumentation.openai.fields import count, get, text, tokens_in, weight_of
+from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply
 
 _INPUT_FIELDS = ("prompt", "suffix", "messages")
 """The last is no field of this API, but a server may take a chat here."""
 
 
-class Completions:
+class Completions(Wordless):
     """Read `/completions`, whose answer is shaped like a chat's."""
+
+    @property
+    def usage_on_request(self) -> bool:
+        """See `Endpoint.usage_on_request`."""
+        return True
 
     def __init__(self) -> None:
         self._chat = Chat()
@@ -46,9 +54,26 @@ class Completions:
         reply = self._chat.reply(result)
         return reply if reply.usage is not None else replace(reply, usage=any_usage(get(result, "usage")))
 
-    def collector(self, call: Call) -> CompletionsCollector:
+    def collector(self, call: Call) -> Collector:
         """See `Endpoint.collector`."""
-        return CompletionsCollector(call.input_estimate)
+        collector = CompletionsCollector(call.input_estimate, call.choices)
+        return collector if call.content is None else Telling(collector)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `Endpoint.asked`."""
+        return chat_content.prompted(request.body)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `Endpoint.answered`."""
+        return chat_content.completed(result)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `Endpoint.bound`."""
+        bounds.bound_completion(request, call)
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.cap`."""
+        return {"max_tokens": cap}
 
 
 class CompletionsCollector(ChatCollector):
@@ -61,6 +86,7 @@ class CompletionsCollector(ChatCollector):
         if isinstance(content, str) and content:
             self._chunks += 1
             self._weight += weight_of(content)
+            self._say(choice, content)
 
 
 def _prompts(prompt: Any) -> int:

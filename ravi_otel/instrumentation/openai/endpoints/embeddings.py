@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.endpoints.silent import SilentCollector
-from ravi_otel.instrumentation.openai.fields import get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.http.bounds import bound
+from ravi_otel.instrumentation.http.contract import Request, Wordless
+from ravi_otel.instrumentation.http.fields import get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.http.silent import SilentCollector
 from ravi_otel.policy.usage import Call, Reply
 
 
-class Embeddings:
+class Embeddings(Wordless):
     """Read `/embeddings`."""
 
     def call(self, request: Request) -> Call:
@@ -34,6 +35,11 @@ class Embeddings:
         """See `Endpoint.reply`."""
         usage = usage_of(get(result, "usage"), inputs="prompt_tokens", outputs=None, input_details="-", output_details="-")
         return Reply(model=text(result, "model"), usage=usage)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `Endpoint.bound`; there is no output."""
+        call.output_cap = 0
+        bound(request, call, None)
 
     def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
         """See `Endpoint.collector`."""

@@ -2,94 +2,130 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from typing import Any, Final
 
+from ravi_otel.instrumentation.http.contract import Collector, Quiet, Request, Wordless
+from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.http.paths import Shapes, below_version, named, segments
+from ravi_otel.instrumentation.http.silent import SilentCollector
 from ravi_otel.instrumentation.openai.endpoints import chat, responses
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.endpoints.paths import segments
-from ravi_otel.instrumentation.openai.fields import count, get, text, tokens_in
 from ravi_otel.policy.usage import Call, Reply, Usage
 
-_MOST_SEGMENTS = 4
-_WORDS = frozenset(
+_WORDS: Final = frozenset(
     """
-    accept activate alerts archive assistants audio audio_speeches audio_transcriptions batches calls cancel certificates chat
-    chatkit checkpoints client_secrets compact complete completions containers content conversations costs deactivate edits
-    embeddings evals events fields file_batches files fine_tuning fork generations graders groups hangup images input_items
-    input_tokens invites items jobs live messages model_permissions models moderations organization output_items parts pause
-    permissions projects rate_limits realtime refer reject remix responses resume roles run runs search sessions skills speech
-    steps submit_tool_outputs test threads transcription_sessions transcriptions translations turns uploads usage users validate
-    variations vector_stores versions videos voice_consents voices
-    """.split()  # noqa: SIM905 - ninety words read better as text
+    accept activate agents alerts archive artifacts assistants audio audio_speeches audio_transcriptions automations batches
+    calls cancel certificates characters chat chatkit checkpoints client_secrets compact complete completions containers content
+    content_provenance_checks conversations costs credentials deactivate decisions edits embeddings environments evals events
+    extensions fields file_batches files fine_tuning fork generations graders groups hangup images input_items input_tokens
+    invites invocations items jobs live messages model_permissions models moderations organization output_items parts pause
+    permissions projects rate_limits realtime refer reject remix responses resume roles run runs safety search sessions skills
+    speech steps submit_tool_outputs templates test threads transcription_sessions transcriptions translations turns uploads
+    usage users validate variations vaults vector_stores versions videos voice_consents voices webhook_endpoints
+    """.split()  # noqa: SIM905 - a hundred words read better as text
 )
-"""The words of the API's paths. Any other segment may be an id, a name or a key, and is nobody's business."""
+"""The words of the API's paths."""
 
-
-_FREE = frozenset(
-    """
-    assistants batches chatkit containers content_provenance_checks conversations evals files fine_tuning organization projects
-    skills threads uploads vaults vector_stores webhook_endpoints
-    """.split()  # noqa: SIM905 - seventeen words read better as text
+_FREE: Final = Shapes(
+    "batches/*/cancel chat/completions/chatcmpl* files files/*",
+    "fine_tuning/alpha/graders/validate fine_tuning/checkpoints/*/permissions fine_tuning/jobs/*/cancel|pause|resume",
+    "responses/input_tokens responses/*/cancel uploads uploads/*/cancel|complete|parts",
+    "vector_stores vector_stores/* vector_stores/*/file_batches|files|search vector_stores/*/file_batches/*/cancel",
+    "vector_stores/*/files/*",
 )
-"""What a path begins with that asks no model for anything, or only for what nobody is told."""
+"""What asks no model for anything, whoever has an API like this."""
 
-_FREE_PATHS = frozenset(
-    {
-        ("audio", "voice_consents"),
-        ("realtime", "client_secrets"),
-        ("realtime", "sessions"),
-        ("realtime", "transcription_sessions"),
-        ("realtime", "translations", "client_secrets"),
-        ("responses", "input_tokens"),
-    }
+_FREE_AT_HOME: Final = Shapes(
+    "agents agents/* agents/automations agents/automations/* agents/automations/*/pause|resume",
+    "agents/environments agents/environments/templates agents/environments/templates/* agents/environments/*/files",
+    "agents/sessions/* assistants assistants/* audio/voice_consents audio/voice_consents/*",
+    "chatkit/sessions chatkit/sessions/*/cancel containers containers/*/files content_provenance_checks",
+    "conversations conversations/* conversations/*/items evals evals/* evals/*/runs/*/cancel",
+    "live/sessions/*/hangup|refer|reject realtime/calls/*/hangup|refer|reject",
+    "realtime/client_secrets|sessions|transcription_sessions realtime/translations/client_secrets skills skills/* skills/*/versions",
+    "threads threads/* threads/*/messages threads/*/messages/* threads/*/runs/* threads/*/runs/*/cancel",
+    "vaults vaults/* vaults/*/credentials vaults/*/credentials/*",
+    "webhook_endpoints webhook_endpoints/* webhook_endpoints/*/rotate_secret|test",
+    # what an organization is made of
+    "organization/admin_api_keys|certificates|data_retention|external_keys|external_storage|groups|invites|projects|roles",
+    "organization/spend_alerts|spend_limit|workload_identity_providers organization/certificates/activate|deactivate",
+    "organization/certificates|groups|projects|roles|spend_alerts|users|workload_identity_providers/*",
+    "organization/external_keys|external_storage/*/validate organization/groups/*/roles|users organization/users/*/roles",
+    "organization/workload_identity_providers/*/federation_rules organization/workload_identity_providers/*/federation_rules/*",
+    "organization/projects/*/archive|certificates|data_retention|groups|hosted_tool_permissions|model_permissions",
+    "organization/projects/*/service_accounts|service_tier_settings|spend_alerts|spend_limit|users",
+    "organization/projects/*/certificates/activate|deactivate organization/projects/*/service_accounts/*/api_keys",
+    "organization/projects/*/api_keys|rate_limits|service_accounts|spend_alerts|users/*",
+    "projects/*/groups|users/*/roles projects/*/roles projects/*/roles/*",
 )
-_FREE_ENDS = frozenset({"cancel", "hangup", "reject"})
-_ASKING_ENDS = {"threads": frozenset({"runs", "submit_tool_outputs"}), "fine_tuning": frozenset({"run"})}
-"""Where a model is asked all the same: a thread's run, and a grader that is tried out."""
+"""What asks no model for anything where the API is OpenAI's own: a conversation may be an answer elsewhere."""
 
-_JOBS = frozenset({("batches",), ("fine_tuning", "jobs")})
+_HOME: Final = frozenset({"", "openai", "azure.ai.openai"})
+_JOBS: Final = Shapes("batches evals/*/runs fine_tuning/jobs")
 """Where work is begun that is paid for later, and told to nobody here: a request, and nothing once a limit is used up."""
 
-_STORED_CHAT = "chatcmpl"
-_VERSION = re.compile(r"v\d{1,3}")
+_ROOT: Final = "openai"
 
 
-class Other:
-    """Read any other path. A POST is generative, and counts as a request, unless its path is known to ask no model."""
+class Plain(Wordless):
+    """Read what asks no model: no usage is taken from its answer, which may be of something that was counted before."""
 
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
-        host, body, shape = request.host, request.body, path_shape(request.path)
-        generative = request.method == "POST" and asks_a_model(request.path)
-        moderation = generative and shape == "moderations"
-        job = generative and begins_a_job(request.path)
+        host, shape = request.host, named(request.path, _WORDS)
         return Call(
-            operation=shape if generative else f"{request.method} {shape}",
+            operation=f"{request.method} {shape}",
+            endpoint=shape,
+            provider=host.provider,
+            provider_assumed=host.assumed,
+            generative=False,
+            turn=False,
+            stream=request.stream,
+            server_address=host.address,
+            server_port=host.port,
+        )
+
+    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.reply`."""
+        return Reply()
+
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.collector`."""
+        return SilentCollector()
+
+
+class Other(Wordless):
+    """Read a POST to any other path, which may make a model work: it counts as a request."""
+
+    def call(self, request: Request) -> Call:
+        """See `Endpoint.call`."""
+        host, body, shape = request.host, request.body, named(request.path, _WORDS)
+        job = begins_a_job(request.path)
+        return Call(
+            operation=shape,
             endpoint=shape,
             provider=host.provider,
             provider_assumed=host.assumed,
             model=None if job else text(body, "model"),  # what a job will cost has no price per call
-            generative=generative,
             turn=False,
             stream=request.stream,
-            input_estimate=tokens_in(body) if generative and not (moderation or job) else 0,
+            input_estimate=0 if job else tokens_in(body),
             choices=max(1, count(body.get("n")) or 1),
             server_address=host.address,
             server_port=host.port,
-            unread=moderation or job,  # it costs nothing, or nobody can say what: it is not refused for want of a price
+            job=job,
+            unread=job,  # nobody can say what it will cost: it is not refused for want of a price
         )
 
     def reply(self, result: Any) -> Reply:
         """See `Endpoint.reply`."""
         return Reply(id=None, model=text(result, "model"), usage=any_usage(get(result, "usage")))
 
-    def collector(self, call: Call) -> OtherCollector:  # noqa: ARG002 - the protocol's
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
         """See `Endpoint.collector`."""
         return OtherCollector()
 
 
-class OtherCollector:
+class OtherCollector(Quiet):
     """Follow a stream for the usage one of its events may tell."""
 
     __slots__ = ("_model", "_usage")
@@ -102,6 +138,11 @@ class OtherCollector:
     def complete(self) -> bool:
         """See `Collector.complete`."""
         return self._usage is not None
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return True
 
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
@@ -117,34 +158,29 @@ class OtherCollector:
 
 def any_usage(found: Any) -> Usage | None:
     """Read a usage object of either spelling; None when it is neither."""
-    return None if found is None else responses.usage(found) or chat.usage(found)
+    if found is None:
+        return None
+    if get(found, "prompt_tokens") is None:
+        return responses.usage(found)
+    return chat.usage(found) or _input_only(found)
 
 
-def asks_a_model(path: str) -> bool:
-    """Tell whether a POST to `path` may make a model work; a path nobody knows may."""
-    parts = _below_version(path)
-    if not parts or parts in _JOBS:
-        return True
-    first, last = parts[0], parts[-1]
-    if last in _ASKING_ENDS.get(first, ()):
-        return True
-    stored = parts[:2] == ("chat", "completions") and last.startswith(_STORED_CHAT)
-    return not (first in _FREE or last in _FREE_ENDS or parts in _FREE_PATHS or stored)
+def _input_only(found: Any) -> Usage | None:
+    """Read the usage of embeddings, which make no tokens."""
+    if get(found, "completion_tokens") is not None:
+        return None
+    return usage_of(found, inputs="prompt_tokens", outputs=None, input_details="prompt_tokens_details", output_details="")
+
+
+def asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
+    """Tell whether a POST to a path of these segments may make a model work; a path nobody knows may.
+
+    `provider` is who answers, empty where that is a guess.
+    """
+    parts = below_version(parts, _ROOT)
+    return not (_FREE.has(parts) or (provider in _HOME and _FREE_AT_HOME.has(parts)))
 
 
 def begins_a_job(path: str) -> bool:
-    """Tell whether a POST to `path` begins a batch or a training, which is paid for when it runs."""
-    return _below_version(path) in _JOBS
-
-
-def _below_version(path: str) -> tuple[str, ...]:
-    parts = segments(path)
-    while parts and _VERSION.fullmatch(parts[0]):
-        parts = parts[1:]
-    return parts
-
-
-def path_shape(path: str) -> str:
-    """Give a path without its ids, so that few distinct ones exist: `/files/file-9x1/content` is `files.content`."""
-    named = [part for part in path.partition("?")[0].split("/") if part in _WORDS]
-    return ".".join(named[:_MOST_SEGMENTS]) or "request"
+    """Tell whether a POST to `path` begins a batch, a training or a trial, which is paid for when it runs."""
+    return _JOBS.has(below_version(segments(path), _ROOT))

@@ -5,28 +5,54 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from ravi_otel.instrumentation.http.contract import Endpoint
+from ravi_otel.instrumentation.http.paths import READS, segments
+from ravi_otel.instrumentation.openai.endpoints.assistants import of_runs
+from ravi_otel.instrumentation.openai.endpoints.batches import of_batches
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.instrumentation.openai.endpoints.completions import Completions
-from ravi_otel.instrumentation.openai.endpoints.contract import Endpoint
 from ravi_otel.instrumentation.openai.endpoints.embeddings import Embeddings
-from ravi_otel.instrumentation.openai.endpoints.other import Other
-from ravi_otel.instrumentation.openai.endpoints.paths import segments
-from ravi_otel.instrumentation.openai.endpoints.responses import Responses
+from ravi_otel.instrumentation.openai.endpoints.images import Images
+from ravi_otel.instrumentation.openai.endpoints.moderations import Moderations
+from ravi_otel.instrumentation.openai.endpoints.other import Other, Plain, asks_a_model
+from ravi_otel.instrumentation.openai.endpoints.responses import Compact, Responses
+from ravi_otel.instrumentation.openai.endpoints.responses_looks import Look, look_at
+from ravi_otel.instrumentation.openai.endpoints.speech import Speech
+from ravi_otel.instrumentation.openai.endpoints.transcriptions import Transcriptions
+from ravi_otel.instrumentation.openai.endpoints.videos import Videos
 
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
+_PLAIN: Final = Plain()
 _ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {
     ("chat", "completions"): Chat(),
     ("completions",): Completions(),
     ("responses",): Responses(),
+    ("responses", "compact"): Compact(),
     ("embeddings",): Embeddings(),
+    **{("images", name): Images(f"images.{name}") for name in ("generations", "edits", "variations")},
+    ("audio", "speech"): Speech(),
+    **{("audio", name): Transcriptions(f"audio.{name}") for name in ("transcriptions", "translations")},
+    ("moderations",): Moderations(),
+    ("videos",): Videos("videos"),
+    **{("videos", name): Videos(f"videos.{name}") for name in ("edits", "extensions")},
+    ("remix",): Videos("videos.remix"),
 }
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def endpoint_for(method: str, path: str, base: str = "") -> Endpoint:
-    """Give the reader of `path` below the base URL's path, by how it ends; only POST creates something."""
-    if method != "POST":
-        return _OTHER
+def endpoint_for(method: str, path: str, base: str = "", provider: str = "") -> Endpoint:
+    """Give the reader of `path` below the base URL's path, by how it ends; what only reads creates nothing.
+
+    `provider` is who answers, empty where that is a guess.
+    """
     parts = segments(path, base)
-    return _ENDPOINTS.get(parts[-2:]) or _ENDPOINTS.get(parts[-1:]) or _OTHER
+    if method in READS:
+        return look_at(method, parts, path) or of_batches(method, parts, path, provider) or of_runs(method, parts, path) or _PLAIN
+    known = _ENDPOINTS.get(parts[-2:]) or _ENDPOINTS.get(parts[-1:])
+    if known is not None:
+        return known
+    found = look_at("POST", parts, path) or of_batches("POST", parts, path, provider) or of_runs("POST", parts, path)
+    if asks_a_model(segments(path), provider):
+        return _OTHER if found is None or isinstance(found, (Look, Plain)) else found
+    return found or _PLAIN

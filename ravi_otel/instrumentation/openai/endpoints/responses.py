@@ -1,13 +1,18 @@
-"""Read the Responses API."""
+"""Read the Responses API: what asks a model for a response, and the response."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.openai.endpoints.contract import Request
-from ravi_otel.instrumentation.openai.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
+from ravi_otel.instrumentation.http.contract import Request, Wordless
+from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.instrumentation.openai.endpoints import bounds, responses_content
+from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
+from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.runtime.awaited import key_of
+from ravi_otel.runtime.conversations import CONVERSATIONS
 
 _PER_ITEM = 4
 _PER_REQUEST = 3
@@ -15,18 +20,21 @@ _INPUT_FIELDS = ("input", "instructions", "tools", "text")
 _SAME_NAMES = ("temperature", "top_p", "service_tier")
 _OUTPUT_TYPES = {"text": "text", "json_object": "json", "json_schema": "json"}
 _FINISHED = {"completed": "stop", "failed": "error", "cancelled": "error", "incomplete": "length"}
-_TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_AT_WORK: Final = frozenset({"queued", "in_progress"})
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_MOST_ITEMS: Final = 10_000
 
 
-class Responses:
+class Responses(Wordless):
     """Read `/responses`."""
 
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
         body, host = request.body, request.host
+        instructed = int(isinstance(body.get("instructions"), str))
         given = body.get("input")
         size = len(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else int(isinstance(given, str))
-        return Call(
+        call = Call(
             operation="chat",
             endpoint="responses",
             provider=host.provider,
@@ -35,32 +43,73 @@ class Responses:
             stream=request.stream,
             input_estimate=sum(tokens_in(body.get(name)) for name in _INPUT_FIELDS) + size * _PER_ITEM + _PER_REQUEST,
             output_cap=count(body.get("max_output_tokens")),
-            messages=size + int(isinstance(body.get("instructions"), str)),
+            messages=size + instructed,
+            unchained=instructed,
             previous_response_id=text(body, "previous_response_id"),
             server_address=host.address,
             server_port=host.port,
             parameters=_parameters(body),
         )
+        goes_on = call.previous_response_id or call.parameters.get("conversation_id")
+        if goes_on is not None:
+            call.messages = size + instructed + CONVERSATIONS.before(key_of(call, goes_on))
+        return call
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `Endpoint.reply`; an answer that is still being made, in the background, has no usage yet."""
         status = text(result, "status")
         error = get(result, "error")
         conversation = get(result, "conversation")
+        output = items(result, "output")
+        reported = usage(get(result, "usage"))
+        if reported is not None:
+            reported.searches = _searches(result, output)
         return Reply(
             id=text(result, "id"),
             model=text(result, "model"),
-            usage=usage(get(result, "usage")),
+            usage=reported,
             finish_reasons=_finish_reasons(result, status),
             service_tier=text(result, "service_tier"),
             conversation_id=conversation if isinstance(conversation, str) else text(conversation, "id"),
-            answers=len(items(result, "output")),
+            answers=len(output),
             error_type=(text(error, "code") or "response_failed") if status == "failed" else None,
+            pending=status in _AT_WORK and reported is None,
         )
 
     def collector(self, call: Call) -> ResponsesCollector:
         """See `Endpoint.collector`."""
-        return ResponsesCollector(call.input_estimate, self)
+        return ResponsesCollector(self, call)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `Endpoint.asked`."""
+        return responses_content.asked(request.body)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `Endpoint.answered`."""
+        return responses_content.answered(items(result, "output"), _finish_reasons(result, text(result, "status")))
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `Endpoint.bound`."""
+        bounds.bound_response(request, call)
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.cap`."""
+        return {"max_output_tokens": cap}
+
+
+class Compact(Responses):
+    """Read `/responses/compact`, where a model shortens a conversation: it is asked, and that is no turn."""
+
+    def call(self, request: Request) -> Call:
+        """See `Endpoint.call`."""
+        call = super().call(request)
+        call.operation = call.endpoint = "responses.compact"
+        call.turn = False
+        return call
+
+    def bound(self, request: Request, call: Call) -> None:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.bound`; what it answers cannot be capped."""
+        call.unbounded, call.least_cap = call.endpoint, 0
 
 
 def usage(found: Any) -> Usage | None:
@@ -74,63 +123,23 @@ def usage(found: Any) -> Usage | None:
     )
 
 
-class ResponsesCollector:
-    """Follow a Responses stream: the object it starts with, the text between, the object it ends with."""
+def _searches(result: Any, output: Sequence[Any]) -> int:
+    """Count the searches that are billed: as the answer says, or else those among its items; opening a page is none."""
+    told = count(get(get(get(result, "tool_usage"), "web_search"), "num_requests"))
+    return told if told is not None else sum(_is_search(item) for item in output[:_MOST_ITEMS])
 
-    __slots__ = ("_chunks", "_endpoint", "_error", "_estimate", "_final", "_response", "_weight")
 
-    def __init__(self, input_estimate: int, endpoint: Responses) -> None:
-        self._endpoint = endpoint
-        self._estimate = input_estimate
-        self._response: Any = None
-        self._final = False
-        self._error: str | None = None
-        self._weight = 0
-        self._chunks = 0
-
-    @property
-    def complete(self) -> bool:
-        """See `Collector.complete`."""
-        return self._final
-
-    def add(self, event: Any) -> None:
-        """See `Collector.add`."""
-        delta = get(event, "delta")
-        if isinstance(delta, str):
-            self._chunks += bool(delta)
-            self._weight += len(delta) * 3 if delta.isascii() else weight_of(delta)
-            return
-        response = get(event, "response")
-        if response is not None:
-            self._response = response
-            self._final = self._final or get(event, "type") in _TERMINAL
-        elif get(event, "type") == "error":
-            self._error = text(event, "code") or "error"
-
-    def reply(self) -> Reply:
-        """See `Collector.reply`."""
-        told = self._endpoint.reply(self._response)
-        reported = told.usage
-        if reported is None and self._response is not None:
-            output = max(self._chunks, tokens_of_weight(self._weight))
-            reported = Usage(input_tokens=self._estimate, output_tokens=output, source="estimated")
-        return Reply(
-            id=told.id,
-            model=told.model,
-            usage=reported,
-            finish_reasons=told.finish_reasons,
-            service_tier=told.service_tier,
-            conversation_id=told.conversation_id,
-            answers=told.answers,
-            error_type=told.error_type or self._error,
-        )
+def _is_search(item: Any) -> bool:
+    if text(item, "type") != "web_search_call" or text(item, "status") == "failed":
+        return False
+    return text(get(item, "action"), "type") in ("search", None)
 
 
 def _finish_reasons(result: Any, status: str | None) -> tuple[str, ...]:
     if status == "incomplete":
         reason = text(get(result, "incomplete_details"), "reason")
         return (("length" if reason == "max_output_tokens" else reason) or "length",)
-    if status == "completed" and any(text(item, "type") == "function_call" for item in items(result, "output")):
+    if status == "completed" and any(text(item, "type") in _CALLS for item in items(result, "output")[:_MOST_ITEMS]):
         return ("tool_calls",)
     found = _FINISHED.get(status or "")
     return () if found is None else (found,)

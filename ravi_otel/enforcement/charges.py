@@ -1,0 +1,115 @@
+"""Charge what is known beforehand: tool calls, attempts, and the kinds that a program counts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.replayed import whole
+from ravi_otel.enforcement.tally import add_charged, add_counts
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.records import CallRecord, ToolRecord
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import Kind, is_built_in
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
+_TOOL: Final = "tool."
+_CHARGE: Final = "charge."
+
+
+def own_kind(kind: object) -> str:
+    """Accept the name of a kind that the program counts itself; ConfigurationError for one that is counted from its calls."""
+    name = checks.name("charge(kind)", kind.removeprefix(_CHARGE) if isinstance(kind, str) else kind, "sql_rows")
+    if is_built_in(name) or name.startswith(_TOOL):
+        by = "@ravi_otel.tool functions" if name.startswith(_TOOL) or name == Kind.TOOL_CALLS else "model calls, agents and the clock"
+        raise ConfigurationError(
+            f"charge(kind={checks.show(name)}) is a built-in kind, which is counted from {by}: charge a name of your own, such as "
+            "'sql_rows', or report tokens, cost and turns spent elsewhere with ExecutionTracker.consume(..., external=True)."
+        )
+    return name
+
+
+def charge(scope: Scope, kind: str, amount: int, op_id: str | None) -> None:
+    """See `Scope.charge`."""
+    kind = own_kind(kind)
+    amount = checks.count("charge(amount)", amount, way_out="spend is never taken back")
+    scope.refuse_closed()
+    key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
+    memory = None if key is None else scope.remembered
+    lines = [Line(account, amount, amount) for account in scope.chain if account.kind == kind]
+    with whole():  # no charge is a model call's
+        if memory is not None and key in memory:
+            return
+        answer = _ask(scope, lines)
+        if not isinstance(answer, Denied):
+            add_charged(scope.tallies, kind, amount)
+            if memory is not None and key is not None:
+                memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+    op = _answered(scope, answer, None)
+    if op is not None:
+        scope.engine.settle(op, None)
+
+
+def charge_lines(scope: Scope, lines: Sequence[Line], at: CallRecord | ToolRecord | None) -> str | None:
+    """See `Scope.charge_lines`."""
+    return _answered(scope, _ask(scope, lines), at)
+
+
+def _ask(scope: Scope, lines: Sequence[Line]) -> Grant | Denied | None:
+    if scope.free:
+        for line in lines:
+            line.free = line.account in scope.free
+    return run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines, {}))) if lines else None
+
+
+def _answered(scope: Scope, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
+    if answer is None:
+        return None
+    scope.engine.tell(answer.crossings, at)
+    if isinstance(answer, Denied):
+        scope.engine.count("denied", answer.account)
+        add_counts(scope.tallies, refused=1)
+        raise owned(refusal.refused(answer), answer.account)
+    if answer.observed is not None:
+        observed(scope, answer.observed, at)
+    return answer.op_id
+
+
+def observed(scope: Scope, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:
+    """Tell what shadow mode let through although `account` would have refused it."""
+    scope.engine.count("denied", account, observed=True)
+    if at is not None:
+        at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "observed", account.kind, account.facts.kind, reason
+
+
+def absorb(scope: Scope, amounts: Mapping[str, int]) -> Callable[[], None]:
+    """See `Scope.absorb`; give what is left to do then: to tell what was crossed."""
+    lines = [
+        Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
+        for account in scope.chain
+        if amounts.get(account.kind)
+    ]
+    op_id, engine = new_op_id(), scope.engine
+    begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+    settled = run_sync(engine.ledger.settle(op_id, amounts))
+
+    def tell() -> None:
+        engine.tell(begun.crossings)
+        engine.settled(settled)
+
+    return tell
+
+
+def observed_unpriced(scope: Scope, record: CallRecord) -> None:
+    """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
+    for account in scope.chain:
+        if account.kind == Kind.COST and account.observe and account.limit.on_unpriced != "warn" and not record.call.unread:
+            observed(scope, account, record, "unpriced_model")
+            return

@@ -1,0 +1,111 @@
+"""Declare limits: on the scope they are written for, on one that encloses it, or as templates for those inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.grammar import format_limit
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+
+_UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
+_COUNT_AGENTS = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
+
+
+def declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str]) -> None:
+    """Put each limit where it belongs; ConfigurationError for one that has no scope to belong to.
+
+    Downwards it is a template, also on a scope of the same kind that has another name; one of agents, declared for the process, is a
+    template for each run.
+    """
+    for index, limit in enumerate(limits):
+        _refuse_unbuilt(scope, limit)
+        origin = origins.get(index) or format_limit(limit)
+        if limit.kind == Kind.AGENTS and scope.facts.kind is ScopeKind.PROCESS:
+            scope.templates.append((replace(limit, scope=ScopeKind.RUN), origin))  # agents are those of a run: each has its own count
+        elif limit.scope is None or (limit.scope is scope.facts.kind and limit.scope_name in (None, scope.facts.name)):
+            allow(scope, limit, origin)
+        elif limit.scope in _UPWARDS and _UPWARDS.index(limit.scope) < _rank(scope.facts.kind):
+            allow(_enclosing(scope, limit), limit, origin)
+        else:
+            scope.templates.append((limit, origin))
+
+
+def _rank(kind: ScopeKind) -> int:
+    return _UPWARDS.index(kind) if kind in _UPWARDS else len(_UPWARDS)
+
+
+def _enclosing(scope: Scope, limit: Limit) -> Scope:
+    for outer in scope.upwards():
+        if outer.facts.kind is limit.scope and limit.scope_name in (None, outer.facts.name):
+            return outer
+    opens = "run(...)" if limit.scope is ScopeKind.RUN else f"run({limit.scope}_id=...)"
+    raise ConfigurationError(
+        f"limit {format_limit(limit)!r} belongs to a {limit.scope}, and none encloses it. Open one with {opens}, or leave out the prefix."
+    )
+
+
+def allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
+    """Open an account for a limit on its scope; what only observes refuses nothing."""
+    engine = scope.engine
+    observe = engine.observe and limit not in engine.firm
+    account = Account(limit, scope.facts, origin=origin, used=used, observe=observe, admission=engine.admission, warn_at=engine.warn_at)
+    scope.allow(account)
+    return account
+
+
+def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
+    if limit.kind == Kind.AGENTS and (scope.facts.kind not in _COUNT_AGENTS or limit.scope not in (None, ScopeKind.RUN)):
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), or to instrument(limits=...) for "
+            "every run, without a prefix."
+        )
+    if limit.per is not None:
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) are not in this version. Leave per out, and open a run or a "
+            "session for each such time."
+        )
+    unbuilt = {
+        f'on_store_failure="{limit.on_store_failure}"': limit.on_store_failure is not None,
+    }
+    for option, given in unbuilt.items():
+        if given:
+            raise ConfigurationError(f"limit {format_limit(limit)!r}: {option} is not in this version. Leave it out.")
+
+
+def inherit(scope: Scope) -> None:
+    """Apply the templates of the enclosing scopes that were written for scopes like this one."""
+    facts, parent = scope.facts, scope.parent
+    if parent is None:
+        return
+    for outer in parent.upwards():
+        for limit, origin in outer.templates:
+            if limit.scope is facts.kind and limit.scope_name in (None, facts.name):
+                allow(scope, limit, origin)
+
+
+def declare_budget(scope: Scope, tracker: ExecutionTracker, used: tuple[int, int, int], title: str) -> None:
+    """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
+    budget, (tokens, cost, turns) = tracker.budget, used
+    if budget.max_tokens is not None:
+        _keep(scope, tracker, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
+    if budget.max_cost_usd is not None:
+        _keep(scope, tracker, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
+    if budget.max_turns is not None:
+        _keep(scope, tracker, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
+    if budget.deadline_s is not None:
+        allow(scope, time_limit(budget.deadline_s), f"{title}.deadline_s")
+
+
+def _keep(scope: Scope, tracker: ExecutionTracker, limit: Limit, origin: str, used: int) -> None:
+    known = tracker.accounts.get(limit.kind)
+    if known is None:
+        tracker.accounts[limit.kind] = allow(scope, limit, origin, used)
+        return
+    known.facts = scope.facts
+    known.used = max(known.used, used)  # more was consumed by hand while no scope was open
+    scope.allow(known)

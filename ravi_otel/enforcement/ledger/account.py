@@ -1,0 +1,203 @@
+"""Keep one limit of one scope: what is allowed, used and held, and how its kind is counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields
+from enum import IntEnum
+
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
+
+
+class Nature(IntEnum):
+    """Tell how a kind is counted."""
+
+    COUNTED = 0
+    """A sum known beforehand: charged inside `reserve`."""
+    HELD = 1
+    """A sum known afterwards: held by `reserve`, corrected by `settle`."""
+    AFTER = 2
+    """A sum known afterwards of which nothing is held: `admission="after"`."""
+    LEVEL = 3
+    """A height that must not be passed."""
+    CLOCK = 4
+    """Time since the scope opened; never reserved."""
+
+
+_SUMS = frozenset({Nature.COUNTED, Nature.HELD})
+
+_DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
+_DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
+_LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH, Kind.AGENTS})
+_NEVER = float("inf")
+DEFAULT_WARN_AT = 0.8
+"""The share of a limit at which it is told to be near, where the limit states none."""
+
+
+def is_strict(limit: Limit, admission: Admission = Admission.ESTIMATE) -> bool:
+    """Tell whether the worst case is held for this limit, so that nothing passes it; `admission` is the process's choice."""
+    return limit.kind in SPENDS and (limit.admission or admission) is Admission.STRICT
+
+
+def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature:
+    """Tell how the limit's kind is counted; `admission` is the process's choice, for limits that state none."""
+    if limit.kind in SPENDS:
+        return Nature.AFTER if (limit.admission or admission) is Admission.AFTER else Nature.HELD
+    if limit.kind in CLOCKS:
+        return Nature.CLOCK
+    return Nature.LEVEL if limit.kind in _LEVELS else Nature.COUNTED
+
+
+def kept_back(limit: Limit, value: int) -> int:
+    """Give what a limit of `value` with `on_exceed="final"` keeps for one last call: a tenth, or one request or turn."""
+    if limit.on_exceed is not Outcome.FINAL:
+        return 0
+    if limit.kind in SPENDS:
+        return -(-value // 10)
+    return int(limit.kind in _DRAINING_KINDS and value > 1)
+
+
+class Account:
+    """Keep one limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
+
+    The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
+    it last saw. `reserved` is kept back for a call that wraps up, and refused to any other. `origin` is the parameter as the
+    user typed it, for the error's sentence. `refused_at` was its value when it last refused a call of this process for good.
+
+    Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
+    granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
+    """
+
+    __slots__ = (
+        "_draining",
+        "_exceeded",
+        "_key",
+        "_near",
+        "denied",
+        "drainable",
+        "events",
+        "facts",
+        "held",
+        "kind",
+        "limit",
+        "line",
+        "nature",
+        "observe",
+        "open_to",
+        "origin",
+        "quiet_until",
+        "refused_at",
+        "reserved",
+        "row",
+        "strict",
+        "used",
+        "value",
+        "warn_at",
+        "warn_value",
+    )
+
+    def __init__(
+        self,
+        limit: Limit,
+        facts: ScopeFacts,
+        *,
+        origin: str,
+        used: int = 0,
+        observe: bool = False,
+        admission: Admission = Admission.ESTIMATE,
+        warn_at: float = DEFAULT_WARN_AT,
+    ) -> None:
+        self.limit = limit
+        self.facts = facts
+        self.origin = origin
+        self.kind = sys.intern(limit.counted)  # a plain str is looked up faster, and two of the same are one
+        self.nature = nature_of(limit, admission)
+        self.strict = is_strict(limit, admission)
+        self.warn_at = warn_at if limit.warn_at is None else limit.warn_at
+        self.observe = observe or limit.on_exceed is Outcome.OBSERVE
+        self.drainable = (
+            limit.kind in _DRAINING_KINDS and facts.kind in _DRAINING_SCOPES and limit.on_exceed in (Outcome.RAISE, Outcome.STOP)
+        )
+        self.used = used
+        self.held = 0
+        self.denied = 0
+        self.refused_at: int | None = None
+        self._near = self._exceeded = self._draining = False
+        self.revalue(limit.value)
+        self.events: tuple[str, ...] = ()
+        self.line: list[object] = []
+        self.row: object = None
+        self._key: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Name the counter in the same words in every process: its scope, and the limit without its value.
+
+        Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`.
+        """
+        if self._key is None:
+            self._key = _name_counter(self.facts, self.limit)
+        return self._key
+
+    def revalue(self, value: int) -> None:
+        """Write the limit, and what goes with it: the warning level, and what is kept back."""
+        self.value = value
+        self.reserved = kept_back(self.limit, value)
+        self.warn_value = -int(-value * self.warn_at // 1)
+        self._tune()
+
+    def flag(self, *, near: bool, exceeded: bool, draining: bool) -> None:
+        """Write what was told, and whether it drains."""
+        self._near, self._exceeded, self._draining = near, exceeded, draining
+        self._tune()
+
+    @property
+    def near(self) -> bool:
+        """Tell that its being near was told since it was armed."""
+        return self._near
+
+    @near.setter
+    def near(self, near: bool) -> None:
+        self._near = near
+        self._tune()
+
+    @property
+    def exceeded(self) -> bool:
+        """Tell that its being exceeded was told since it was armed."""
+        return self._exceeded
+
+    @exceeded.setter
+    def exceeded(self, exceeded: bool) -> None:
+        self._exceeded = exceeded
+        self._tune()
+
+    @property
+    def draining(self) -> bool:
+        """Tell that an exhausted refusal closed it to all that comes after."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        self._tune()
+
+    def _tune(self) -> None:
+        if self.value > 0 and not self._near:
+            self.quiet_until: float = self.warn_value
+        else:
+            self.quiet_until = _NEVER if self._exceeded else self.value + 1
+        plain = self.nature in _SUMS and not (self.observe or self._draining)
+        self.open_to = min(self.value - self.reserved, self.quiet_until - 1) if plain else -1
+
+    @property
+    def remaining(self) -> int:
+        """Give what is neither used nor held, what is kept back included."""
+        return self.value - self.used - self.held
+
+
+def _name_counter(facts: ScopeFacts, limit: Limit) -> str:
+    own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
+    place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
+    return json.dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))

@@ -1,0 +1,87 @@
+"""Say who is charged for what is done in a scope, and which limits are set aside there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.policy.limits import ScopeKind
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+    from ravi_otel.enforcement.sharing import CarveOut
+
+EVERY_KIND: Final = "*"
+"""What `Terms.suspended` holds where all kinds are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Be what one scope changes about that; replaced as a whole, followed by a new `Engine.revision`.
+
+    An agent that `pools` charges its parent agent's tab too. `left_out` are accounts that it does not charge: those a part was
+    carved out of for it, which are charged when it closes, and, once it is closed, that part itself. `suspended` are the kinds
+    whose limits count and do not refuse, where they are declared with `suspend="allow"`. `carved` is the part it has.
+    """
+
+    pools: bool = False
+    left_out: frozenset[Account] = frozenset()
+    suspended: frozenset[str] = frozenset()
+    carved: CarveOut | None = None
+
+
+PLAIN: Final = Terms()
+"""What nearly every scope has."""
+
+
+def charged(scope: Scope) -> list[Scope]:
+    """List, root to leaf, the scopes a charge made in `scope` goes to.
+
+    Every one that is no agent's, and the innermost agent's; with each agent that pools, its parent agent's in the same run.
+    """
+    path: list[Scope] = []
+    pays, met = True, False
+    for each in scope.upwards():
+        if each.facts.kind is ScopeKind.AGENT:
+            if pays:
+                path.append(each)
+                pays, met = each.terms.pools, True
+        else:
+            path.append(each)
+            pays = pays and not (met and each.facts.kind is ScopeKind.RUN)
+    path.reverse()
+    return path
+
+
+def chain_of(scope: Scope) -> tuple[Account, ...]:
+    """List, root to leaf, the accounts a charge made in `scope` is held against, clocks left out."""
+    agent, scopes = scope.facts.agent_name, charged(scope)
+    left_out = {account for each in scopes for account in each.terms.left_out}
+    return tuple(
+        account
+        for each in scopes
+        for account in tuple(each.accounts)
+        if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent) and account not in left_out
+    )
+
+
+def set_aside(scope: Scope, chain: tuple[Account, ...]) -> frozenset[Account]:
+    """Give the accounts of the chain that count what is done in `scope`, and refuse none of it; see `close_suspension`."""
+    kinds = {kind for each in scope.upwards() for kind in each.terms.suspended}
+    if not kinds:
+        return frozenset()
+    return frozenset(account for account in chain if may_be_set_aside(account, kinds))
+
+
+def close_suspension(scope: Scope) -> None:
+    """End what a block has set aside: tasks, threads and generators that go on in it after its end are refused again."""
+    if scope.terms.suspended:
+        scope.terms = replace(scope.terms, suspended=frozenset())
+        with scope.engine.lock:
+            scope.engine.revision += 1
+
+
+def may_be_set_aside(account: Account, kinds: set[str] | frozenset[str]) -> bool:
+    """Tell whether the limit allows to be set aside, and is of one of `kinds`."""
+    return account.limit.suspend == "allow" and not kinds.isdisjoint((EVERY_KIND, account.kind, account.limit.kind, account.limit.label))

@@ -1,0 +1,1 @@
+"""Read each API in a module of its own."""

@@ -1,0 +1,36 @@
+"""Settle who tells a call: new clients make a span for each by themselves, in whatever tracing the program has."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from opentelemetry import trace
+
+from ravi_otel.instrumentation.http.fields import get
+
+
+def own_span(client: Any, options: Any) -> tuple[Any, bool]:
+    """Give the options to send, and whether the client makes a span for the call.
+
+    It does where the program has set tracing up, for this client or for the whole process: that span stays, and the call has
+    none of ours. Anywhere else it would make none without us, and none must come of our being here: one that only passes
+    ours on would add headers to the request.
+    """
+    if not get(options, "span_name"):
+        return options, False
+    chosen = getattr(client, "_open_telemetry", None)
+    traces = get(chosen, "traces")
+    if get(traces, "enabled") is False:
+        return options, False
+    if _is_set_up(chosen):
+        return options, True
+    silent = copy.copy(options)
+    silent.span_name = None
+    return silent, False
+
+
+def _is_set_up(chosen: Any) -> bool:
+    if get(chosen, "tracer_provider") is not None:
+        return True
+    return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))

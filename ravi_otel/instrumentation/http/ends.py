@@ -1,0 +1,287 @@
+"""End what is still open when the client returns: exactly once, by whoever comes first, or cut because it must not go on."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.http.body import Body, content_of
+from ravi_otel.instrumentation.http.contract import Collector, Endpoint
+from ravi_otel.instrumentation.http.cutting import interrupt
+from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
+from ravi_otel.instrumentation.http.reading import read_body, read_events
+from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Reply
+from ravi_otel.runtime.guard import Guard, blame, guard_of
+from ravi_otel.runtime.late import drain, later
+from ravi_otel.runtime.live import LiveCall
+from ravi_otel.runtime.settlement import Ending
+from ravi_otel.runtime.stopping import why_over
+
+ABANDONED = "abandoned"
+"""The `error.type` of a stream that was closed or dropped before its end."""
+
+IDLE = "idle"
+"""The `error.type` of a stream that nobody read for too long."""
+
+CLOSERS: Final = ("close", "aclose")
+READERS: Final = ("read", "aread")
+ITERATORS: Final = ("iter_raw", "aiter_raw")
+_NEVER: Final = 1 << 62
+
+
+def _nothing() -> None:
+    """Say that a stream may go on."""
+
+
+class Ends:
+    """Know what is open of one call, and give each way it can end its settlement."""
+
+    __slots__ = (
+        *("__weakref__", "_body", "_collector", "_copying", "_cut", "_endpoint", "_gone", "_guard", "_heard_ns", "_hides", "_live"),
+        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_streams", "_watching"),
+    )
+
+    def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
+        self._hides = hides
+        self._watching = True  # for the first chunk, or for each
+        self._silent = True  # none of its content came yet
+        self._live = live
+        self._endpoint = endpoint
+        self._collector: Collector = endpoint.collector(live.record.call)
+        self._pull: weakref.ref[Any] | None = None  # our iterator of events
+        self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
+        self._gone: weakref.ref[Any] | None = None
+        self._body: Body | None = None
+        self._request: Any = None
+        self._streams = False
+        self._reading = False
+        self._over = False
+        self._guard: Guard | None = guard_of(live, self._collector)
+        self._look: Callable[[], RaviError | None] = _nothing if self._guard is None else self._guard.over
+        self._stopped = False  # its scope was closed or cancelled, or its time is up
+        self._cut: RaviError | None = None  # what it was cut with
+        self._look_ns = _NEVER if self._guard is None else 0  # from when on each chunk is looked at for whether it may be the last
+        self._now = live.scope.engine.clock.monotonic_ns
+        self._heard_ns = self._now()
+
+    # -- cutting --------------------------------------------------------------------------------------------------
+
+    @property
+    def scope(self) -> Scope:
+        """See `InFlight.scope`."""
+        return self._live.scope
+
+    def _opened(self) -> None:
+        """Be found by whoever stops something or looks for what is idle, from here to the end."""
+        OPEN.add(self)
+        if clocks.is_over(self._live.scope):  # just now
+            self.stop()
+
+    def stop(self) -> None:
+        """Cut it at its next piece, and wake whoever waits for one; see `InFlight.stop`."""
+        if self._stopped or self._over:
+            return
+        self._stopped, self._look_ns, self._look = True, 0, self._why_stopped
+        # One that is whole is not waited for either: only what it used is still to come, and that may never.
+        response = self._response()
+        if response is not None and (self._streams or running(self._copying)) and not self._reading:
+            interrupt(response)
+
+    def _response(self) -> Any:
+        return None if self._gone is None else self._gone()
+
+    def _why_stopped(self) -> RaviError:
+        if self._guard is not None:
+            self._guard.keep()
+        return why_over(self._live.scope, self._live.record)
+
+    def _must_end(self, error: RaviError) -> bool:
+        """Cut what may not go on after this piece, settled now; False of one that is whole, for a finished answer wins."""
+        return not self._over and not self._collector.complete and self._cut_with(error)
+
+    def _cut_with(self, error: RaviError) -> bool:
+        if not self._end():
+            return False
+        self._cut = error
+        try:
+            blame(self._live.record, error, None if self._guard is None else self._guard.text)
+        except Exception as bug:  # noqa: BLE001 - it is settled all the same
+            swallow("stream", bug)
+        self._fail(error, type(error).__qualname__, self._reply())
+        return True
+
+    def _stop_at_once(self) -> bool:
+        """Cut what was stopped, and is not whole; True when it was."""
+        return self._cut is not None or (self._stopped and self._must_end(self._why_stopped()))
+
+    def _turned(self, error: BaseException | None, settle: Callable[[BaseException | None], None]) -> BaseException | None:
+        """Settle what its reader came to the end of; never raises.
+
+        Gives what the reader ends with: its own `error`, ours where we caused that, or None where the answer is whole.
+        """
+        try:
+            if error is None or isinstance(error, Exception):
+                if self._stopped and not self._over:
+                    if self._collector.complete:
+                        error = None
+                    else:
+                        self._cut_with(why_over(self._live.scope, self._live.record))
+                if self._cut is not None:
+                    return self._cut
+            settle(error)
+        except Exception as bug:  # noqa: BLE001 - it ends as the client would end it
+            error = error if self._cut is None else self._cut
+            self._settle_anyhow(error)
+            swallow("stream", bug)
+        return error
+
+    def _settle_anyhow(self, error: BaseException | None) -> None:
+        """Settle at what was held what a bug of ours kept from being settled; nothing of what was."""
+        self._over = True
+        OPEN.discard(self)
+        try:
+            if error is None:
+                self._live.succeed(Reply())
+            else:
+                self._live.fail(error, Ending(type(error).__qualname__), Reply())
+        except Exception as bug:  # noqa: BLE001 - the same bug, perhaps
+            swallow("settle", bug)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if error is None:
+            self.finished()
+        else:
+            self.failed(error)
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> bool:
+        over, self._over = self._over, True
+        if over:
+            return False
+        OPEN.discard(self)
+        self._look = _nothing  # which may be a method of this object: a cycle
+        try:
+            response = self._response()
+            if response is not None:
+                step_aside(response, *CLOSERS, *READERS, *ITERATORS)
+        except Exception as bug:  # noqa: BLE001 - it is settled all the same
+            swallow("stream", bug)
+        return True
+
+    def finished(self) -> None:
+        """Settle a stream that was read to its end."""
+        if self._end():
+            self._live.succeed(self._reply())
+
+    def failed(self, error: BaseException) -> None:
+        """Settle a stream that broke, with what came until then."""
+        if self._end():
+            self._fail(error, type(error).__qualname__, self._reply())
+
+    def reading(self) -> None:
+        """Note that the body is being read whole: that closes the response before the body can be had."""
+        self._reading = True
+
+    def read(self, response: Any, error: BaseException | None) -> None:
+        """Note that the body was read, or failed to be."""
+        self._reading = False
+        if error is None:
+            self.closed(response)
+        else:
+            self._broke(error)
+
+    def _broke(self, error: BaseException) -> None:
+        if not isinstance(error, RuntimeError):  # read twice, or in the wrong colour: nothing of the answer's
+            self.failed(error)
+
+    def _after_closing(self, response: Any, _: BaseException | None) -> None:
+        self.closed(response)
+
+    def closed(self, response: Any) -> None:
+        """Settle when the response was closed; while an iterator of ours runs, that one will tell how it ended."""
+        if self._over or self._reading or not response.is_closed or running(self._pull) or running(self._copying):
+            return
+        if isinstance(sys.exc_info()[1], GeneratorExit):
+            self.dropped()  # some generator closes it while being finalised
+            return
+        if not self._end():
+            return
+        later(self._ended if self._is_whole(response) else self._abandoned)
+        if not interrupting():
+            drain()
+
+    def _is_whole(self, response: Any) -> bool:
+        """Tell that nothing is missing, or that it cannot be told: only events say by themselves that they are the last."""
+        if self._pull is None and self._body is None:
+            self._body = content_of(response)
+            if self._body is not None:
+                return True
+        return not (self._streams or (self._body is not None and self._body.streamed))
+
+    def dropped(self) -> None:
+        """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
+        if self._end():
+            later(self._abandoned)
+
+    def _lost(self, _: object) -> None:
+        try:
+            self.dropped()
+        except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
+            swallow("stream", bug)
+
+    def leave(self) -> None:
+        """See `idle.Followed.leave`."""
+        self._over = True
+
+    def patience_ns(self) -> int:
+        """Tell how long this one may still go unread, and end it when that is over; one that waits for its next event is read."""
+        if running(self._pull) or running(self._copying):
+            return LONGEST_IDLE_NS
+        left = self._heard_ns + LONGEST_IDLE_NS - self._now()
+        if left > 0:
+            return left
+        if self._end():
+            self._fail(GeneratorExit(f"the stream was not read for {LONGEST_IDLE_NS // NANO} s"), IDLE, self._reply(), at_grant=True)
+        return LONGEST_IDLE_NS
+
+    def _ended(self) -> None:
+        self._live.succeed(self._reply())
+
+    def _abandoned(self) -> None:
+        """Settle what was received; a stream closed after its last event is whole."""
+        reply = self._reply()
+        if self._collector.complete:
+            self._live.succeed(reply)
+        else:
+            self._fail(GeneratorExit("the stream was closed or dropped before its end"), ABANDONED, reply)
+
+    def _fail(self, error: BaseException, error_type: str, reply: Reply, *, at_grant: bool = False) -> None:
+        reply = replace(reply, finish_reasons=reply.finish_reasons or ("error",))
+        self._live.fail(error, Ending(error_type, usage=reply.usage, at_grant=at_grant), reply)
+
+    def _reply(self) -> Reply:
+        """Tell what came; nothing of a body that was not kept, or is no JSON."""
+        body, self._body = self._body, None
+        try:
+            if body is None:
+                return read_events(self._collector, self._live.record.call, self._request) if self._streams else Reply()
+            if not body.streamed:
+                if not body.whole:
+                    return Reply()  # what it would have told further on is unknown, and may be asked for again
+                return read_body(self._endpoint, body.content, self._live.record.call, self._request)
+            for event in body.events():
+                self._collector.add(event)
+            return body.scaled(read_events(self._collector, self._live.record.call, self._request))
+        except Exception as error:  # noqa: BLE001 - a bug in reading is ours alone
+            swallow("stream", error)
+            return Reply()

@@ -1,0 +1,220 @@
+"""Read requests and answers that may hold anything: pydantic models, dicts, text, or lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from ravi_otel.policy.usage import Usage
+
+MOST = 2**53
+"""A count beyond what JSON numbers hold exactly is no count."""
+
+_MOST_NODES = 100_000
+_MEDIA_TOKENS = 1_000
+"""What an inline image or recording is taken for: its bytes are no text."""
+_MEDIA_KEYS = frozenset({"data", "file_data", "b64_json"})
+
+class_of: Callable[[object], type[object]] = type
+"""`type` itself, for values of which nothing is known."""
+
+_NOTHING: Mapping[str, Any] = {}
+_CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+"""What hosts with an API of this shape call it, in the details or beside them."""
+_FEW = 32
+_MOST_CLASSES = 256
+_objects: set[type] = set()
+"""Classes known to be no mappings: asking an abstract class costs as much as all the rest of reading a field."""
+
+
+def get(value: Any, name: str) -> Any:
+    """Read a field of a model or a mapping; None when it is not there or cannot be read."""
+    kind = class_of(value)
+    if kind not in _objects and _is_mapping(value, kind):
+        return value.get(name)
+    try:
+        return getattr(value, name, None)
+    except Exception:  # noqa: BLE001 - a property of somebody's object may raise anything
+        return None
+
+
+def _is_mapping(value: Any, kind: type) -> bool:
+    if kind is dict or isinstance(value, Mapping):
+        return True
+    if len(_objects) < _MOST_CLASSES and value.__class__ is kind:  # a proxy takes the class of what it stands for
+        _objects.add(kind)
+    return False
+
+
+def rare(value: Any, name: str) -> Any:
+    """Read a field that is mostly not there, as `get` does; a model's class is slow to say that it lacks something."""
+    return _told(value).get(name)
+
+
+def _told(value: Any) -> Mapping[str, Any]:
+    """Give all fields of a model or a mapping, those its class does not know too; none of anything else."""
+    kind = class_of(value)
+    if kind is dict or (kind not in _objects and _is_mapping(value, kind)):
+        return cast("Mapping[str, Any]", value)
+    try:
+        own: dict[str, Any] = value.__dict__
+    except Exception:  # noqa: BLE001 - nothing that holds fields
+        return _NOTHING
+    if not isinstance(own, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # somebody's own attribute of that name
+        return _NOTHING
+    extra = _beyond(value)
+    return {**own, **extra} if extra else own
+
+
+def _beyond(value: Any) -> Mapping[str, Any]:
+    """Give the fields of a model that its class does not know; of a mapping all of them."""
+    kind = class_of(value)
+    if kind is dict or (kind not in _objects and _is_mapping(value, kind)):
+        return cast("Mapping[str, Any]", value)
+    try:
+        extra = value.__pydantic_extra__
+    except Exception:  # noqa: BLE001 - no such model
+        return _NOTHING
+    return cast("dict[str, Any]", extra) if extra and isinstance(extra, dict) else _NOTHING
+
+
+def text(value: Any, name: str) -> str | None:
+    """Read a field that should be text; None for anything else."""
+    found = get(value, name)
+    return found if isinstance(found, str) else None
+
+
+def items(value: Any, name: str) -> Sequence[Any]:
+    """Read a field that should be a list; empty for anything else."""
+    found = get(value, name)
+    return cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
+
+
+def count(value: Any) -> int | None:
+    """Take a non-negative whole number up to 2^53; None for NaN, text, booleans and every other claim."""
+    if type(value) is int:  # what it nearly always is
+        return value if 0 <= value <= MOST else None
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and 0 <= value <= MOST else None
+
+
+def _part(details: Mapping[str, Any], name: str, most: int) -> int:
+    """Read a detail count, such as cached tokens, no larger than its total; 0 when it is not told."""
+    told = details.get(name)
+    return min(count(told) or 0, most) if told else 0
+
+
+def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
+    """Read a usage object; None when it is missing or its totals are no counts."""
+    told = _told(usage)
+    given = count(told[inputs] if inputs in told else get(usage, inputs))
+    made = 0 if outputs is None else count(told[outputs] if outputs in told else get(usage, outputs))
+    if given is None or made is None:
+        return None
+    of_input, of_output, more = _told(told.get(input_details)), _told(told.get(output_details)), _beyond(usage)
+    if not (of_input or of_output or more):
+        return Usage(input_tokens=given, output_tokens=made)
+    cached = _part(of_input, "cached_tokens", given) or (_first(more, _CACHED, given) if more else 0)
+    written = _first(of_input, _WRITTEN, given) or (_first(more, _WRITTEN, given) if more else 0)
+    return Usage(
+        input_tokens=given,
+        output_tokens=made,
+        cached_input_tokens=cached,
+        cache_write_tokens=min(written, given - cached),
+        reasoning_tokens=_part(of_output, "reasoning_tokens", made) or _part(more, "reasoning_tokens", made),
+        audio_input_tokens=_part(of_input, "audio_tokens", given),
+        audio_output_tokens=_part(of_output, "audio_tokens", made),
+        image_input_tokens=_part(of_input, "image_tokens", given),
+        image_output_tokens=_part(of_output, "image_tokens", made),
+        rejected_prediction_tokens=_part(of_output, "rejected_prediction_tokens", made),
+    )
+
+
+def _first(found: Mapping[str, Any], names: Sequence[str], most: int) -> int:
+    return next((told for name in names if name in found and (told := _part(found, name, most))), 0)
+
+
+def weight_of(value: str) -> int:
+    """Weigh a piece of text in twelfths of a token: a quarter token for a byte of ASCII, a third for one of any other UTF-8."""
+    return len(value) * 3 if value.isascii() else len(value.encode("utf-8", "surrogatepass")) * 4
+
+
+def tokens_of_weight(weight: int) -> int:
+    """Estimate the tokens of everything that was weighed, rounded up once."""
+    return (weight + 11) // 12
+
+
+def tokens_in_text(value: str) -> int:
+    """Estimate tokens of a text: a quarter of its ASCII bytes, a third of any other UTF-8."""
+    return tokens_of_weight(weight_of(value))
+
+
+def _tokens_in_node(value: str) -> int:
+    return _MEDIA_TOKENS if value.startswith("data:") else tokens_in_text(value)
+
+
+def tokens_in(value: Any) -> int:  # noqa: C901, PLR0912 - one loop for every sort of node, without a call for each
+    """Estimate tokens of a JSON value: its texts and its keys; media inline count as a fixed amount each.
+
+    Iterators are left alone: they are the caller's to read.
+    """
+    total, seen = 0, 0
+    stack: list[Any] = [value]
+    while stack and seen < _MOST_NODES:
+        node = stack.pop()
+        seen += 1
+        kind = class_of(node)
+        if kind is list:
+            stack.extend(node)
+        elif kind is dict and len(node) <= _FEW:
+            # A message, nearly always: its texts are weighed where they stand.
+            for key, inner in node.items():
+                if type(inner) is not str:
+                    total += 1
+                    stack.append(inner)
+                elif key in _MEDIA_KEYS:
+                    total += _MEDIA_TOKENS
+                else:
+                    seen += 1
+                    plain = inner.isascii() and not inner.startswith("data:")
+                    total += 1 + ((len(inner) * 3 + 11) // 12 if plain else _tokens_in_node(inner))
+        elif isinstance(node, str):
+            total += _tokens_in_node(node)
+        elif isinstance(node, Mapping):
+            for key, inner in cast("dict[Any, Any]", node).items():
+                if key in _MEDIA_KEYS and isinstance(inner, str):
+                    total += _MEDIA_TOKENS
+                else:
+                    total += 1
+                    stack.append(inner)
+        elif isinstance(node, (list, tuple)):
+            stack.extend(cast("Sequence[Any]", node))
+        elif hasattr(kind, "__pydantic_fields_set__") or hasattr(kind, "__fields_set__"):
+            stack.append(vars(node))  # a model, which some clients take where others take a mapping
+        elif node is not None:
+            total += 1
+    return total
+
+
+def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
+    """Give the JSON object a request will carry, as the client merges it; empty when it is no object."""
+    kind = class_of(json_data)
+    if kind is dict and extra is None:
+        plain: dict[str, Any] = json_data
+        return plain  # nothing to merge, and nobody writes to it
+    given = content if json_data is None else json_data
+    if isinstance(given, (bytes, bytearray, str)):
+        try:
+            json_data = json.loads(given)
+        except (ValueError, RecursionError):
+            json_data = None
+    merged: dict[str, Any] = {}
+    for one in (json_data, extra):
+        if isinstance(one, Mapping):
+            merged.update(cast("Mapping[str, Any]", one))
+    return merged

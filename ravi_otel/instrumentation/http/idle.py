@@ -1,0 +1,76 @@
+"""Keep what is open, and end what nobody reads any more: found when the next call comes, without a timer."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, Protocol
+
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.runtime.late import look_for
+from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.stopping import look_through
+
+LONGEST_IDLE_NS: Final = 300 * 1_000_000_000
+"""How long a stream may go unread."""
+
+
+class Followed(Protocol):
+    """Be an open result that somebody follows."""
+
+    def dropped(self) -> None:
+        """Queue its end; takes no lock."""
+        ...
+
+    def leave(self) -> None:
+        """Forget it without an end: a forked child has it from its parent, who will end it."""
+        ...
+
+    def patience_ns(self) -> int:
+        """Tell how long it may still go unread, and end it when that is over."""
+        ...
+
+
+OPEN: Final[set[Followed]] = set()
+"""Keeps followers, and with them their weak references, alive until they end."""
+
+
+def abandon_open() -> None:
+    """Queue every stream that is still open; for the end of the process."""
+    for followed in list(OPEN):
+        try:
+            followed.dropped()
+        except Exception as error:  # noqa: BLE001 - a fault in one keeps none of the others from its end
+            swallow("stream", error)
+
+
+class _Idle:
+    """Know when the first of them can be idle, and look no sooner."""
+
+    def __init__(self) -> None:
+        self._clock: object = None
+        self._due_ns = 0
+
+    def sweep(self) -> None:
+        """End what is idle; as cheap as reading a clock until something can be."""
+        if not OPEN:
+            return
+        clock = STATE.engine.clock
+        now = clock.monotonic_ns()
+        if clock is self._clock and now < self._due_ns:
+            return
+        self._clock, self._due_ns = clock, now + LONGEST_IDLE_NS
+        for followed in list(OPEN):
+            self._due_ns = min(self._due_ns, now + followed.patience_ns())
+
+
+look_for(OPEN, _Idle().sweep)
+look_through(OPEN)
+
+
+def _leave_to_the_parent() -> None:
+    for followed in list(OPEN):
+        followed.leave()
+    OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -1,0 +1,149 @@
+"""Stand before single methods of a response, step aside again, and see who is running while one of them is called."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, MethodType
+from typing import Any, Final, cast
+
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.http.fields import class_of
+
+_TRAITS: Final = ("__name__", "__qualname__", "__doc__", "__module__")
+_STATE: Final = "__getstate__"
+_MOST_FRAMES: Final = 100
+_LOCKING: Final = (
+    *("ravi_otel.enforcement", "ravi_otel.hooks", "ravi_otel.local", "ravi_otel.pricing", "ravi_otel.runtime.live", "ravi_otel.telemetry"),
+    *("opentelemetry.context", "opentelemetry.exporter", "opentelemetry.metrics", "opentelemetry.sdk", "opentelemetry.trace"),
+)
+"""Modules that hold locks while they run, and do not run the user's code meanwhile."""
+
+
+def put(response: Any, name: str, ours: Any) -> None:
+    """Put a function of ours before one method of a response; like the method, it holds the response, and looks like it."""
+    own, method = fields(response), getattr(response, name)
+    ours.ravi_original = own.get(name)
+    ours.__self__, ours.__wrapped__ = response, method
+    for trait in _TRAITS:
+        if isinstance(found := getattr(method, trait, None), str):
+            setattr(ours, trait, found)
+    setattr(response, name, ours)
+    if _STATE not in own:
+        setattr(response, _STATE, MethodType(_state, response))
+
+
+def _state(response: Any) -> Any:
+    """Give what a copy or a pickle of it is made of: what stands before its methods is bound to the original, and left out."""
+    found: Any = getattr(class_of(response), _STATE, None)  # none of an older Python's objects
+    state: Any = dict(fields(response)) if found is None else found(response)
+    if class_of(state) is tuple:  # with the values of slots
+        return tuple(map(_without_us, state))
+    return _without_us(state)
+
+
+def _without_us(state: Any) -> Any:
+    if not isinstance(state, dict):
+        return state
+    kept: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", state).items():
+        beneath = value
+        while _is_ours(beneath):
+            beneath = getattr(beneath, "ravi_original", None)
+        if beneath is not None or value is None:
+            kept[name] = beneath
+    return kept
+
+
+def _is_ours(value: Any) -> bool:
+    kind = class_of(value)
+    if kind is FunctionType:
+        return hasattr(value, "ravi_original")
+    return kind is MethodType and value.__func__ is _state
+
+
+def stand_before(response: Any, name: str, before: Callable[[], None], after: Callable[[Any, BaseException | None], None]) -> None:
+    """Hear one method without arguments begin and end; `after` is told the response, and what the method raised."""
+    method = getattr(response, name)
+
+    def tell(told: Callable[..., None], *what: Any) -> None:
+        try:
+            told(*what)
+        except Exception as bug:  # noqa: BLE001 - the method does what its user asked for
+            swallow("stream", bug)
+
+    def heard(*args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return method(*args, **kwargs)  # which takes none, and says so
+        tell(before)
+        try:
+            found = method()
+        except BaseException as error:
+            tell(after, response, error)
+            raise
+        tell(after, response, None)
+        return found
+
+    async def heard_async(*args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return await method(*args, **kwargs)
+        tell(before)
+        try:
+            found = await method()
+        except BaseException as error:
+            tell(after, response, error)
+            raise
+        tell(after, response, None)
+        return found
+
+    put(response, name, heard_async if inspect.iscoroutinefunction(method) else heard)
+
+
+def step_aside(response: Any, *names: str) -> None:
+    """Put back what stood there, unless somebody stands before us by now."""
+    own = fields(response)
+    for name in names:
+        ours: Any = own.get(name)
+        if _is_ours(ours):
+            if ours.ravi_original is None:
+                del own[name]
+            else:
+                own[name] = ours.ravi_original
+    if _is_ours(own.get(_STATE)) and sum(map(_is_ours, list(own.values()))) == 1:  # nothing else is ours
+        del own[_STATE]
+
+
+def fields(value: Any) -> dict[str, Any]:
+    """Give an object's own attributes."""
+    return cast("dict[str, Any]", vars(value))
+
+
+def interrupting() -> bool:
+    """Tell that whoever closes a stream may have come in between somebody who holds a lock that settling needs.
+
+    A finaliser runs wherever the collector happens to start, and only the stack shows what it came upon.
+    """
+    frame: FrameType | None = inspect.currentframe()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "__del__" or str(frame.f_globals.get("__name__", "")).startswith(_LOCKING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def named(ours: Any, source: Any) -> Any:
+    """Give a generator of ours the names of the one it reads, which its representation and warnings show."""
+    if isinstance(source, (GeneratorType, AsyncGeneratorType)):
+        ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
+    return ours
+
+
+def running(held: weakref.ref[Any] | None) -> bool:
+    """Tell whether a generator is being read at this moment, by whatever thread or task."""
+    iterator = None if held is None else held()
+    if isinstance(iterator, GeneratorType):
+        return iterator.gi_running
+    return isinstance(iterator, AsyncGeneratorType) and iterator.ag_running

@@ -1,0 +1,246 @@
+"""Send one call over the client it was made on, and hear what becomes of each of its attempts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final
+
+from ravi_otel._flow import Step
+from ravi_otel.enforcement import clocks
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import RetryRecord
+from ravi_otel.instrumentation.http.blocked import shut_down
+from ravi_otel.instrumentation.http.capping import refuse_grown, sized, words_of
+from ravi_otel.instrumentation.http.changes import INCLUDE_USAGE, with_cap, with_usage
+from ravi_otel.instrumentation.http.contract import Endpoint, Request
+from ravi_otel.instrumentation.http.failures import ending_of, retry_of
+from ravi_otel.instrumentation.http.headers import headers_of, told_headers
+from ravi_otel.instrumentation.http.results import read, watch
+from ravi_otel.instrumentation.http.stream import observe_parser
+from ravi_otel.instrumentation.http.timeouts import EARLY_NS, TIMEOUT, back_off, shorten, timed_out
+from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.runtime.live import LiveCall
+from ravi_otel.runtime.settlement import Ending
+from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
+
+
+class HttpWire:
+    """Send one call over the client it was made on."""
+
+    __slots__ = (
+        *("_args", "_builds", "_client", "_endpoint", "_hides", "_kwargs", "_late", "_live", "_request", "_seen", "_shortened"),
+        *("_sweeps", "_wrapped", "_asked", "call", "failed"),
+    )
+
+    def __init__(
+        self,
+        wrapped: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Call,
+        endpoint: Endpoint,
+        asked: Request | None = None,
+    ) -> None:
+        self._wrapped = wrapped
+        self._args = args
+        self._asked = asked
+        self._kwargs = kwargs
+        self._endpoint = endpoint
+        self._live: LiveCall | None = None
+        self._seen: Any = None
+        self._builds = 0
+        self._request: object = None
+        self._hides = False
+        self._client: Any = None
+        self._late = False  # what was raised is a refusal in place of the client's error
+        self._shortened = False  # the latest attempt's time-outs are ours
+        self._sweeps = SWEEPS.count
+        self.call = call
+        self.failed: BaseException | None = None
+
+    # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
+
+    def step(self, live: LiveCall | None) -> Step:
+        """See `Wire.step`."""
+        self._live = live
+        if live is not None and live.record.output_cap is not None and self._asked is not None:
+            self.send_with(with_cap(self._options, self._endpoint.cap(self._asked, live.record.output_cap)))
+        return Step(self._send, self._send_async)
+
+    def bound(self) -> None:
+        """See `Sizing.bound`."""
+        if self._asked is not None:
+            sized(self._endpoint, self._asked, self.call, self._options)
+
+    def watch(self, live: LiveCall, result: Any) -> bool:
+        """See `Wire.watch`."""
+        return watch(live, result, self._endpoint, hides=self._hides)
+
+    def reply(self, result: Any) -> Reply:
+        """See `Wire.reply`."""
+        return read(result, self._endpoint, self.call, self._request)
+
+    def ending(self, live: LiveCall, error: BaseException) -> Ending:
+        """See `Wire.ending`."""
+        self._heard(live, error)
+        # Whether anything was sent, the client's own error knows.
+        caused = error.__cause__ if self._late and isinstance(error, RaviError) else None
+        seen = None if self._seen is None else read(self._seen, self._endpoint, self.call, self._request)
+        return ending_of(caused or error, built=self._request if live.built else None, seen=seen)
+
+    def _send(self) -> Any:
+        blocked = None if self._live is None else blocked_by(self._live, self._cut)
+        late: RaviError | None = None
+        token = SENDING.set(self)
+        try:
+            return self._wrapped(*self._args, **self._kwargs)
+        except Exception as error:
+            late = self._instead_of(error, stopped=blocked is not None and blocked.stopped)
+            if late is None:
+                raise
+            raise late from error
+        finally:
+            if blocked is not None:
+                IN_FLIGHT.discard(blocked)
+            del late  # its traceback knows this frame
+            self._live = None
+            SENDING.reset(token)
+
+    async def _send_async(self) -> Any:
+        late: RaviError | None = None
+        token = SENDING.set(self)
+        try:
+            if self._live is None:
+                return await self._wrapped(*self._args, **self._kwargs)
+            return await stoppable(self._live, self._wrapped, self._args, self._kwargs)
+        except Exception as error:
+            late = self._instead_of(error, stopped=False)
+            if late is None:
+                raise
+            raise late from error
+        finally:
+            del late  # its traceback knows this frame
+            self._live = None
+            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+                SENDING.reset(token)
+
+    def _cut(self) -> None:
+        if self._live is not None and self._client is not None and self._request is not None:
+            shut_down(self._client, self._request)
+
+    def _instead_of(self, error: Exception, *, stopped: bool) -> RaviError | None:
+        """Give the refusal that the client's error really is: we ended what it waited for, or it was a time-out of ours."""
+        live, late = self._live, None
+        if live is None or isinstance(error, RaviError):
+            return None
+        try:
+            if stopped:
+                late = why_over(live.scope, live.record)
+            elif self._shortened and timed_out(error):
+                late = clocks.overdue(live.scope, live.record, EARLY_NS)
+        except Exception as bug:  # noqa: BLE001 - our own bug never hides the client's error
+            swallow("deadline", bug)
+        self._late = late is not None
+        return late
+
+    # -- what the other hooks tell --------------------------------------------------------------------------------
+
+    def attempt(self) -> None:
+        """Ask whether one more attempt may be sent; we count them, since a subclass may not tell the client's own count."""
+        before, self._builds = self._builds, self._builds + 1
+        live = self._live
+        if live is None:
+            return
+        if self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
+            self._sweeps = SWEEPS.count
+            live.scope.checkpoint(live.record)
+        live.attempt(before)
+
+    def built(self, request: Any, client: Any) -> None:
+        """Note that an attempt's request was built: from here on bytes may leave."""
+        live = self._live
+        if live is not None and live.capped is not None and self._asked is not None:
+            refuse_grown(live, client, request, self._endpoint, self._asked)
+        self._request, self._client = request, client
+        if live is None:
+            return
+        live.built = True
+        try:
+            if not live.scope.clocks or not STATE.options.shorten_timeouts:
+                return
+            self._shortened = shorten(request, live.scope)
+            if self._shortened and TIMEOUT not in self.call.changes:
+                self.call.changes = (*self.call.changes, TIMEOUT)
+        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
+            swallow("timeout", error)
+
+    def back_off(self, wait_s: Any) -> Any:
+        """Give the pause before a retry, which must not outlast the deadline."""
+        return wait_s if self._live is None else back_off(wait_s, self._live.scope)
+
+    def retrying(self, wait_s: Any, error: BaseException | None) -> None:
+        """Note that an attempt failed."""
+        self.failed = error
+        if self._live is not None:
+            failed = retry_of(error, self._request)
+            waits = wait_s if isinstance(wait_s, (int, float)) else None
+            number = len(self._live.record.retries) + 1
+            request_id, limits = headers_of(error)
+            retry = RetryRecord(number, failed.status, waits, failed.error_type, request_id, limits)
+            self._live.retrying(retry, sent=failed.sent)
+
+    def answered(self, response: Any) -> None:
+        """Note what the headers of the last answer tell."""
+        if self._live is not None:
+            record = self._live.record
+            record.request_id, record.rate_limits = told_headers(response.headers, response.request)
+
+    def _heard(self, live: LiveCall, error: BaseException) -> None:
+        request_id, limits = headers_of(error)
+        if request_id is not None or limits:
+            live.record.request_id, live.record.rate_limits = request_id, limits
+
+    def observe_parser(self, options: Any) -> None:
+        """Send with a copy of the options whose post-parser we hear; the caller's object stays as it is."""
+        heard = copy.copy(options)
+        heard.post_parser = observe_parser(options.post_parser, self.saw)
+        self.send_with(heard)
+
+    def ask_for_usage(self, body: Mapping[str, Any]) -> None:
+        """Have the stream tell its usage, and hide from the program that it does."""
+        self.send_with(with_usage(self._options, body))
+        self._hides = True
+        self.call.changes = (INCLUDE_USAGE,)
+
+    def send_with(self, options: Any) -> None:
+        """Send these options in place of the caller's."""
+        if len(self._args) > 1:
+            self._args = (self._args[0], options, *self._args[2:])
+        else:
+            self._kwargs = {**self._kwargs, "options": options}
+
+    @property
+    def _options(self) -> Any:
+        """Give the options that go out, which are not always the caller's."""
+        return self._args[1] if len(self._args) > 1 else self._kwargs["options"]
+
+    @property
+    def cast_to(self) -> Any:
+        """Give what the client makes of the answer, or of each event."""
+        return self._args[0] if self._args else self._kwargs.get("cast_to")
+
+    def saw(self, raw: Any) -> None:
+        """Keep the answer a post-parser is about to judge."""
+        self._seen = raw
+        if self._live is not None and self._live.capped is not None:
+            reply, said = self.reply(raw), words_of(self._endpoint, raw)
+            self._live.capped.judged(reply.finish_reasons, said)
+
+
+SENDING: Final[ContextVar[HttpWire | None]] = ContextVar("ravi-otel-in-flight", default=None)
+"""The call whose attempts are being made in this context."""

@@ -1,0 +1,46 @@
+"""Find each session by its connection; what is open is kept with every other open result."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary, finalize
+
+from ravi_otel.instrumentation.http.idle import OPEN
+from ravi_otel.instrumentation.openai.sockets.session import Session
+from ravi_otel.runtime.late import drain
+
+_by_connection: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def follow(connection: Any, session: Session) -> None:
+    """Have `session` end when its connection is dropped, if nothing ends it before; nothing here holds the connection."""
+    with _lock:
+        _by_connection[connection] = session
+    OPEN.add(session)
+    finalize(connection, session.dropped).atexit = False
+
+
+def session_of(connection: Any) -> Session | None:
+    """Give the session of a connection that was opened under our eyes."""
+    return _by_connection.get(connection)
+
+
+def abandon_sessions() -> None:
+    """End every session that is still open, and no other open result."""
+    for followed in list(OPEN):
+        if isinstance(followed, Session):
+            followed.dropped()
+    drain()
+
+
+def _leave_to_the_parent() -> None:
+    """Forget, in a forked child, which session is whose: `idle` has left each to its parent."""
+    global _lock  # noqa: PLW0603 - another thread of the parent may have held it at the fork
+    _lock = threading.Lock()
+    _by_connection.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -1,0 +1,154 @@
+"""Hold what a program has asked `instrument()` for, checked before anything in use is touched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from opentelemetry._logs import LoggerProvider
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel.enforcement.opening import process_root
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import Admission, Limit
+from ravi_otel.policy.switches import switch
+from ravi_otel.pricing import PriceBook
+from ravi_otel.pricing.overrides import PriceMap
+from ravi_otel.runtime.config.effective import effective
+from ravi_otel.runtime.config.entries import check_admission
+from ravi_otel.runtime.config.file import check_mode
+from ravi_otel.runtime.options import Options, read_options
+from ravi_otel.telemetry.content import Content, read_content
+from ravi_otel.telemetry.redaction import Redact, redact_secrets
+
+_NONE: Final[tuple[Any, ...]] = (object(),)
+"""What an empty list of clients is read as: `()` is all of them."""
+
+_PROVIDERS: Final = (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter"), ("logger_provider", "get_logger"))
+
+_REDACT: Final = "RAVI_REDACT"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Say what is to be observed, how, and within which limits; or, by `unusable`, why those cannot be used and nothing is allowed."""
+
+    tracer_provider: TracerProvider | None = None
+    meter_provider: MeterProvider | None = None
+    logger_provider: LoggerProvider | None = None
+    limits: tuple[Limit, ...] = ()
+    prices: PriceMap | None = None
+    enforcement: str = "enforce"
+    admission: Admission = Admission.ESTIMATE
+    clients: tuple[Any, ...] = ()
+    providers: Mapping[str, str] | None = None
+    redact: Redact | None = None
+    footers: bool | None = None
+    warn_at: float = DEFAULT_WARN_AT
+    origins: Mapping[int, str] = field(default_factory=dict[int, str])
+    unusable: str | None = None
+
+    def check(self) -> None:
+        """Raise ConfigurationError for what cannot be used."""
+        for name, method in _PROVIDERS:
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+                made = "".join(part.title() for part in name.split("_"))
+                raise ConfigurationError(f"instrument({name})={checks.show(given)} is no {made}: give an object with {method}(), or None.")
+        if self.clients == _NONE:
+            raise ConfigurationError("instrument(client=[]) names no client: leave it out to watch all of them.")
+        for client in self.clients:
+            if isinstance(client, type) or not hasattr(client, "base_url") or not callable(getattr(client, "request", None)):
+                raise ConfigurationError(
+                    f"instrument(client={checks.show(client)}) is no client: give one of openai, anthropic or groq, such as OpenAI(), "
+                    "or a list of them."
+                )
+        if self.redact is not None and not callable(self.redact):
+            raise ConfigurationError(
+                f"instrument(redact={checks.show(self.redact)}) cannot be called: give a function of one text, such as redact_secrets."
+            )
+        if self.footers is not None:
+            checks.flag("instrument(footers)", self.footers)
+        PriceBook(self.prices)
+        process_root(Engine(), self.limits)
+        self.options(content=False, each_chunk=False)
+
+    def content(self, environ: Mapping[str, str] = os.environ) -> Content:
+        """Say what of requests and answers is captured, and what it is put through: the program's own hook, or `RAVI_REDACT`'s."""
+        redact = self.redact
+        if redact is None and switch(environ, _REDACT, default=False, safe=True):
+            redact = redact_secrets
+        return read_content(redact, environ)
+
+    def options(self, *, content: bool, each_chunk: bool) -> Options:
+        """Give what the wrappers go by."""
+        return read_options(content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers)
+
+
+NOTHING: Final = Settings()
+"""What `instrument()` without arguments asks for."""
+
+
+def clients_of(given: object) -> tuple[Any, ...]:
+    """Read one client, or several in a list; None is none."""
+    if given is None:
+        return ()
+    return (tuple(cast("Iterable[Any]", given)) or _NONE) if isinstance(given, (list, tuple, set, frozenset)) else (given,)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Hold what `instrument()` may leave to the environment and to a policy file; None leaves it to them."""
+
+    enforcement: str | None = None
+    admission: Admission | None = None
+    policy: Path | None = None
+    profile: str | None = None
+
+    def fill(self, settings: Settings, *, launched: bool) -> Settings:
+        """Put in what variables and the policy file say, and nothing that code says already; a launcher has read its variables itself.
+
+        Raises ConfigurationError for a variable or a file that cannot be used.
+        """
+        if launched and self.policy is None and self.profile is None:
+            return settings
+        said = effective(
+            code=settings.limits,
+            environ={} if launched else os.environ,
+            file=self.policy,
+            profile=self.profile,
+            asked_by="instrument(profile)",
+        )
+        prices = settings.prices
+        if said.prices:
+            PriceBook(prices)  # what code gives is looked at by itself: its error names code
+            prices = {**said.prices, **(prices or {})}
+        return replace(
+            settings,
+            limits=said.values,
+            origins=said.origins,
+            prices=prices,
+            enforcement=self.enforcement or ("observe" if said.observe else "enforce"),
+            admission=self.admission or said.admission,
+            warn_at=DEFAULT_WARN_AT if said.warn_at is None else said.warn_at,
+        )
+
+
+def choices_of(enforcement: object, admission: object, policy: object, profile: object) -> Choices:
+    """Read what was given for them; raises ConfigurationError for what is no such choice."""
+    shown = checks.show(policy)
+    if policy is not None and not (isinstance(policy, str | os.PathLike) and policy != ""):
+        raise ConfigurationError(f"instrument(policy={shown}) is no path: name a policy file, such as 'policy.toml'.")
+    return Choices(
+        None if enforcement is None else check_mode("instrument(enforcement)", enforcement),
+        None if admission is None else check_admission("instrument(admission)", admission),
+        None if policy is None else Path(os.fsdecode(cast("str", policy))),
+        checks.optional_name("instrument(profile)", profile),
+    )

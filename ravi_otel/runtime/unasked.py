@@ -1,0 +1,90 @@
+"""Hold what a connection of many calls needs beyond one call: what the provider began by itself, and what may still be sent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import admission, refusal
+from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.tally import add_counts, add_request
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.limits import Kind
+from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.runtime.live import LiveCall
+
+_SPENT_BY_CALLS: Final = frozenset(
+    kind.value for kind in (Kind.TOKENS, Kind.INPUT_TOKENS, Kind.OUTPUT_TOKENS, Kind.COST, Kind.REQUESTS, Kind.TURNS)
+)
+
+
+class Unasked(LiveCall):
+    """Follow a call that the provider began by itself: nobody could refuse it, so it is counted and charged as it happens.
+
+    One that is no request of its own, such as the transcription of what was said, is charged what it used alone.
+    """
+
+    __slots__ = ()
+
+    def begin(self, *, request: bool) -> None:
+        """Open its span, and count it as a request and a turn where it is one; refuses nothing."""
+        record, scope = self.record, self.scope
+        scope.engine.listeners.call_started(record).leave()
+        self.admitted = self.built = True
+        if not request:
+            record.requests = 0
+            return
+        add_request(scope.tallies, turn=record.call.turn)
+        try:
+            scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)})
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
+            swallow("unasked", error)
+
+    def _leave_nothing_held(self) -> None:
+        """Charge what it used: this runs once, when it is over and its cost is known."""
+        super()._leave_nothing_held()
+        record = self.record
+        used = record.usage or record.charged or Usage(input_tokens=record.call.input_estimate, source="estimated")
+        cost = record.cost_nano if record.usage is not None else record.charged_nano
+        try:
+            self.scope.absorb(admission.actual_amounts(used, cost, None, self.scope.formulas))
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
+            swallow("unasked", error)
+
+
+def begin_unasked(scope: Scope, call: Call, *, request: bool = True) -> Unasked:
+    """Follow a call of `scope` that nobody asked for, from now until it is ended like any other."""
+    live = Unasked(scope, call)
+    live.begin(request=request)
+    return live
+
+
+def check_going_on(scope: Scope, at: CallRecord | None) -> None:
+    """Raise when no more may be sent to a model: past a deadline, cancelled, closed, or with a limit used up.
+
+    What a model that listens makes of a message cannot be refused any more once it was sent. `at` is the connection it
+    would go over, None before there is one: what a limit tells is told there, and so is the latest refusal.
+    """
+    scope.checkpoint(at)
+    for account in scope.chain:
+        if account.used >= account.value and account.limit.kind in _SPENT_BY_CALLS and not account.observe:
+            _refuse(scope, account, at)
+
+
+def _refuse(scope: Scope, account: Account, at: CallRecord | None) -> None:
+    """Have the ledger refuse one more of what is used up, so that it counts and tells this like any other refusal."""
+    ledger, op_id = scope.engine.ledger, new_op_id()
+    answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, 1, 1)], {})))
+    scope.engine.tell(answer.crossings, at)
+    if not isinstance(answer, Denied):
+        run_sync(ledger.release(op_id))  # something was given back just now
+        return
+    scope.engine.count("denied", account)
+    add_counts(scope.tallies, refused=1)
+    if at is not None:
+        at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "denied", account.kind, account.facts.kind, "exhausted"
+    raise owned(refusal.used_up(account), account)

@@ -1,0 +1,95 @@
+"""Choose which GenAI convention is spoken: the released one, the latest, or both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ravi_otel.policy.switches import switch
+from ravi_otel.telemetry import semconv
+
+OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
+TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
+COST_ALIAS: Final = "RAVI_USAGE_COST_ALIAS"
+_LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
+_BOTH_OPT_IN: Final = f"{_LATEST_OPT_IN}/dup"
+
+Keys = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """Say under which names a call is told; made once, read at every call.
+
+    The `Keys` are the attributes that a kind of tokens is put under, where conventions differ.
+    """
+
+    schema_url: str
+    released: bool
+    latest: bool
+    cache_write: Keys
+    audio_input: Keys
+    audio_output: Keys
+    image_input: Keys
+    image_output: Keys
+    image_cache_read: Keys
+
+
+RELEASED: Final = Convention(
+    semconv.SCHEMA_URL,
+    released=True,
+    latest=False,
+    cache_write=(semconv.USAGE_CACHE_CREATION,),
+    audio_input=(semconv.OWN_AUDIO_INPUT,),
+    audio_output=(semconv.OWN_AUDIO_OUTPUT,),
+    image_input=(semconv.OWN_IMAGE_INPUT,),
+    image_output=(semconv.OWN_IMAGE_OUTPUT,),
+    image_cache_read=(semconv.OWN_IMAGE_CACHE_READ,),
+)
+"""The names of semconv 1.41, and ours where it has none."""
+
+LATEST: Final = Convention(
+    semconv.LATEST_SCHEMA_URL,
+    released=False,
+    latest=True,
+    cache_write=(semconv.USAGE_CACHE_WRITE,),
+    audio_input=(semconv.USAGE_AUDIO_INPUT,),
+    audio_output=(semconv.USAGE_AUDIO_OUTPUT,),
+    image_input=(semconv.USAGE_IMAGE_INPUT,),
+    image_output=(semconv.USAGE_IMAGE_OUTPUT,),
+    image_cache_read=(semconv.USAGE_IMAGE_CACHE_READ,),
+)
+"""The names of the GenAI conventions' main branch."""
+
+BOTH: Final = Convention(
+    semconv.LATEST_SCHEMA_URL,
+    released=True,
+    latest=True,
+    cache_write=RELEASED.cache_write + LATEST.cache_write,
+    audio_input=RELEASED.audio_input + LATEST.audio_input,
+    audio_output=RELEASED.audio_output + LATEST.audio_output,
+    image_input=RELEASED.image_input + LATEST.image_input,
+    image_output=RELEASED.image_output + LATEST.image_output,
+    image_cache_read=RELEASED.image_cache_read + LATEST.image_cache_read,
+)
+"""Every name of either; the schema is the later one's."""
+
+
+def chosen(environ: Mapping[str, str] = os.environ) -> Convention:
+    """Read `OTEL_SEMCONV_STABILITY_OPT_IN`, a list with commas; what others are to read in it is passed over, both go before one."""
+    asked = {part.strip().lower() for part in environ.get(OPT_IN, "").split(",")}
+    if _BOTH_OPT_IN in asked:
+        return BOTH
+    return LATEST if _LATEST_OPT_IN in asked else RELEASED
+
+
+def times_chunks(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether every chunk of a stream is to be timed (`RAVI_TIME_PER_OUTPUT_CHUNK=on`)."""
+    return switch(environ, TIME_CHUNKS, default=False, safe=False)
+
+
+def aliases_cost(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether a call's cost is told under the names of the open proposal too (`RAVI_USAGE_COST_ALIAS=on`)."""
+    return switch(environ, COST_ALIAS, default=False, safe=False)

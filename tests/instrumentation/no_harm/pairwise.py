@@ -1,0 +1,44 @@
+"""Choose few rows out of a product so that every pair of values of two factors is in one of them."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+Row = tuple[Any, ...]
+Pair = tuple[int, Any, int, Any]
+
+_TRIED = 10
+
+
+def pairs_of(row: Row) -> Iterator[Pair]:
+    for one, other in itertools.combinations(range(len(row)), 2):
+        yield one, row[one], other, row[other]
+
+
+def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4) -> list[Row]:
+    """Give the rows: the product of the two largest factors, which come first, filled up greedily with the rest; the same every time."""
+    chance, covered, rows = random.Random(seed), set[Pair](), list[Row]()
+    rest = list(itertools.product(*factors[2:]))
+    for head in itertools.product(factors[0], factors[1]):
+        tried = [(*head, *each) for each in chance.sample(rest, min(_TRIED, len(rest)))]
+        best = max(tried, key=lambda row: sum(pair not in covered for pair in pairs_of(row)))
+        covered.update(pairs_of(best))
+        rows.append(best)
+    for one, other in itertools.combinations(range(len(factors)), 2):
+        for left, right in itertools.product(factors[one], factors[other]):
+            if (one, left, other, right) not in covered:
+                row = [chance.choice(factor) for factor in factors]
+                row[one], row[other] = left, right
+                covered.update(pairs_of(tuple(row)))
+                rows.append(tuple(row))
+    return rows
+
+
+def some(factors: Sequence[Sequence[Any]], count: int, seed: int = 4) -> Iterator[Row]:
+    """Give `count` rows of the whole product by chance, the same every time."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        yield tuple(chance.choice(factor) for factor in factors)

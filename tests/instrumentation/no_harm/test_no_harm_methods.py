@@ -1,0 +1,60 @@
+"""Every public method of the installed client, once a flavour, and once with an odd answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+from client_walk import CLIENT_ITSELF, answer_for, call, connects, methods
+from memory_wire import Served
+from odd_answers import ANSWERS
+from operations import Operation
+from programs import MODES
+from side_by_side import COLOURS, Case, Program
+
+METHODS = [path for path in methods(openai.OpenAI(api_key="k")) if path not in CLIENT_ITSELF and not connects(path)]
+ODD = [name for name in ANSWERS if "event" not in name and "stream" not in name]
+_WAITING = ("poll", "wait_for", "upload")
+"""Methods that ask again until the answer says that it is done."""
+
+
+def program(path: str, mode: str) -> Program:
+    async def run(client: Any) -> Any:
+        return await call(client, path, mode)
+
+    return run
+
+
+def every(mode: str, colour: str) -> list[Case]:
+    return [Case(path, program(path, mode), (answer_for(path),), colour, "admin") for path in METHODS]
+
+
+def oddly(colour: str) -> list[Case]:
+    """Give each method another odd answer, the next one for the other colour."""
+    cases: list[Case] = []
+    for at, path in enumerate(METHODS):
+        if not any(word in path for word in _WAITING):
+            name = ODD[(at * 2 + COLOURS.index(colour)) % len(ODD)]
+            answers: tuple[Served, ...] = ANSWERS[name](Operation(path, dict, ""))
+            cases.append(Case(f"{path} answered {name}", program(path, "plain"), answers, colour, "admin"))
+    return cases
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_method_of_the_client_does_the_same(mode: str, colour: str, side_by_side: Any) -> None:
+    assert side_by_side.differences(every(mode, colour), capturing=mode != "plain") == {}
+
+
+def test_every_method_of_the_client_meets_an_odd_answer_the_same(colour: str, side_by_side: Any) -> None:
+    assert side_by_side.differences(oddly(colour)) == {}
+
+
+def test_nearly_every_method_could_be_called(side_by_side: Any) -> None:
+    silent: list[str] = []
+    for case in every("plain", "sync"):
+        side_by_side._seen(case)
+        if not side_by_side.wire.sent:
+            silent.append(case.name)
+    assert set(silent) <= {"beta.agents.sessions.artifacts.for_result", "webhooks.unwrap", "webhooks.verify_signature", "get_api_list"}
+    assert len(METHODS) > (100 if openai.__version__.startswith("1.") else 400)

@@ -1,0 +1,84 @@
+"""What a run's tree shows of responses made in the background: neither unknown for ever, nor twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+import ravi_otel
+from ravi_otel.local.record import Leaf, RunRecord
+from ravi_otel.local.store.entries import entry_of
+from ravi_otel.local.store.sums import Sums
+from ravi_otel.runtime.awaited import AWAITED
+from ravi_otel.testing import Capture, Raw, ScriptedLLM
+
+USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
+
+
+def answer(status: str, usage: Any = None) -> Raw:
+    body = {"id": "resp_1", "object": "response", "model": "gpt-4o-mini", "status": status, "output": [], "usage": usage}
+    return Raw(json.dumps(body).encode(), content_type="application/json")
+
+
+@pytest.fixture
+def told() -> Any:
+    """Begin one response in the background and look twice; give its tree and its spans."""
+    AWAITED.forget()
+    record = RunRecord()
+    with (
+        ScriptedLLM([answer("queued"), answer("completed", USAGE), answer("completed", USAGE)]) as llm,
+        Capture() as seen,
+        ravi_otel.instrument(tracer_provider=seen.tracer_provider) as handle,
+    ):
+        handle.listen(record)
+        client = openai.OpenAI(api_key="k", base_url=llm.base_url, max_retries=0)
+        with ravi_otel.run("r"):
+            client.responses.create(model="gpt-4o-mini", input="hi", extra_body={"background": True})
+            for _ in range(2):
+                client.responses.retrieve("resp_1")
+        client.close()
+    return record, seen
+
+
+def test_the_tree_shows_the_usage_with_the_look_that_brought_it(told):
+    (run,) = [branch for branch in told[0].branches() if branch.facts.kind == "run"]
+    leaves = [leaf for leaf in run.children if isinstance(leaf, Leaf)]
+    assert [(leaf.operation, leaf.usage and leaf.usage.total_tokens, leaf.generative, leaf.untold) for leaf in leaves] == [
+        ("chat", None, True, False),
+        ("fetch_response", 18, True, False),
+        ("fetch_response", None, False, False),
+    ]
+
+
+class Stored:
+    """Read a captured span as the store reads one."""
+
+    def __init__(self, span: Any) -> None:
+        self.name = span.name
+        self.attributes = dict(span.attributes)
+        self.start_ns, self.duration_ns, self.failed, self.client, self.events = 0, 1, False, True, ()
+
+    def text(self, name: str) -> str | None:
+        value = self.attributes.get(name)
+        return value if isinstance(value, str) else None
+
+    def count(self, name: str) -> int | None:
+        value = self.attributes.get(name)
+        return value if isinstance(value, int) else None
+
+    def nano(self, name: str) -> int | None:
+        value = self.attributes.get(name)
+        return None if value is None else round(value * 1e9)
+
+
+def test_the_sums_of_a_stored_run_count_one_request_and_its_tokens_once(told):
+    sums = Sums()
+    for span in told[1].spans():
+        if span.name.startswith(("chat", "fetch")):
+            entry: Any = entry_of(Stored(span))  # type: ignore[arg-type]  # it reads no more of a span than this
+            sums.enter(entry)
+    assert (sums.requests, sums.turns, sums.input_tokens, sums.output_tokens) == (1, 1, 11, 7)
+    assert (sums.unknown_usage, sums.unreported_calls) == (0, 0)

@@ -1,0 +1,74 @@
+"""A method we wrapped is copied and pickled as the method itself would be."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ravi_otel.runtime.wrapping import Wraps
+
+
+class Greeter:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def greet(self) -> str:
+        return f"hello {self.name}"
+
+
+class Child(Greeter):
+    pass
+
+
+def louder(wrapped: Any, _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return wrapped(*args, **kwargs) + "!"
+
+
+@pytest.fixture(autouse=True)
+def _wrapped() -> Iterator[None]:
+    wraps = Wraps()
+    wraps.wrap(Greeter, "greet", louder)
+    yield
+    wraps.restore()
+
+
+def through_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+@pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("owner", [Greeter, Child])
+def test_a_method_looked_up_on_its_class_is_itself_again(again: Any, owner: type[Greeter]) -> None:
+    found = again(owner.greet)
+    assert found == owner.greet
+    assert found(Greeter("Ann")) == "hello Ann!"
+
+
+@pytest.mark.parametrize("again", [through_pickle, copy.copy, copy.deepcopy])
+def test_a_method_as_its_class_holds_it_is_itself_again(again: Any) -> None:
+    assert again(Greeter.__dict__["greet"])(Greeter("Ann")) == "hello Ann!"
+
+
+@pytest.mark.parametrize(("again", "follows"), [(through_pickle, False), (copy.copy, True), (copy.deepcopy, False)])
+def test_a_bound_method_takes_its_object_along_as_a_plain_one_does(again: Any, follows: bool) -> None:
+    one = Greeter("Ann")
+    found = again(one.greet)
+    one.name = "Bob"
+    assert found() == ("hello Bob!" if follows else "hello Ann!")
+    assert (found.__self__ is one) is follows
+
+
+def test_what_was_pickled_with_us_can_be_had_without_us() -> None:
+    data = pickle.dumps(Greeter.greet)
+    wraps = Wraps()
+    ours = Greeter.__dict__["greet"]
+    Greeter.greet = ours.__wrapped__  # type: ignore[method-assign]  # as in a process that never had us
+    try:
+        assert pickle.loads(data) is Greeter.greet
+    finally:
+        Greeter.greet = ours  # type: ignore[method-assign]  # as it was
+        wraps.restore()

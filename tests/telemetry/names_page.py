@@ -1,0 +1,64 @@
+"""Write `docs/semantic-conventions.md` from the table of names in the package.
+
+python tests/telemetry/names_page.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.catalog import SECTIONS, Name
+from ravi_otel.telemetry.conventions import COST_ALIAS, OPT_IN, TIME_CHUNKS
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
+
+_OPENING: Final = f"""\
+# Every name that goes out
+
+Written by `make names` from `ravi_otel/telemetry/catalog.py`; a test keeps the two equal.
+
+`gen_ai.*` are the OpenTelemetry GenAI conventions, `ravi.*` ours. `{OPT_IN}`, a list with commas, says which GenAI convention
+is spoken; other entries in it are passed over, and the choice is made when `instrument()` is called:
+
+| `{OPT_IN}` | names | schema |
+|---|---|---|
+| not set | *released*: the last released ones, semconv 1.41 | `{semconv.SCHEMA_URL}` |
+| `gen_ai_latest_experimental` | *latest*: those of the GenAI conventions' main branch | `{semconv.LATEST_SCHEMA_URL}` |
+| `gen_ai_latest_experimental/dup` | both | `{semconv.LATEST_SCHEMA_URL}` |
+
+`{TIME_CHUNKS}=on` times every chunk of a stream (10 to 15 µs each). `{COST_ALIAS}=on` tells a call's cost under the
+names of an open proposal too. What a message says is told only where it is asked for
+(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).
+
+What is unknown is left out: a call without usage has no token attributes, and one without a known price no cost. A stream
+without usage is estimated by our own count, and says so on its span and its metrics (`{semconv.USAGE_SOURCE}`). In the
+latest convention's counters tokens that a provider does not tell apart are of the modality `unknown`, and a call without
+usage adds 0 to them, as that convention asks. Embeddings and fetched responses are no inference there.
+
+A metric's attributes are names of operations, providers, models, hosts, errors, agents, tools, limits and tags, never an id;
+after 2,000 combinations a metric sees `_other`. A name that ends in a dot is a prefix.
+"""
+
+
+def page() -> str:
+    """Give the page as it should be."""
+    return "\n".join([_OPENING, *(line for title, rows in SECTIONS.items() for line in _section(title, rows))])
+
+
+def _section(title: str, rows: tuple[Name, ...]) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield "| name | kind | unit | level | convention | source | what it says |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        unit = f"`{row.unit}`" if row.unit else ""
+        level = row.level.replace("_", " ")
+        kind = row.instrument.replace("_", " ")
+        yield f"| `{row.name}` | {kind} | {unit} | {level} | {row.convention} | {row.source} | {row.description} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
