@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,10 @@ from opentelemetry import context as otel_context
 import ravi_otel
 from ravi_otel import _current
 from ravi_otel.runtime.state import STATE
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from uncollected import Uncollected
 
 OURS = {"RAVI_LONG", "RAVI_RECORDINGS", "RAVI_WRITE"}
 """Variables a developer sets for the tests themselves; all others that could change what a test sees are taken away."""
@@ -38,6 +43,7 @@ os.environ["RAVI_RAISE_BUGS"] = "1"
 # No test speaks TLS, and to read the authorities of the machine costs each new client 20 ms: a folder without any is read in none.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+Uncollected()
 
 
 @pytest.fixture

@@ -263,6 +263,15 @@ def test_denials_are_counted_and_told_once(instrumented, outcome):
     assert run.stats().refused == (3 if outcome == "raise" else 0)
 
 
+def test_what_is_denied_does_not_add_up_in_what_is_used(instrumented):
+    with ravi_otel.run("r", limits=["agents=1"]), ravi_otel.agent("root"):
+        for _ in range(3):
+            with contextlib.suppress(SpawnDeniedError), ravi_otel.agent("child"):
+                pass
+        (account,) = [each for each in ravi_otel.current_scope().chain if each.kind == "agents"]
+    assert account.used == 1
+
+
 def test_a_limit_written_twice_for_one_scope_is_an_error(instrumented):
     twice = ["requests=5", "requests=9"]
     for given in (
