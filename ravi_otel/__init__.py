@@ -43,12 +43,8 @@ from ravi_otel.policy import (
     working_limit,
 )
 from ravi_otel.runtime.footers import footer
+from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension
 from ravi_otel.runtime.scopes import (
-    Agent,
-    Block,
-    Handoff,
-    Run,
-    Suspension,
     agent,
     apply_limits,
     current_scope,

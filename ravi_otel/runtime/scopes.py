@@ -1,283 +1,22 @@
-"""Open runs, agents and blocks: `with`, `async with`, or a decorator, from either colour."""
+"""Open runs, agents and blocks: what a program writes, checked word by word."""
 
 from __future__ import annotations
 
-import inspect
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import cache, partial, wraps
-from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from collections.abc import Iterable, Mapping
 
-from ravi_otel import _current
-from ravi_otel.enforcement.last_call import WrapUp
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
+from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.sharing import OWN, Share, check_share
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tab import ExecutionTracker
-from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.runtime.asking import Limits, read_kinds, read_limits, scope_name, slots, tab
 from ravi_otel.runtime.config.tags import check_tags
-from ravi_otel.runtime.late import drain, later, look_for
-from ravi_otel.runtime.resuming import read_resume, refuse_twice
+from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension, watch_parts
+from ravi_otel.runtime.resuming import read_resume
 from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.waiting import Waiting
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_log = logging.getLogger("ravi_otel")
-_said: set[bool] = set()
-_NONE_ALLOWS = (
-    'no limit around it allows to be set aside. Declare those that may be with suspend="allow", which is :suspend=allow in words.'
-)
-_OTHER_KINDS = "the limits around it that allow to be set aside are of other kinds than `kinds` names. Name theirs, or leave `kinds` out."
-
-
-class ScopeHandle:
-    """Open one scope at a time: `with` and `async with` on the handle itself, a fresh one per call as a decorator."""
-
-    _factory = "scope"
-
-    def __init__(self, ask: Opening, *, catch: bool = False) -> None:
-        self._ask = ask
-        self._catch = catch
-        self._scope: Scope | None = None
-        self._attachment: _current.Attachment | None = None
-        self._entered: Entered | None = None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._ask.name!r} {'not entered' if self._scope is None else self._scope.status}>"
-
-    @property
-    def scope(self) -> Scope:
-        """Give the scope it opened, open or closed; ConfigurationError before it was entered."""
-        if self._scope is None:
-            raise ConfigurationError(
-                f"{self._factory}({self._ask.name!r}) was not entered yet. Write: with ravi_otel.{self._factory}(...) as it:"
-            )
-        return self._scope
-
-    def stats(self) -> Spend:
-        """Photograph what was used in it."""
-        return self.scope.spend()
-
-    def snapshot(self) -> Snapshot:
-        """Photograph the run it is in; see `Scope.snapshot`."""
-        return self.scope.snapshot()
-
-    def wrap_up(self) -> WrapUp:
-        """Open the block of its last call; see `Scope.wrap_up`."""
-        return self.scope.wrap_up()
-
-    def waiting(self, reason: str) -> Waiting:
-        """Declare a wait, as in `with run.waiting("approval"):`; `working` limits from the running code's scope outwards stand still."""
-        return Waiting(reason, self.scope)
-
-    @property
-    def limits(self) -> list[LimitReading]:
-        """Read each of its own limits: limit, used, held, remaining, events."""
-        return self.scope.readings()
-
-    def set_limit(self, kind: str, value: float) -> None:
-        """Set another value on its own limits of `kind`: see `Scope.set_limit`."""
-        self.scope.set_limit(kind, value)
-
-    def close(self) -> None:
-        """Stop everything in it, for good and from anywhere: see `Scope.close`."""
-        self.scope.close()
-
-    @property
-    def cost_usd(self) -> float | None:
-        """Give the USD used so far; None when calls were made and no price is known."""
-        return self.stats().cost_usd
-
-    @property
-    def status(self) -> str:
-        """Give "open", "ok", "stopped", "paused", "cancelled" or "error"."""
-        return self.scope.status
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Give why it ended, None while it is open."""
-        return self.scope.stop_reason
-
-    @property
-    def partial(self) -> str | None:
-        """Give the text of the stream that was cut when it ended, None when none was."""
-        return self.scope.partial
-
-    def __enter__(self) -> Self:
-        if self._attachment is not None:
-            raise ConfigurationError(
-                f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
-            )
-        drain()
-        if self._ask.resume is not None:
-            refuse_twice(self._ask.resume)
-        parent = STATE.around()
-        scope = self._scope = open_scope(parent.engine, parent, self._ask)
-        try:
-            self._enter(scope)
-        except BaseException as error:  # a signal: nobody will leave what was not entered
-            self.__exit__(type(error), error, None)
-            raise
-        return self
-
-    def _enter(self, scope: Scope) -> None:
-        self._attachment = _current.Attachment(_current.with_leaf(scope))
-        if self._ask.kind is ScopeKind.RUN:
-            STATE.entered(scope)
-        if scope.accounts:
-            STATE.warn_uninstrumented()
-        self._attachment.__enter__()
-        self._entered = scope.engine.listeners.scope_opened(scope)
-
-    # Typed `bool | None`: it swallows only what `on_exceed="stop"` or `catch` ask for, and a checker must not assume more.
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        attachment, self._attachment = self._attachment, None
-        scope = self._scope
-        if attachment is None or scope is None:
-            return False
-        if self._entered is not None:
-            self._entered.leave()
-        # An async generator that is dropped ends in a task of its own, whose context is a copy of one that keeps the scope.
-        scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
-        if isinstance(error, GeneratorExit):
-            later(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
-            return False
-        drain()
-        return _finish(scope, error, catch=self._catch)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
-        return self.__exit__(kind, error, trace)
-
-    def _fresh(self, fn: Callable[..., Any]) -> Self:
-        ask = self._ask if self._ask.name else replace(self._ask, name=fn.__qualname__)
-        return type(self)(ask, catch=self._catch)
-
-    def __call__(self, fn: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function or coroutine function: each call opens a fresh scope; stopped by its own limit it returns None."""
-        if not callable(fn):
-            what, factory = checks.show(fn), self._factory
-            raise ConfigurationError(f"{factory}(...) decorates a function, not {what}; else write with ravi_otel.{factory}(...).")
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise ConfigurationError(f"{self._factory}(...) cannot decorate the generator function {fn.__qualname__}. Use with inside it.")
-        if inspect.iscoroutinefunction(fn):
-            awaited = cast("Callable[..., Awaitable[Any]]", fn)
-
-            @wraps(fn)
-            async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with self._fresh(fn):
-                    return await awaited(*args, **kwargs)
-
-            return cast("Callable[P, R]", run_awaited)
-
-        @wraps(fn)
-        def run_called(*args: P.args, **kwargs: P.kwargs) -> Any:
-            result: Any = None  # what is left when the scope's own limit stops it
-            with self._fresh(fn):
-                result = fn(*args, **kwargs)
-            # A plain wrapper around a coroutine function: nothing of it has run yet, so it runs in a scope of its own.
-            return self._awaited(fn, result) if inspect.iscoroutine(result) else result
-
-        return run_called
-
-    async def _awaited(self, fn: Callable[..., Any], result: Awaitable[Any]) -> Any:
-        async with self._fresh(fn):
-            return await result
-
-
-def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
-    swallowed = close_scope(scope, error, catch=catch)
-    STATE.left(scope)
-    scope.engine.listeners.scope_closed(scope)
-    scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
-    return swallowed
-
-
-def _settle_late() -> None:
-    STATE.engine.settle_late()
-
-
-@cache
-def _watch_parts() -> None:
-    """Look for what outlived an agent with a part of its own, from the first such agent on: no other program pays for it."""
-    look_for((), _settle_late)
-
-
-class Run(ScopeHandle):
-    """Be one run: a workflow from its start to its end."""
-
-    _factory = "run"
-
-    @property
-    def id(self) -> str:
-        """Give the run's id."""
-        return str(self.scope.facts.run_id)
-
-    def cancel(self, reason: str = "cancelled by the program") -> None:
-        """Stop the run from any thread: its next call, tool or checkpoint raises CancellationError."""
-        token = self.scope.cancellation
-        if token is not None:
-            token.cancel(reason)
-
-
-class Agent(ScopeHandle):
-    """Be one agent's turn in a run."""
-
-    _factory = "agent"
-
-    @property
-    def id(self) -> str:
-        """Give the agent's id."""
-        return str(self.scope.facts.agent_id)
-
-
-class Handoff(ScopeHandle):
-    """Be the stretch of a run in which another took over."""
-
-    _factory = "handoff"
-
-
-class Block(ScopeHandle):
-    """Be a stretch of code with limits of its own."""
-
-    _factory = "apply_limits"
-
-
-class Suspension(ScopeHandle):
-    """Be a stretch of code in which some limits count and do not refuse."""
-
-    _factory = "suspend_limits"
-
-    def _enter(self, scope: Scope) -> None:
-        super()._enter(scope)
-        if not scope.chain or not scope.free:
-            _say_nothing_is_suspended(others=any(account.limit.suspend == "allow" for account in scope.chain))
-            return
-        kinds = {account.kind for account in scope.free}
-        kind = next(iter(kinds)) if len(kinds) == 1 else None
-        place = next((outer for outer in scope.upwards() if outer.facts.kind in (ScopeKind.RUN, ScopeKind.AGENT)), scope)
-        reason = str(self._ask.reason)
-        scope.engine.listeners.counted(CountEvent("suspended", 1, kind, reason=reason, scope_id=place.facts.scope_id))
-
-
-def _say_nothing_is_suspended(*, others: bool) -> None:
-    """Say, each once a process, that no limit may be set aside, or that those which may are of `others` than the kinds named."""
-    if others not in _said:
-        _said.add(others)
-        _log.warning("ravi-otel: suspend_limits() changes nothing here: %s", _OTHER_KINDS if others else _NONE_ALLOWS)
 
 
 def run(  # noqa: PLR0913 - the front door's documented keywords
@@ -348,7 +87,7 @@ def agent(
         share=check_share("agent(share)", share),
     )
     if not isinstance(share, str):
-        _watch_parts()
+        watch_parts()
     return Agent(ask)
 
 

@@ -8,12 +8,12 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, DeadlineExceededError, time_limit
-from ravi_otel.runtime import scopes
+from ravi_otel.runtime import handles
 
 
 @pytest.fixture
 def told_once(monkeypatch):
-    monkeypatch.setattr(scopes, "_said", set())
+    monkeypatch.setattr(handles, "_said", set())
 
 
 def limit(run, kind):
