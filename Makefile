@@ -1,6 +1,8 @@
 # Needs Python >= 3.11 and make. Everything else is set up in .venv at the first call, and kept in step with uv.lock.
 
 PY := .venv/bin/python
+# Half as many tests again as there are cores at once: many wait for a program or a server that they have started.
+WORKERS = $(shell $(PY) -c 'import os; print(max(2, min(8, len(os.sched_getaffinity(0)) * 3 // 2)))')
 READY := .venv/.ready
 
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
@@ -18,7 +20,7 @@ demo: $(READY)  ## a support desk on a scripted model: watched, warned, and stop
 	@$(PY) -m ravi_otel demo
 
 test: $(READY)  ## every test, on every core
-	@$(PY) -m pytest -q -n auto --maxprocesses 8
+	@$(PY) -m pytest -q -n $(WORKERS)
 
 check: format lint types layers  ## format, lint, types and layers
 
@@ -48,6 +50,7 @@ recordings: $(READY)  ## replay recorded exchanges and print what was told again
 
 programs: $(READY)  ## launch programs of every kind and print what becomes of them
 	@$(PY) tests/launch/programs_table.py
+	@RAVI_LONG=1 $(PY) -m pytest -q -n $(WORKERS) tests/launch/test_limits_hold.py
 
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -44,6 +45,11 @@ os.environ["RAVI_RAISE_BUGS"] = "1"
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 Uncollected()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what every module made is not looked through again by each collection
 
 
 @pytest.fixture

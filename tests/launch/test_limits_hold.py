@@ -21,13 +21,14 @@ KINDS = {
 }
 
 
-IN_TASKS = ["requests=3", f"tokens={4 * CALL + 3}", "session.requests=2"]
-"""What is tried on tasks as well as on threads; all of it with RAVI_LONG=1."""
+USUAL = [("runaway", spec) for spec in ("requests=3", f"tokens={4 * CALL + 3}", "cost=0.00001usd", "messages=1", "working=0s")]
+USUAL += [("runaway_tasks", "requests=3"), ("runaway_tasks", "session.requests=2")]
+"""What is tried in every run of the tests; every kind on threads and on tasks with RAVI_LONG=1, as CI does."""
 
 
 @pytest.mark.parametrize(
     ("program", "spec"),
-    [("runaway", spec) for spec in KINDS] + [("runaway_tasks", spec) for spec in (KINDS if os.environ.get("RAVI_LONG") else IN_TASKS)],
+    [(program, spec) for program in ("runaway", "runaway_tasks") for spec in KINDS] if os.environ.get("RAVI_LONG") else USUAL,
 )
 def test_a_program_that_never_stops_sends_what_it_may_and_is_ended(desk, spec, program):
     done = desk.launch(*desk.program(program, "10", "3"), flags=["--limit", spec])

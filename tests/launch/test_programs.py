@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from kinds import ATTACHED, UNATTACHED
 
+USUAL = {"script", "through_a_shell", "threads", "forked_workers"}
+"""What is launched in every run of the tests; all kinds by `make programs`, and with RAVI_LONG=1."""
 
-@pytest.mark.parametrize("kind", ATTACHED)
+
+@pytest.mark.parametrize("kind", [kind for kind in ATTACHED if os.environ.get("RAVI_LONG") or kind.__name__ in USUAL])
 def test_a_program_that_hits_no_limit_does_what_it_did_without_us(desk, kind):
     command = kind(desk)
     alone = desk.alone(*command)

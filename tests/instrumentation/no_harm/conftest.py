@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,8 @@ from side_by_side import COUNTED, SideBySide
 
 @pytest.fixture(scope="session")
 def loop() -> Iterator[asyncio.Runner]:
-    gc.collect()
-    gc.freeze()  # what every module made is not looked through again by each collection
     with asyncio.Runner() as runner:
         yield runner
-    gc.unfreeze()
 
 
 @pytest.fixture
