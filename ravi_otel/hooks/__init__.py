@@ -1,7 +1,7 @@
 """Hear what runs, calls, tools and limits do, without being able to change them."""
 
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, LimitReading, ScopeView, SpawnEvent, Spend, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, LimitReading, Notice, ScopeView, SpawnEvent, Spend, ToolRecord
 
 __all__ = [
     "CallRecord",
@@ -10,6 +10,7 @@ __all__ = [
     "LimitReading",
     "Listener",
     "Listeners",
+    "Notice",
     "ScopeView",
     "SpawnEvent",
     "Spend",

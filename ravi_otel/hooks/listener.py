@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 
 
 class Listener:
@@ -29,6 +29,9 @@ class Listener:
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:
         """Hear that a chunk came after the first, so many ns after the one before; only where each is timed."""
 
+    def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
+        """Hear that an attempt failed and another will follow."""
+
     def call_ended(self, record: CallRecord) -> None:
         """Hear that it ended, was refused, or that its stream is over; once per call."""
 
@@ -46,6 +49,9 @@ class Listener:
 
     def counted(self, event: CountEvent) -> None:
         """Hear of something that is only counted."""
+
+    def told(self, notice: Notice) -> None:
+        """Hear what the program, or an operator, says of a scope."""
 
 
 class Entered:
@@ -141,6 +147,14 @@ class Listeners:
                 heard.call_ended(record)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
                 swallow("listener.call_ended", error)
+
+    def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
+        """Tell that an attempt failed and another will follow."""
+        self._each("listener.call_retried", lambda heard: heard.call_retried(record, retry))
+
+    def told(self, notice: Notice) -> None:
+        """Tell what the program, or an operator, says of a scope."""
+        self._each("listener.told", lambda heard: heard.told(notice))
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell that a tool call is over."""

@@ -266,3 +266,13 @@ class CountEvent:
     observed: bool = False
     reason: str | None = None
     scope_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Tell what somebody says of a scope: the program a "report", an operator from outside a "command"."""
+
+    what: Literal["report", "command"]
+    facts: ScopeFacts
+    text: str
+    data: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)

@@ -139,6 +139,7 @@ class LiveCall(Settlement):
         if sent:
             self._doubtful = retry.status is None
         self.record.retries.append(retry)
+        self.scope.engine.listeners.call_retried(self.record, retry)
 
     # -- while it is answered ----------------------------------------------------------------------------------------------------
 
