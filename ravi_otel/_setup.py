@@ -37,6 +37,7 @@ from ravi_otel.runtime.asking import read_limits
 from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
 from ravi_otel.runtime.footers import FOOTERS
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.options import Options
 from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of
@@ -168,6 +169,7 @@ class Instrumentation:
         self.fall_silent()
         STATE.instrumented = False
         STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
+        INFERRING.forget()
         STATE.install(Engine(), ())
 
     def fall_silent(self) -> None:

@@ -200,6 +200,11 @@ def tool_lines(scope: Scope, tool: str) -> list[Line]:
     return [Line(account, 1, 1) for account in scope.chain if account.kind in (Kind.TOOL_CALLS, own)]
 
 
+def passed_lines(scope: Scope, tool: str) -> list[Line]:
+    """Ask each account that counts `tool` for nothing: one whose limit is passed already refuses even that."""
+    return [Line(line.account, 0, 0) for line in tool_lines(scope, tool)]
+
+
 def attempt_lines(scope: Scope) -> list[Line]:
     """Say what one more attempt of a call asks: a request."""
     return [Line(account, 1, 1) for account in scope.chain if account.kind == Kind.REQUESTS]

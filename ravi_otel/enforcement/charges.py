@@ -12,7 +12,7 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.replayed import whole
 from ravi_otel.enforcement.tally import add_charged, add_counts
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Kind, is_built_in
@@ -80,6 +80,28 @@ def _answered(scope: Scope, answer: Grant | Denied | None, at: CallRecord | Tool
     if answer.observed is not None:
         observed(scope, answer.observed, at)
     return answer.op_id
+
+
+def charge_done(scope: Scope, lines: Sequence[Line], at: ToolRecord, *, refuses: bool) -> BudgetError | None:
+    """Charge counted kinds for what has happened already; give the refusal of what did not fit, which is charged all the same.
+
+    With `refuses` False it is charged unasked, and None is given.
+    """
+    if not lines:
+        return None
+    answer = _ask(scope, lines) if refuses else None
+    if answer is not None and not isinstance(answer, Denied):
+        op_id = _answered(scope, answer, at)
+        if op_id is not None:
+            scope.engine.settle(op_id, None, at)
+        return None
+    if answer is not None:
+        scope.engine.tell(answer.crossings, at)
+        scope.engine.count("denied", answer.account)
+    op_id = new_op_id()
+    scope.engine.tell(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)
+    scope.engine.settle(op_id, None, at)
+    return None if answer is None else owned(refusal.refused(answer), answer.account)
 
 
 def observed(scope: Scope, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:

@@ -88,7 +88,8 @@ class ToolRecord:
     """Follow one tool call; `status` "refused" means that it was never executed.
 
     `arguments`, by parameter name, and `result` are what went in and came out, filled only when content is captured;
-    `returned` says that there is a result, which may be None.
+    `returned` says that there is a result, which may be None. An `inferred` one was not seen to run: a model asked for it, and a
+    request brought its result. Its time is the one between, beginning at `began_unix_ns` of the wall clock.
     """
 
     name: str
@@ -107,6 +108,8 @@ class ToolRecord:
     arguments: Mapping[str, object] | None = None
     result: object = None
     returned: bool = False
+    inferred: bool = False
+    began_unix_ns: int | None = None
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 

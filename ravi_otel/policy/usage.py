@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from ravi_otel.policy.content import Asked, Message
 
@@ -59,6 +59,13 @@ class Usage:
         return self.total_tokens == 0 and (self.audio_ms > 0 or self.characters > 0 or self.searches > 0)
 
 
+class ToolUse(NamedTuple):
+    """Name a tool that an answer asks for, or whose result a request brings; either half may be missing, or be a lie."""
+
+    call_id: str | None
+    name: str | None
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Call:
     """Describe a request before it is sent.
@@ -75,7 +82,8 @@ class Call:
     it is a connection for many answers, each a call of its own: it has no metrics of a call. `input_bound` is a number of tokens
     that the input cannot pass, None where nobody asked; `unbounded` names what keeps it from being known, such as
     "previous_response_id". `least_cap` is the smallest output cap that its API takes, 0 where its output cannot be capped.
-    `unchained` are those of its `messages` that a later request does not inherit which goes on with its answer.
+    `unchained` are those of its `messages` that a later request does not inherit which goes on with its answer. `offers_tools`
+    says that its answer may ask for tools; `tool_results` are those that its request answers.
     """
 
     operation: str
@@ -106,6 +114,8 @@ class Call:
     unbounded: str | None = None
     least_cap: int = 1
     unchained: int = 0
+    offers_tools: bool = False
+    tool_results: tuple[ToolUse, ...] = ()
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -126,7 +136,7 @@ class Reply:
     failure although the status was 200 (a failed Responses object, an error event on a stream). `pending` says that the
     answer is still being made: its usage comes with a later look at it, under `id`. `awaited` says that this is such a look.
     `output` is what the answer says, None unless it is captured. `spent` is what was used before this call and is told by it,
-    to be counted once for its `id`.
+    to be counted once for its `id`. `tool_uses` are the tools that the program is asked to run.
     """
 
     id: str | None = None
@@ -142,6 +152,7 @@ class Reply:
     awaited: bool = False
     output: Sequence[Message] | None = None
     spent: tuple[Spent, ...] = ()
+    tool_uses: tuple[ToolUse, ...] = ()
 
 
 _MOST: Final = 2**53

@@ -16,6 +16,8 @@ from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.capping import Sizing
+from ravi_otel.runtime.inferred import answered
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain, later
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.pausing import pause, pause_after
@@ -114,6 +116,10 @@ def _begin(call: Call) -> LiveCall | None:
         drain()
         scope, scoped = STATE.locate()
         live = LiveCall(scope, call)
+        if call.tool_results:
+            live.refused = answered(live)
+        if call.offers_tools:
+            INFERRING.offered(scope)
         if not scoped and call.generative:
             scope.engine.listeners.counted(_UNSCOPED)
     except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call

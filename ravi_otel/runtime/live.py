@@ -35,6 +35,9 @@ class LiveCall(Settlement):
         """
         record, scope = self.record, self.scope
         scope.checkpoint(record)
+        refused, self.refused = self.refused, None
+        if refused is not None:
+            raise refused
         if record.call.generative:
             if scope.wrapping is not None:
                 self.claim = scope.wrapping.claim(scope)

@@ -21,6 +21,7 @@ from ravi_otel.runtime.awaited import AWAITED, Told, bring, key_of, summed
 from ravi_otel.runtime.capping import Capped, learn
 from ravi_otel.runtime.charging import is_free, price, spoken, stored, unpriced_of
 from ravi_otel.runtime.conversations import CONVERSATIONS
+from ravi_otel.runtime.inferring import INFERRING
 
 REFUSED = "ravi.limit_exceeded"
 """The `error.type` of a call that a limit refused."""
@@ -70,6 +71,7 @@ class Settlement:
         "claim",
         "holds",
         "record",
+        "refused",
         "scope",
         "waiting",
     )
@@ -87,6 +89,7 @@ class Settlement:
         self._asked = False  # the ledger may know this operation
         self._settled = False
         self.waiting = False
+        self.refused: RaviError | None = None  # what the tools whose results it brings have against it
         self._sent_before = False  # an earlier attempt of this call reached the provider
         self._between = False  # an attempt failed, and the next has not been paid for
         self._doubtful = False  # no answer came to the latest attempt that was sent: it may be billed
@@ -340,6 +343,8 @@ class Settlement:
         record = self.record
         record.status = status
         record.duration_ns = self.scope.engine.clock.monotonic_ns() - record.started_ns
+        if record.reply is not None and record.reply.tool_uses:
+            INFERRING.asked(self.scope, record)
         self.scope.engine.listeners.call_ended(record)
 
     def _settle_attempt(self) -> None:

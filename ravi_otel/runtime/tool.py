@@ -16,6 +16,7 @@ from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import later
 from ravi_otel.runtime.patience import Enclosure, enclose, leave
 from ravi_otel.runtime.pausing import pause, pause_after
@@ -35,6 +36,8 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -
     scope, _ = STATE.locate()
     engine = scope.engine
     record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), arguments=arguments)
+    if INFERRING.watching:
+        INFERRING.ran(scope, name, record.started_ns)
     started = dropped = False
     waiting: Enclosure | None = None
     entered = engine.listeners.tool_started(record)

@@ -163,6 +163,7 @@ _RUN_ATTRIBUTES: Final = (
         AGENT_DEPTH="How deep the agent is nested.",
         AGENT_PRIORITY="The agent's priority.",
         SCOPE_ID="The run's or agent's own id within the process.",
+        TOOL_INFERRED="True of a tool call that nobody saw run: it was asked for, and a later request brought its result.",
         STATUS="How it ended where that is no plain success: error, refused, cancelled, stopped, paused.",
         STOP_REASON="Why a run or agent stopped.",
     ),

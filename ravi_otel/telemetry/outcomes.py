@@ -71,8 +71,10 @@ def sentence(record: CallRecord | ToolRecord) -> str | None:
     return str(record.error)[:_MOST_SENTENCE].encode("utf-8", "replace").decode()
 
 
-def end(span: Span, attributes: dict[str, AttributeValue], error: str | None, sentence: str | None = None) -> None:
-    """Set the last attributes and end the span; its status stays unset on success, and says `sentence` otherwise."""
+def end(
+    span: Span, attributes: dict[str, AttributeValue], error: str | None, sentence: str | None = None, over_unix_ns: int | None = None
+) -> None:
+    """Set the last attributes and end the span, now unless it was over before; its status stays unset on success, and says `sentence`."""
     try:
         if span.is_recording():
             if error is not None:
@@ -81,4 +83,4 @@ def end(span: Span, attributes: dict[str, AttributeValue], error: str | None, se
             if attributes:
                 span.set_attributes(attributes)
     finally:
-        span.end()
+        span.end(over_unix_ns)

@@ -39,21 +39,25 @@ class Tools(Listener):
         if record.call_id is not None:
             attributes[semconv.TOOL_CALL_ID] = text(record.call_id)
         parent = self._pipeline.above.context()
-        span = tracer.start_span(f"{semconv.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes)
+        if record.inferred:
+            attributes[semconv.TOOL_INFERRED] = True
+        began = record.began_unix_ns
+        span = tracer.start_span(f"{semconv.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
         return Attachment(context)
 
     def tool_ended(self, record: ToolRecord) -> None:
-        """End the span and record the duration; a refused tool was never executed and has none."""
+        """End the span and record the duration; a refused tool was never executed and has none, and nobody measured an inferred one."""
         mark = record.marks.pop(MARK, None)
         error = outcomes.error_type(record.status, record.error_type, record.error)
         context = mark.context if isinstance(mark, Open) else None
         try:
             if isinstance(mark, Open):
-                outcomes.end(mark.span, outcomes.limit_attributes(record), error, outcomes.sentence(record))
+                over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
+                outcomes.end(mark.span, outcomes.limit_attributes(record), error, outcomes.sentence(record), over)
         finally:
-            if record.status != "refused":
+            if record.status != "refused" and not record.inferred:
                 name, failed = self._guard.admit(text(record.name), error)
                 attributes: dict[str, AttributeValue] = {semconv.TOOL_NAME: name or ""}
                 if failed is not None:

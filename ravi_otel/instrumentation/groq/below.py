@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from ravi_otel.instrumentation.http.contract import Collector, Endpoint, Request
 from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.policy.usage import Call, Reply, ToolUse
 
 _OWN_ROOT: Final = "openai"
 
@@ -62,6 +62,14 @@ class Below:
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:
         """See `Endpoint.cap`."""
         return self._inner.cap(_shown(request), cap)
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_uses`."""
+        return self._inner.tool_uses(result)
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_results`."""
+        return self._inner.tool_results(_shown(request))
 
 
 def path_below(path: str) -> str:

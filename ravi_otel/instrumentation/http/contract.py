@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.policy.usage import Call, Reply, ToolUse
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +158,14 @@ class Endpoint(Protocol):
         """Give the fields of the body that hold each of its answers to so many tokens."""
         ...
 
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """List the tools that a complete answer asks the program to run; only where the request offered some."""
+        ...
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+        """List the tools whose results a request brings, also those of earlier turns; only while results are waited for."""
+        ...
+
 
 class Wordless:
     """Be an endpoint whose requests and answers hold no messages, and whose streams tell their usage unasked."""
@@ -191,3 +199,11 @@ class Wordless:
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
         """See `Endpoint.cap`."""
         return {}
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.tool_uses`."""
+        return ()
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:  # noqa: ARG002 - the protocol's
+        """See `Endpoint.tool_results`."""
+        return ()

@@ -16,6 +16,8 @@ def read_result(endpoint: Endpoint, result: Any, call: Call, request: Any = None
     `request` is what was answered: no part of it is taken for a name.
     """
     reply = shaped(endpoint.reply(result), request, call.model)
+    if call.offers_tools:
+        reply.tool_uses = endpoint.tool_uses(result)
     if call.content is not None:
         reply.output = endpoint.answered(result)
     return reply

@@ -25,6 +25,7 @@ from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.http.wire import SENDING, HttpWire
 from ravi_otel.policy.usage import Call
 from ravi_otel.runtime.call import walk
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry.redaction import is_redacting
 
@@ -160,6 +161,11 @@ def _is_wrong(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def _described(request: Request, endpoint: Endpoint) -> Call:
     call = endpoint.call(request)
+    if INFERRING.waiting:
+        try:
+            call.tool_results = endpoint.tool_results(request)
+        except Exception as error:  # noqa: BLE001 - the call is counted all the same
+            swallow("results", error)
     if STATE.options.content and not is_redacting():
         try:
             call.content = endpoint.asked(request)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.anthropic.endpoints import content
+from ravi_otel.instrumentation.anthropic.endpoints import content, tools
 from ravi_otel.instrumentation.anthropic.endpoints.bounds import bound_message
 from ravi_otel.instrumentation.anthropic.endpoints.stream import MessagesCollector
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason, usage
 from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in
+from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in
 from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.policy.usage import Call, Reply, ToolUse
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
@@ -44,6 +44,7 @@ class Messages(Wordless):
             server_address=host.address,
             server_port=host.port,
             parameters=parameters(body),
+            offers_tools="tools" in body,
         )
 
     def reply(self, result: Any) -> Reply:
@@ -60,7 +61,7 @@ class Messages(Wordless):
 
     def collector(self, call: Call) -> MessagesCollector:
         """See `Endpoint.collector`."""
-        return MessagesCollector(call.input_estimate, captured=call.content is not None)
+        return MessagesCollector(call.input_estimate, captured=call.content is not None, tools=call.offers_tools)
 
     def asked(self, request: Request) -> Asked | None:
         """See `Endpoint.asked`."""
@@ -69,6 +70,14 @@ class Messages(Wordless):
     def answered(self, result: Any) -> Sequence[Message]:
         """See `Endpoint.answered`."""
         return content.answered(get(result, "content"), text(result, "stop_reason"))
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_uses`."""
+        return tools.uses(items(result, "content"))
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_results`."""
+        return tools.results(request.body)
 
     def bound(self, request: Request, call: Call) -> None:
         """See `Endpoint.bound`."""

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ravi_otel.instrumentation.anthropic.endpoints import content
+from ravi_otel.instrumentation.anthropic.endpoints.tools import MOST_USES, uses
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason, usage
 from ravi_otel.instrumentation.http.contract import Quiet
 from ravi_otel.instrumentation.http.fields import count, get, text, tokens_of_weight, weight_of
 from ravi_otel.instrumentation.http.plain import fields_of
-from ravi_otel.policy.usage import Reply, Usage
+from ravi_otel.policy.usage import Reply, ToolUse, Usage
 
 _PIECES: Final = {
     "compaction_delta": "content",
@@ -28,11 +29,11 @@ _MOST_BLOCKS: Final = 1_000
 
 
 class MessagesCollector(Quiet):
-    """Follow one stream; `captured` keeps what it says."""
+    """Follow one stream; `captured` keeps what it says, `tools` which tools it asks for."""
 
-    __slots__ = ("_blocks", "_chunks", "_estimate", "_id", "_last", "_model", "_started", "_stop", "_tier", "_told", "_weight")
+    __slots__ = (*("_blocks", "_chunks", "_estimate", "_id", "_last", "_model", "_started", "_stop", "_tier", "_told", "_uses", "_weight"),)
 
-    def __init__(self, input_estimate: int, *, captured: bool = False) -> None:
+    def __init__(self, input_estimate: int, *, captured: bool = False, tools: bool = False) -> None:
         self._estimate = input_estimate
         self._started: Any = None
         self._told: Any = None
@@ -44,6 +45,7 @@ class MessagesCollector(Quiet):
         self._weight = 0
         self._chunks = 0
         self._blocks: dict[int, _Block] | None = {} if captured else None
+        self._uses: list[ToolUse] | None = [] if tools else None
 
     @property
     def complete(self) -> bool:
@@ -102,6 +104,8 @@ class MessagesCollector(Quiet):
             self._weight += weight_of(text(block, name) or "")
         if self._blocks is not None and len(self._blocks) < _MOST_BLOCKS:
             self._blocks[count(get(event, "index")) or 0] = _Block(block)
+        if self._uses is not None and len(self._uses) < MOST_USES:
+            self._uses.extend(uses((block,)))
 
     def _piece(self, event: Any) -> None:
         delta = get(event, "delta")
@@ -126,6 +130,7 @@ class MessagesCollector(Quiet):
             finish_reasons=() if reason is None else (reason,),
             service_tier=self._tier,
             answers=int(self._id is not None),
+            tool_uses=tuple(self._uses or ()),
         )
         if self._blocks is not None:
             reply.output = content.answered([self._blocks[at].whole() for at in sorted(self._blocks)], self._stop)

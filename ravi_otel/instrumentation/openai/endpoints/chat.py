@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from ravi_otel.instrumentation.http.contract import Collector, Request, Wordless
 from ravi_otel.instrumentation.http.fields import count, get, items, rare, text, tokens_in, usage_of, weight_of
-from ravi_otel.instrumentation.openai.endpoints import bounds, chat_content
+from ravi_otel.instrumentation.openai.endpoints import bounds, chat_content, chat_tools
 from ravi_otel.instrumentation.openai.endpoints.chat_saying import Telling
 from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
 
 _PER_MESSAGE = 4
 _PER_REQUEST = 3
@@ -60,6 +60,7 @@ class Chat(Wordless):
             server_address=host.address,
             server_port=host.port,
             parameters=parameters(body),
+            offers_tools=chat_tools.offered(body),
         )
 
     def reply(self, result: Any) -> Reply:
@@ -77,7 +78,7 @@ class Chat(Wordless):
 
     def collector(self, call: Call) -> Collector:
         """See `Endpoint.collector`."""
-        collector = ChatCollector(call.input_estimate, call.choices)
+        collector = ChatCollector(call.input_estimate, call.choices, calls=chat_tools.Calls() if call.offers_tools else None)
         return collector if call.content is None else Telling(collector)
 
     def asked(self, request: Request) -> Asked | None:
@@ -87,6 +88,14 @@ class Chat(Wordless):
     def answered(self, result: Any) -> Sequence[Message]:
         """See `Endpoint.answered`."""
         return chat_content.answered(result)
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_uses`."""
+        return chat_tools.uses(result)
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_results`."""
+        return chat_tools.results(request.body)
 
     def bound(self, request: Request, call: Call) -> None:
         """See `Endpoint.bound`."""
@@ -111,10 +120,13 @@ def usage(found: Any) -> Usage | None:
 class ChatCollector:
     """Follow a chat stream: what names it, why it ended, and how much text came."""
 
-    __slots__ = ("_asked", "_begun", "_chunks", "_estimate", "_finish", "_first", "_named", "_usage", "_weight", "_whole", "said")
+    __slots__ = (
+        *("_asked", "_begun", "_calls", "_chunks", "_estimate", "_finish", "_first", "_named", "_usage", "_weight", "_whole", "said"),
+    )
 
-    def __init__(self, input_estimate: int, choices: int = 1) -> None:
+    def __init__(self, input_estimate: int, choices: int = 1, *, calls: chat_tools.Calls | None = None) -> None:
         self._estimate = input_estimate
+        self._calls = calls  # the tools it asks for, where it was offered some
         self._asked = choices
         self._begun: set[int] = set()  # those of them that are not finished, besides the first
         self._whole = -1  # what all of it weighed when the last of them finished
@@ -162,6 +174,7 @@ class ChatCollector:
                 and choice.finish_reason is None
                 and event.usage is None
                 and self._named
+                and (self._calls is None or not choice.delta.tool_calls)
             ):
                 self._chunks += 1
                 self._weight += len(content) * 3
@@ -206,6 +219,8 @@ class ChatCollector:
             self._say(choice, content)
         elif delta is not None:
             self._weight += _other_weight(delta)
+        if self._calls is not None:
+            self._calls.add(count(get(choice, "index")) or 0, delta)
 
     def _say(self, choice: Any, content: str) -> None:
         if not count(get(choice, "index")):
@@ -222,6 +237,7 @@ class ChatCollector:
             service_tier=text(first, "service_tier"),
             system_fingerprint=text(first, "system_fingerprint"),
             answers=max(1, len(self._finish)) if first is not None else 0,
+            tool_uses=() if self._calls is None else self._calls.uses(),
         )
 
     def _name(self, event: Any) -> None:

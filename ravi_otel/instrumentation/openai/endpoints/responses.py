@@ -7,10 +7,10 @@ from typing import Any, Final, cast
 
 from ravi_otel.instrumentation.http.contract import Request, Wordless
 from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in, usage_of
-from ravi_otel.instrumentation.openai.endpoints import bounds, responses_content
+from ravi_otel.instrumentation.openai.endpoints import bounds, responses_content, responses_tools
 from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
 from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
 from ravi_otel.runtime.awaited import key_of
 from ravi_otel.runtime.conversations import CONVERSATIONS
 
@@ -49,6 +49,7 @@ class Responses(Wordless):
             server_address=host.address,
             server_port=host.port,
             parameters=_parameters(body),
+            offers_tools=responses_tools.offered(body),
         )
         goes_on = call.previous_response_id or call.parameters.get("conversation_id")
         if goes_on is not None:
@@ -87,6 +88,14 @@ class Responses(Wordless):
     def answered(self, result: Any) -> Sequence[Message]:
         """See `Endpoint.answered`."""
         return responses_content.answered(items(result, "output"), _finish_reasons(result, text(result, "status")))
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_uses`."""
+        return responses_tools.uses(items(result, "output"))
+
+    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+        """See `Endpoint.tool_results`."""
+        return responses_tools.results(request.body)
 
     def bound(self, request: Request, call: Call) -> None:
         """See `Endpoint.bound`."""

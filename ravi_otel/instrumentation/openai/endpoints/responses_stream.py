@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from ravi_otel.instrumentation.http.contract import Quiet
 from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_of_weight, weight_of
-from ravi_otel.instrumentation.openai.endpoints import responses_content
+from ravi_otel.instrumentation.openai.endpoints import responses_content, responses_tools
 from ravi_otel.policy.content import Message
 from ravi_otel.policy.usage import Call, Reply, Usage
 from ravi_otel.runtime.awaited import AWAITED, key_of
@@ -29,7 +29,7 @@ class ResponsesCollector(Quiet):
 
     __slots__ = (
         *("_begun", "_call", "_chunks", "_error", "_estimate", "_final", "_last"),
-        *("_items", "_name", "_reader", "_response", "_texts", "_weight"),
+        *("_items", "_name", "_reader", "_response", "_texts", "_uses", "_weight"),
     )
 
     def __init__(self, reader: Reader, call: Call, *, name: str | None = None) -> None:
@@ -47,6 +47,7 @@ class ResponsesCollector(Quiet):
         self._chunks = 0
         self._items: dict[int, Any] | None = {} if call.content is not None else None
         self._texts: dict[int, list[str]] = {}
+        self._uses: dict[int, Any] | None = {} if call.offers_tools else None
 
     @property
     def complete(self) -> bool:
@@ -86,8 +87,10 @@ class ResponsesCollector(Quiet):
         kind = get(event, "type")
         if kind == "error":
             self._error = text(event, "code") or "error"
-        elif kind == "response.output_item.done" and self._items is not None:
-            self._items[count(get(event, "output_index")) or 0] = get(event, "item")
+        elif kind == "response.output_item.done":
+            for kept in (self._items, self._uses):
+                if kept is not None:
+                    kept[count(get(event, "output_index")) or 0] = get(event, "item")
 
     def _respond(self, event: Any, response: Any) -> None:
         self._response = response
@@ -110,6 +113,8 @@ class ResponsesCollector(Quiet):
             told.usage = self._counted(self._estimate)
         if self._begun and not told.pending:
             AWAITED.ended(key_of(self._call, told.id))
+        if self._uses is not None:
+            told.tool_uses = responses_tools.uses(items(self._response, "output") if self._final else list(self._uses.values()))
         return told if self._items is None else replace(told, output=self._said(told))
 
     def _pending(self, told: Reply) -> bool:

@@ -1,0 +1,32 @@
+"""Read which tools a message asks the program to run, and whose results a request brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ravi_otel.instrumentation.http.fields import items, text
+from ravi_otel.policy.usage import ToolUse
+
+MOST_USES: Final = 10_000
+_USE: Final = "tool_use"
+"""Those of `server_tool_use` and `mcp_tool_use` the provider runs."""
+
+_RESULT: Final = "tool_result"
+
+
+def uses(blocks: Sequence[Any]) -> tuple[ToolUse, ...]:
+    """List what the blocks of an answer ask for."""
+    return tuple(ToolUse(text(block, "id") or None, text(block, "name")) for block in blocks[:MOST_USES] if text(block, "type") == _USE)
+
+
+def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
+    """List the results a request brings; one without an id answers nothing that can be known."""
+    found: list[ToolUse] = []
+    for message in items(body, "messages"):
+        if text(message, "role") == "user":
+            for block in items(message, "content"):
+                call_id = text(block, "tool_use_id") if text(block, "type") == _RESULT else None
+                if call_id:
+                    found.append(ToolUse(call_id, None))
+    return tuple(found)

@@ -1,0 +1,49 @@
+"""Read which tools a response asks the program to run, and whose results a request brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ravi_otel.instrumentation.http.fields import items, text
+from ravi_otel.policy.usage import ToolUse
+
+_MOST_USES: Final = 10_000
+_NAMED: Final = frozenset({"function_call", "custom_tool_call"})
+_BUILT_IN: Final = {
+    "apply_patch_call": "apply_patch",
+    "computer_call": "computer",
+    "local_shell_call": "local_shell",
+    "shell_call": "shell",
+}
+"""Tools that the provider defines and the program runs, and what they are called."""
+
+_RESULT: Final = "call_output"
+
+
+def offered(body: Mapping[str, Any]) -> bool:
+    """Tell that a request offers tools; a stored prompt may hold some."""
+    return "tools" in body or "prompt" in body
+
+
+def uses(output: Sequence[Any]) -> tuple[ToolUse, ...]:
+    """List what the output asks for; what the provider runs itself is none of it."""
+    found: list[ToolUse] = []
+    for item in output[:_MOST_USES]:
+        kind = text(item, "type") or ""
+        if kind in _NAMED:
+            found.append(ToolUse(text(item, "call_id") or None, text(item, "name")))
+        elif kind in _BUILT_IN:
+            found.append(ToolUse(text(item, "call_id") or None, _BUILT_IN[kind]))
+    return tuple(found)
+
+
+def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
+    """List the results a request brings; one without an id answers nothing that can be known."""
+    found: list[ToolUse] = []
+    for item in items(body, "input"):
+        if (text(item, "type") or "").endswith(_RESULT):
+            call_id = text(item, "call_id")
+            if call_id:
+                found.append(ToolUse(call_id, None))
+    return tuple(found)
