@@ -11,6 +11,7 @@ from typing import Final, Literal
 from ravi_otel.hooks.records import LimitEvent, LimitReading, Spend
 from ravi_otel.local.record import Branch, Leaf, RunRecord
 from ravi_otel.local.wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
+from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import NANO, ScopeKind
 
 Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
@@ -76,16 +77,16 @@ class Fold:
 Item = Branch | Leaf | Fold
 
 
-def lines(record: RunRecord) -> Iterator[Line]:
-    """Give the tree from its roots down, like siblings folded."""
+def lines(record: RunRecord, *, calls: bool = True) -> Iterator[Line]:
+    """Give the tree from its roots down, like siblings folded; without `calls` only its scopes: runs, agents, blocks."""
     waiting: list[tuple[Item, tuple[bool, ...]]] = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
     waiting.reverse()
     while waiting:
         item, guide = waiting.pop()
         yield _line(item, guide)
         if isinstance(item, Branch):
-            below = [(child, (*guide, more)) for child, more in _with_more(arranged(item.children))]
-            waiting.extend(reversed(below))
+            shown = arranged([child for child in item.children if calls or isinstance(child, Branch)])
+            waiting.extend(reversed([(child, (*guide, more)) for child, more in _with_more(shown)]))
 
 
 def arranged(nodes: Sequence[Branch | Leaf]) -> list[Item]:
@@ -196,11 +197,16 @@ def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
         return Line(guide, title, "scope", notes=notes)
     spend = view.spend()
     named = view.stop_reason if view.status == "stopped" or view.stop_reason in _UNSEEN else None
-    remarks = [named or view.status] if view.status != "ok" else []
+    remarks = _urgency(branch) + ([named or view.status] if view.status != "ok" else [])
     if spend.refused:
         remarks.append(f"{spend.refused:,} refused")
     tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
     return Line(guide, title, "scope", _scope_figures(branch, spend), ", ".join(remarks), tone, notes)
+
+
+def _urgency(branch: Branch) -> list[str]:
+    node = branch.facts.supervision if branch.facts.kind is ScopeKind.AGENT else None
+    return [] if node is None or node.priority is Priority.NORMAL else [node.priority.name.lower()]  # which goes without saying
 
 
 def _scope_figures(branch: Branch, spend: Spend) -> Figures:

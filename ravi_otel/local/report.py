@@ -41,14 +41,7 @@ def console(stream: IO[str] | None = None, *, width: int | None = None) -> Conso
 
 def render(record: RunRecord, to: Console) -> None:
     """Print the tree, the budget table, and what did not fit."""
-    lines = list(outline.lines(record))
-    if lines:
-        _Tree(to, lines).print()
-        legend = outline.legend(lines)
-        if legend:
-            _print(to, Text(legend, "dim"), wrap=True)
-    else:
-        _print(to, Text("Nothing was recorded.", "dim"))
+    _print_tree(to, list(outline.lines(record)))
     budgets, more = outline.budgets(record)
     if budgets:
         to.print()
@@ -57,6 +50,21 @@ def render(record: RunRecord, to: Console) -> None:
     if missing:
         to.print()
         _print(to, Text(missing, "yellow"), wrap=True)
+
+
+def render_scopes(record: RunRecord, to: Console) -> None:
+    """Print the tree of runs, agents and blocks alone: how each ended and what it spent; for many agents with few calls each."""
+    _print_tree(to, list(outline.lines(record, calls=False)))
+
+
+def _print_tree(to: Console, lines: list[Line]) -> None:
+    if not lines:
+        _print(to, Text("Nothing was recorded.", "dim"))
+        return
+    _Tree(to, lines).print()
+    legend = outline.legend(lines)
+    if legend:
+        _print(to, Text(legend, "dim"), wrap=True)
 
 
 def _print(to: Console, text: Text, *, wrap: bool = False) -> None:
