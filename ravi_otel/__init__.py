@@ -23,6 +23,7 @@ from ravi_otel.errors import (
     RetriesExhaustedError,
     SpawnDeniedError,
 )
+from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
 from ravi_otel.policy import (
     CancellationToken,
     ExecutionBudget,
@@ -66,11 +67,14 @@ __all__ = [
     "CancellationError",
     "CancellationToken",
     "ConfigurationError",
+    "CostTracker",
     "DeadlineExceededError",
     "ExecutionBudget",
     "ExecutionTracker",
     "Handoff",
     "HistoryRetention",
+    "HookEvent",
+    "HookManager",
     "Instrumentation",
     "Limit",
     "LimitSyntaxError",
@@ -81,6 +85,7 @@ __all__ = [
     "RetriesExhaustedError",
     "RetryPolicy",
     "Run",
+    "RunLogger",
     "RunMeta",
     "Scope",
     "Snapshot",

@@ -16,13 +16,16 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from ravi_otel._extras import load
-from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.background import BACKGROUND
+from ravi_otel.hooks.bridge import Bridge
+from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks.reports import REPORTS
 from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
 from ravi_otel.instrumentation.groq import VENDOR as GROQ
 from ravi_otel.instrumentation.http.idle import abandon_open
@@ -30,9 +33,11 @@ from ravi_otel.instrumentation.http.package import ClientPackage
 from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.openai import VENDOR as OPENAI
 from ravi_otel.instrumentation.openai.sockets import Sockets
+from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
+from ravi_otel.pricing.preloading import preload
 from ravi_otel.runtime.asking import read_limits
 from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
@@ -47,7 +52,6 @@ from ravi_otel.telemetry.conventions import times_chunks
 from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
-_PRELOAD_S = 10.0
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
 _SOCKETS = Sockets()
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
@@ -85,6 +89,9 @@ class Instrumentation:
         self._content = settings.content()
         self._telemetry = Telemetry(self._pipeline, self._content)
         self._listeners = Listeners([self._telemetry])
+        self._bridge = Bridge(settings.hooks)
+        if settings.hooks:
+            self._listeners.bridge(self._bridge)
         self._carrying = Carrying()
         self._on = False
         self._heard = False
@@ -111,8 +118,8 @@ class Instrumentation:
         STATE.install(engine, self.settings.limits, around, self.settings.origins)
         STATE.when_told = self._end_before_others
         STATE.instrumented = True
-        # The price table takes most of a second to import: not on the path of the first call.
-        _preload(engine.prices)
+        preload(engine.prices)
+        REPORTS.listeners = self._listeners
         for client in _CLIENTS:
             client.install()
         _SOCKETS.install()
@@ -181,6 +188,9 @@ class Instrumentation:
         except Exception as error:  # noqa: BLE001 - what cannot be told must not stop what comes next
             swallow("conclude", error)
         finally:
+            if REPORTS.listeners is self._listeners:
+                REPORTS.listeners = None
+            self._bridge.retire()
             self._telemetry.retire()
 
     def let_go(self) -> None:
@@ -213,28 +223,6 @@ class Instrumentation:
         return self._pipeline.flush(timeout_s)
 
 
-_preloading: threading.Thread | None = None
-
-
-def _preload(prices: PriceBook) -> None:
-    global _preloading  # noqa: PLW0603 - the one thread that a fork has to wait for
-    _preloading = threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True)
-    try:
-        with without_signals():
-            _preloading.start()
-    except RuntimeError:  # the system gives no more threads: the first call imports it
-        _preloading = None
-
-
-def _before_fork() -> None:
-    """Let the price table be imported: a child forked meanwhile could never import it, its lock being held by a thread it lacks."""
-    thread = _preloading
-    if thread is not None and thread is not threading.current_thread():
-        thread.join(_PRELOAD_S)
-
-
-os.register_at_fork(before=_before_fork)
-
 _lock = threading.Lock()
 _now: Instrumentation | None = None
 _surroundings: Surroundings | None = None
@@ -255,6 +243,8 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     providers: Mapping[str, str] | None = None,
     redact: Redact | None = None,
     footers: bool | None = None,
+    hooks: Hooks = None,
+    tools: object = (),
 ) -> Instrumentation:
     """Observe every call of `openai`, `anthropic` and `groq` from here on, and hold it to the limits around it.
 
@@ -267,10 +257,12 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
     provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
     leave. `footers` puts a line under the text of a stream that a limit cut, which says so; `RAVI_FOOTERS=on` does, too.
+    `hooks`, a HookManager or several, hear of everything in the process. `tools` is what `instrument_tools()` takes, or a tuple of such.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
     """
+    targets = targets_of(tools)
     choices = choices_of(enforcement, admission, policy, profile)
     asked = Settings(
         tracer_provider,
@@ -284,18 +276,21 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
         providers,
         redact,
         footers,
+        hooks=read_hooks("instrument(hooks)", hooks),
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
     settings.check()
     with _lock:
         if _now is not None:
             if (asked == NOTHING and policy is None and profile is None) or settings == _now.settings:
+                instrument_all(targets)
                 return _now
             if _now.settings.limits:
                 raise ConfigurationError(
                     "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
                     "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
                 )
+        instrument_all(targets)
         made, before = _begin(settings)
     if before is not None:
         before.let_go()
@@ -328,6 +323,7 @@ def uninstrument() -> None:
     Under `ravi-otel run` the launcher's own run and limits stay: they are not the program's to lift.
     """
     global _now  # noqa: PLW0603 - one instrumentation per process
+    remove_tools()
     with _lock:
         before = _now
         if _surroundings is not None:
@@ -392,6 +388,7 @@ def _settle_all() -> None:
     drain()
     AWAITED.give_up()
     STATE.conclude(_how_it_ended())
+    BACKGROUND.finish()
     if _surroundings is not None:
         _surroundings.when_left()
 

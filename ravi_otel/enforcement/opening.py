@@ -36,7 +36,7 @@ class Opening:
 
     A `surrounding` run is that of a launched program: its scope's id is the run's, so that every process of the program
     counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
-    `suspended` are the kinds of limits that a block sets aside, and `reason` is why.
+    `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `hooks` are passed on as they are.
     """
 
     kind: ScopeKind
@@ -58,6 +58,7 @@ class Opening:
     share: Share = OWN
     suspended: frozenset[str] = frozenset()
     reason: str | None = None
+    hooks: tuple[object, ...] = ()
 
 
 def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
@@ -150,6 +151,10 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
     run_id, run_name = outer.run_id, outer.run_name
     supervision = outer.supervision
     agent_name, agent_id = outer.agent_name, outer.agent_id
+    hooks, run_hooks = outer.hooks, outer.run_hooks
+    if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):  # an agent's own hear neither its child agents nor the runs inside
+        hooks = (*run_hooks, *ask.hooks) if ask.hooks else run_hooks
+        run_hooks = hooks if ask.kind is ScopeKind.RUN else run_hooks
     if ask.kind is ScopeKind.RUN:
         run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
         supervision = agent_name = agent_id = None
@@ -169,6 +174,8 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
         supervision=supervision,
         tags={**outer.tags, **ask.tags},
         surrounding=ask.surrounding,
+        hooks=hooks,
+        run_hooks=run_hooks,
     )
 
 

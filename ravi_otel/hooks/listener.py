@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from typing import Final
 
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 
 
@@ -76,13 +77,31 @@ class Entered:
                 swallow("listener.leave", error)
 
 
-class Listeners:
-    """Pass what happens on to each listener in order; one that raises is counted and skipped."""
+NOTHING_ENTERED: Final = Entered()
+"""What there is to leave before anybody was told."""
 
-    __slots__ = ("_all",)
+
+def _survive(place: str, error: BaseException, entered: Entered | None = None) -> None:
+    """Swallow what a listener raises; raise again what comes from a signal, and leave what was entered, because nobody else will."""
+    if isinstance(error, Exception) and not from_signal(error):
+        swallow(place, error)
+        return
+    if entered is not None:
+        entered.leave()
+    raise error
+
+
+class Listeners:
+    """Pass what happens on to each listener in order; one that raises is counted and skipped.
+
+    What a signal raises meanwhile is no listener's, and goes on. `bridged` says that somebody passes it on to hooks.
+    """
+
+    __slots__ = ("_all", "bridged")
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._all = tuple(listeners)
+        self.bridged = False
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -94,6 +113,16 @@ class Listeners:
         """Tell one more from the next event on; what is open was not told to it."""
         self._all = (*self._all, listener)
 
+    def bridge(self, listener: Listener) -> None:
+        """Tell one more, which is the one that passes it on to hooks."""
+        self.bridged = True
+        self.add(listener)
+
+    def add_once(self, listener: Listener) -> None:
+        """Tell one more, unless it is told already."""
+        if listener not in self._all:
+            self.add(listener)
+
     def _enter(self, place: str, start: Callable[[Listener], AbstractContextManager[object] | None]) -> Entered:
         entered = Entered()
         for heard in self._all:
@@ -101,8 +130,8 @@ class Listeners:
                 manager = start(heard)
                 if manager is not None:
                     entered.enter(manager)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                swallow(place, error)
+            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
+                _survive(place, error, entered)
         return entered
 
     def scope_opened(self, scope: ScopeView) -> Entered:
@@ -117,8 +146,8 @@ class Listeners:
                 manager = heard.call_started(record)
                 if manager is not None:
                     entered.enter(manager)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                swallow("listener.call_started", error)
+            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
+                _survive("listener.call_started", error, entered)
         return entered
 
     def tool_started(self, record: ToolRecord) -> Entered:
@@ -130,7 +159,7 @@ class Listeners:
             try:
                 tell(heard)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                swallow(place, error)
+                _survive(place, error)
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell that a scope was left."""
@@ -146,7 +175,7 @@ class Listeners:
             try:
                 heard.call_ended(record)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                swallow("listener.call_ended", error)
+                _survive("listener.call_ended", error)
 
     def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
         """Tell that an attempt failed and another will follow."""
@@ -174,4 +203,4 @@ class Listeners:
             try:
                 heard.counted(event)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                swallow("listener.counted", error)
+                _survive("listener.counted", error)

@@ -211,6 +211,7 @@ class LimitEvent:
     """Tell that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit.
 
     `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
+    `hooks` are who the program wants told of that scope.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -231,6 +232,7 @@ class LimitEvent:
     phase: Phase
     decision: str
     enforcement: str = "process"
+    hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +248,11 @@ class SpawnEvent:
     max_agents: int | None
 
 
-Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated"]
+Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated", "hook_errors"]
 """What is only counted.
 
 Refusals, waits given up, spend beyond a grant, calls without a price or a scope, failures of the store of counters, blocks in which
-limits are set aside, answers cut short.
+limits are set aside, answers cut short, faults of hooks.
 """
 
 
@@ -259,7 +261,8 @@ class CountEvent:
     """Tell one thing that is only counted; `limit_kind` is None where no limit is concerned.
 
     `amount` is how often, and of "overage" how much, in the kind's public unit (tokens or USD). An `observed` refusal was let
-    through, in shadow mode. Limits are "suspended" for a `reason`, in the scope of that `scope_id`.
+    through, in shadow mode. Limits are "suspended" for a `reason`, in the scope of that `scope_id`; the `reason` of "hook_errors" is
+    the fault.
     """
 
     what: Counted

@@ -15,7 +15,8 @@ class ScopeFacts:
 
     Made once when the scope opens, read by telemetry, hooks, events and errors. `scope_id` is unique per opened scope,
     `name` is its own name, `run_name` and `agent_name` are those of the innermost enclosing run and agent. A `surrounding`
-    scope is the whole process's: no block of code entered it, and several processes may have the same one.
+    scope is the whole process's: no block of code entered it, and several processes may have the same one. `hooks` are who the
+    program wants told of what happens right here, and `run_hooks` those of them that the scopes inside inherit.
     """
 
     scope_id: str
@@ -30,3 +31,5 @@ class ScopeFacts:
     supervision: Supervision | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
     surrounding: bool = False
+    hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    run_hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from ravi_otel._flow import Flow, Step, cause, run_sync
 from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
+from ravi_otel.hooks.listener import NOTHING_ENTERED
 from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.capping import Sizing
@@ -54,8 +55,9 @@ def walk(call: Call, wire: Wire, *, blocking: bool) -> Flow[Any]:
     if live is None:
         return (yield wire.step(None))
     outer = sys.exc_info()[1]
-    entered = live.scope.engine.listeners.call_started(live.record)
+    entered = NOTHING_ENTERED
     try:
+        entered = live.scope.engine.listeners.call_started(live.record)
         try:
             yield from live.admit(blocking=blocking, sizing=wire)
         except RaviError:

@@ -16,6 +16,7 @@ from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.bridge import hear
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
@@ -118,6 +119,8 @@ class ScopeHandle:
         if self._ask.resume is not None:
             refuse_twice(self._ask.resume)
         parent = STATE.around()
+        if self._ask.hooks:
+            hear(parent.engine.listeners)
         scope = self._scope = open_scope(parent.engine, parent, self._ask)
         try:
             self._enter(scope)

@@ -9,6 +9,7 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.sharing import OWN, Share, check_share
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind
@@ -30,13 +31,15 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     spawn_budget: SpawnBudget | None = None,
     priority: Priority = Priority.NORMAL,
     retention: HistoryRetention = HistoryRetention.PERMANENT,
+    hooks: Hooks = None,
     tags: Mapping[str, str] | None = None,
     resume: Snapshot | str | bytes | None = None,
 ) -> Run:
     """Open a run: the outermost span of one piece of work, with limits that hold for everything inside.
 
     `limits` takes limits or their spelling (`"tokens=500k"`); `budget` an ExecutionBudget, or an ExecutionTracker that
-    becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `tags` are short strings put on spans
+    becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `hooks`, a HookManager or several, hear of everything
+    inside. `tags` are short strings put on spans
     and on the cost metric. `resume` goes on from a snapshot, or its JSON: with its run id, and with these limits, not the ones of then.
     Use it with `with`, `async with` or as a decorator.
     """
@@ -54,6 +57,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         priority=checks.member("run(priority)", priority, Priority),
         retention=checks.member("run(retention)", retention, HistoryRetention),
         tags=check_tags("run(tags)", {} if tags is None else tags),
+        hooks=read_hooks("run(hooks)", hooks),
     )
     return Run(ask)
 
@@ -67,6 +71,7 @@ def agent(
     limits: Limits = (),
     retention: HistoryRetention = HistoryRetention.RUN,
     share: Share = OWN,
+    hooks: Hooks = None,
 ) -> Agent:
     """Open an agent: its own span and its own tab; what it spends counts for every enclosing scope but its parent agent's.
 
@@ -74,7 +79,8 @@ def agent(
     its parent agent's tokens, cost and turns (of the run's, without a parent agent), a whole number so many tokens: what it used
     is charged there when it closes, and the rest given back. Takes a slot of the run's spawn budget for its time (the run's first
     agent is its root, and is the 1). Raises SpawnDeniedError on entry when no slot is left, BudgetExhaustedError when the share
-    is not left, and BudgetContendedError when only others' shares and calls are in its way.
+    is not left, and BudgetContendedError when only others' shares and calls are in its way. `hooks` hear of its own work, and not of
+    its child agents' or of runs inside.
     """
     ask = Opening(
         kind=ScopeKind.AGENT,
@@ -85,6 +91,7 @@ def agent(
         priority=checks.member("agent(priority)", priority, Priority),
         retention=checks.member("agent(retention)", retention, HistoryRetention),
         share=check_share("agent(share)", share),
+        hooks=read_hooks("agent(hooks)", hooks),
     )
     if not isinstance(share, str):
         watch_parts()

@@ -16,6 +16,7 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT
 from ravi_otel.enforcement.opening import process_root
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import HookManager
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.policy.switches import switch
@@ -54,6 +55,7 @@ class Settings:
     warn_at: float = DEFAULT_WARN_AT
     origins: Mapping[int, str] = field(default_factory=dict[int, str])
     unusable: str | None = None
+    hooks: tuple[HookManager, ...] = ()
 
     def check(self) -> None:
         """Raise ConfigurationError for what cannot be used."""

@@ -14,6 +14,7 @@ from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
+from ravi_otel.hooks.listener import NOTHING_ENTERED
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.runtime.inferring import INFERRING
@@ -40,9 +41,10 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -
         INFERRING.ran(scope, name, record.started_ns)
     started = dropped = False
     waiting: Enclosure | None = None
-    entered = engine.listeners.tool_started(record)
+    entered = NOTHING_ENTERED
     status: Status = "ok"
     try:
+        entered = engine.listeners.tool_started(record)
         _check(scope, record)
         scope.reserve_now(tool_lines(scope, name), record)
         add_counts(scope.tallies, tool_calls=1)

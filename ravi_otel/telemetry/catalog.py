@@ -200,6 +200,7 @@ _LIMIT_ATTRIBUTES: Final = (
         RETRY_ATTEMPT="Which retry it is, from 1.",
         SPAWN_OUTCOME="What became of a request for a slot.",
         DROP_REASON="Why telemetry was lost.",
+        HOOK_FAULT="What a hook did: raised, slow, late, lost.",
     ),
     *_own("conditionally_required", "{call}", LIMIT_DENIED="Calls a limit refused."),
     *_own("recommended", "{token}", LIMIT_GRANTED="Tokens that were held for a call."),
@@ -303,6 +304,7 @@ _OTHER_METRICS: Final = (
         "Attempts after the first, by provider and by the status of the answer that was tried again, where one came.",
     ),
     Name(semconv.DROPPED, "counter", "{item}", "recommended", _OURS, "Telemetry that was lost, by reason."),
+    Name(semconv.HOOK_ERRORS, "counter", "{error}", "recommended", _OURS, "Faults of hooks, which change nothing in the run, by fault."),
 )  # fmt: skip
 
 SECTIONS: Final[dict[str, tuple[Name, ...]]] = {

@@ -35,6 +35,8 @@ class Counts(Listener):
             attributes[semconv.LIMIT_SCOPE] = event.scope.value
         if event.observed:
             attributes[semconv.LIMIT_DECISION] = "observed"
+        if event.what == "hook_errors":
+            attributes[semconv.HOOK_FAULT] = event.reason or ""
         instruments.counted[event.what].add(event.amount, attributes)
 
 

@@ -157,6 +157,7 @@ RETRY_ATTEMPT: Final = "ravi.retry.attempt"
 RETRY_WAIT: Final = "ravi.retry.wait_s"
 SPAWN_OUTCOME: Final = "ravi.spawn.outcome"
 DROP_REASON: Final = "ravi.telemetry.reason"
+HOOK_FAULT: Final = "ravi.hook.fault"
 
 # Events.
 EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
@@ -191,6 +192,7 @@ AGENT_ACTIVE: Final = "ravi.agent.active"
 AGENT_PAUSED: Final = "ravi.agent.paused"
 SPAWN_EVENTS: Final = "ravi.spawn.events"
 DROPPED: Final = "ravi.telemetry.dropped"
+HOOK_ERRORS: Final = "ravi.hook.errors"
 
 # Metrics of model calls as the GenAI conventions have them since the release; CALL_DURATION stays for what is no inference.
 INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"

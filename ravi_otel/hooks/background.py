@@ -1,0 +1,221 @@
+"""Run the asynchronous callbacks of hooks beside the program: nobody who fires an event waits for them.
+
+Where an asyncio loop runs, they are tasks of that loop, so that they may use what belongs to it. From anywhere else, trio
+included, they run on the loop of one daemon thread, which the first of them starts. Each has a second before it is said to be
+late; it is left running even then. Beyond a thousand at a time a callback is not run, and counted as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from ravi_otel._threads import without_signals
+from ravi_otel.hooks.locks import ForkLock
+from ravi_otel.hooks.reports import Fault, is_the_programs
+
+PATIENCE_S: Final = 1.0
+"""How long a callback may take before it is said to be late."""
+
+_MOST: Final = 1_000
+_EXIT_STEP_S: Final = 0.01
+
+Blame = Callable[[Fault, str, BaseException | None], object]
+
+
+class Pending:
+    """Be one asynchronous callback under way; `blame` is told what goes wrong with it, `when_over` that it is over."""
+
+    __slots__ = ("_awaitable", "_timer", "began_s", "blame", "late", "over", "started", "when_over")
+
+    def __init__(self, awaitable: Awaitable[object], blame: Blame) -> None:
+        self._awaitable = awaitable
+        self.blame = blame
+        self._timer: asyncio.TimerHandle | None = None
+        self.began_s = time.monotonic()
+        self.started = self.late = self.over = False
+        self.when_over: Callable[[], object] | None = None
+
+    async def run(self) -> None:
+        """Await it; whatever it raises is its own, except what a signal raises."""
+        self.started = True
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._is_late)
+        try:
+            await self._awaitable
+        except GeneratorExit:  # its loop is gone, perhaps in a finaliser: nothing may be called
+            raise
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self.blame("raised", "raised CancelledError by itself", error)
+                return
+            if not self.late:
+                self.blame("lost", "was cancelled before its end, as by the end of its event loop", None)
+            raise
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            self.blame("raised", f"raised {type(error).__name__}", error)
+        finally:
+            self._timer.cancel()
+
+    def _is_late(self) -> None:
+        self.late = True
+        self.blame("late", f"was not over after {PATIENCE_S:g} s, and is left alone", None)
+
+    def drop(self, why: str) -> None:
+        """Give it up before it began."""
+        close = getattr(self._awaitable, "close", None)
+        if close is not None:
+            with suppress(Exception):
+                close()
+        self.blame("lost", why, None)
+        self.end()
+
+    def end(self) -> None:
+        """Note that it is over, once."""
+        if self.over:
+            return
+        self.over = True
+        if self.when_over is not None:
+            self.when_over()
+
+
+class Background:
+    """Keep what runs: tasks of the program's loops, and those of the one loop in a thread of ours."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._tasks: dict[asyncio.Task[None], Pending] = {}
+        self._queued: dict[int, Pending] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._parents: list[object] = []
+        self._registered = False
+
+    def start(self, pending: Pending, context: contextvars.Context) -> asyncio.Task[None] | None:
+        """Let it run in `context`; give its task where that is one of the running loop's."""
+        if len(self._tasks) + len(self._queued) >= _MOST and not self._sweep():
+            pending.drop(f"was not run: {_MOST:,} callbacks are under way")
+            return None
+        if not self._registered:
+            self._registered = True
+            atexit.register(self.finish)
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._send(pending, context)
+            return None
+        return self._begin(loop, pending, context)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until what runs in the thread of ours is over; False when some of it is not after `timeout_s` seconds."""
+        until = time.monotonic() + timeout_s
+        while any(not each.over for each in self._elsewhere()):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_EXIT_STEP_S)  # the end of a program, or a program that asks for it
+        return True
+
+    def finish(self) -> None:
+        """Give callbacks in the thread of ours what is left of their second; late ones are not waited for. For the end of a process."""
+        now = time.monotonic()
+        left = [each.began_s + PATIENCE_S - now for each in self._elsewhere() if not each.late]
+        self.wait(max([0.0, *left]))
+        self._sweep()
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """List what is under way on the loop that runs here."""
+        loop = asyncio.get_running_loop()
+        return [task for task in list(self._tasks) if task.get_loop() is loop]
+
+    def renew(self) -> None:
+        """Start anew in a forked child: the thread, and the tasks of the loops that ran, are the parent's."""
+        self._parents.append((self._loop, self._tasks, self._queued))  # kept: asyncio would complain that they were not ended
+        self._tasks, self._queued, self._loop = {}, {}, None
+
+    def _elsewhere(self) -> list[Pending]:
+        ours = self._loop
+        running = [pending for task, pending in list(self._tasks.items()) if task.get_loop() is ours]
+        return [*list(self._queued.values()), *running]
+
+    def _sweep(self) -> bool:
+        """Forget tasks whose loop is closed: nothing will end them any more. Tell whether that made room."""
+        for task in [task for task in list(self._tasks) if task.get_loop().is_closed()]:
+            pending = self._tasks.pop(task, None)
+            if pending is not None:
+                if not pending.late:
+                    pending.blame("lost", "was not over when its event loop was closed", None)
+                pending.end()
+        return len(self._tasks) + len(self._queued) < _MOST
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, pending: Pending, context: contextvars.Context) -> asyncio.Task[None]:
+        made: Coroutine[Any, Any, None] = pending.run()
+        task = asyncio.Task(made, loop=loop, context=context, name="ravi-otel-hook")  # whatever factory the program has set
+        self._tasks[task] = pending
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        pending = self._tasks.pop(task, None)
+        if pending is None:
+            return
+        if task.cancelled():
+            if not pending.started and task.get_loop() is not self._loop:
+                # Its loop ended before its first step, as at the end of `asyncio.run`: nothing of it has run yet.
+                self._send(pending, contextvars.copy_context())
+                return
+        else:
+            task.exception()  # looked at: asyncio would complain that nobody did
+        pending.end()
+
+    def _send(self, pending: Pending, context: contextvars.Context) -> None:
+        key = id(pending)
+        self._queued[key] = pending
+        try:
+            self._running().call_soon_threadsafe(partial(self._arrive, key, context))
+        except RuntimeError:  # no thread can be started: the interpreter is ending
+            if self._queued.pop(key, None) is not None:
+                pending.drop("was not run: the process is ending, and can start no thread")
+
+    def _arrive(self, key: int, context: contextvars.Context) -> None:
+        pending = self._queued.get(key)
+        if pending is not None:
+            self._begin(asyncio.get_running_loop(), pending, context)
+            del self._queued[key]
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is not None:
+            return loop
+        with self._lock:
+            if self._loop is None:
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_live, args=(loop,), name="ravi-otel-hooks", daemon=True)
+                try:
+                    with without_signals():
+                        contextvars.Context().run(thread.start)
+                except BaseException:
+                    loop.close()
+                    raise
+                self._loop = loop
+            return self._loop
+
+
+def _live(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    while True:
+        with suppress(BaseException):  # what a callback's own `call_soon` raises must not end the loop of all
+            loop.run_forever()
+
+
+BACKGROUND: Final = Background()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BACKGROUND.renew)

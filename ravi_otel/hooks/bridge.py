@@ -1,0 +1,165 @@
+"""Pass what the engine tells on to the hooks of whoever asked: of the process, of the runs around, of the agent.
+
+One more listener, the last in line, and only there once somebody has given hooks: no other program pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from opentelemetry import trace as otel_trace
+
+from ravi_otel import _current
+from ravi_otel.hooks import payloads
+from ravi_otel.hooks.dispatch import HookManager, merged
+from ravi_otel.hooks.events import HookEvent
+from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks.locks import ForkLock
+from ravi_otel.hooks.payloads import Payload, Trace
+from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import ScopeKind
+
+_OPENED: Final = {ScopeKind.RUN: HookEvent.FLOW_START, ScopeKind.AGENT: HookEvent.RUN_START, ScopeKind.HANDOFF: HookEvent.HANDOFF}
+_CLOSED: Final = {ScopeKind.RUN: HookEvent.FLOW_END, ScopeKind.AGENT: HookEvent.RUN_END}
+_LIMITS: Final = {"limit_nearing": HookEvent.LIMIT_NEARING, "limit_exceeded": HookEvent.LIMIT_EXCEEDED}
+_SPAWNS: Final = {"denied": HookEvent.SPAWN_DENIED, "preempted": HookEvent.PREEMPTED, "resumed": HookEvent.RESUMED}
+_NOWHERE: Final[Trace] = (None, None)
+_MOST_OPEN: Final = 10_000
+
+_lock: Final = ForkLock()
+
+
+class Bridge(Listener):
+    """Tell hooks; `managers` hear everything, others what `ScopeFacts.hooks` says."""
+
+    def __init__(self, managers: Iterable[HookManager] = ()) -> None:
+        self._managers = tuple(managers)
+        # Of scopes whose hooks may be told without any operation: by scope, and of runs and agents by what they are to a slot.
+        self._open: dict[str, Trace] = {}
+        self._slots: dict[tuple[str | None, str | None], dict[str, ScopeFacts]] = {}
+
+    def retire(self) -> None:
+        """Tell those of the process nothing more; runs and agents that are open tell their own."""
+        self._managers = ()
+
+    def _those(self, *tuples: tuple[object, ...]) -> tuple[HookManager, ...]:
+        given = [each for each in (self._managers, *tuples) if each]
+        if not given:
+            return ()
+        return merged([each for one in given for each in one], ())
+
+    def _tell(self, event: HookEvent, managers: tuple[HookManager, ...], write: Callable[[], Payload]) -> None:
+        hearing = [manager for manager in managers if manager.hears(event)]
+        if not hearing:
+            return
+        payload = write()
+        for manager in hearing:
+            manager.emit(event, payload)
+
+    def scope_opened(self, scope: ScopeView) -> None:
+        """Tell that a run, an agent or a handoff begins."""
+        facts = scope.facts
+        managers, event = self._those(facts.hooks), _OPENED.get(facts.kind)
+        if not managers:
+            return
+        trace = _trace()
+        if len(self._open) < _MOST_OPEN:
+            self._open[facts.scope_id] = trace
+            if facts.kind in _CLOSED:
+                self._slots.setdefault(_slot(facts), {})[facts.scope_id] = facts
+        if event is not None:
+            self._tell(event, managers, lambda: payloads.opened(event, facts, trace))
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """Tell that a run or an agent is over."""
+        facts = scope.facts
+        trace = self._forget(facts)
+        managers, event = self._those(facts.hooks), _CLOSED.get(facts.kind)
+        if managers and event is not None:
+            self._tell(event, managers, lambda: payloads.closed(event, scope, trace))
+
+    def _forget(self, facts: ScopeFacts) -> Trace:
+        if facts.kind in _CLOSED:
+            slot = _slot(facts)
+            alike = self._slots.get(slot, {})
+            alike.pop(facts.scope_id, None)
+            if not alike:
+                self._slots.pop(slot, None)
+        return self._open.pop(facts.scope_id, _NOWHERE)
+
+    def call_started(self, record: CallRecord) -> None:
+        """Tell that a model call begins."""
+        managers = self._those(record.facts.hooks)
+        if managers:
+            trace = record.marks[Bridge] = _trace()
+            self._tell(HookEvent.LLM_START, managers, lambda: payloads.call_started(record, trace))
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Tell that it is over."""
+        managers = self._those(record.facts.hooks)
+        if managers:
+            self._tell(HookEvent.LLM_END, managers, lambda: payloads.call_ended(record, _marked(record)))
+
+    def tool_started(self, record: ToolRecord) -> None:
+        """Tell that a tool call begins."""
+        managers = self._those(record.facts.hooks)
+        if managers:
+            trace = record.marks[Bridge] = _trace()
+            self._tell(HookEvent.TOOL_START, managers, lambda: payloads.tool_started(record, trace))
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Tell that it is over."""
+        managers = self._those(record.facts.hooks)
+        if managers:
+            self._tell(HookEvent.TOOL_END, managers, lambda: payloads.tool_ended(record, _marked(record)))
+
+    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
+        """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""
+        managers = self._those(event.hooks, () if at is None else at.facts.hooks)
+        if not managers:
+            return
+        trace = self._open.get(event.scope_id, _NOWHERE) if at is None else _marked(at)
+        self._tell(_LIMITS[event.event], managers, lambda: payloads.limit(event, trace))
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Tell the hooks of the run, of the agent that has or had the slot, and of the one that was denied another."""
+        told = _SPAWNS.get(event.outcome)
+        if told is None:
+            return
+        around = list(self._slots.get((event.run_id, None), {}).values())
+        if told is not HookEvent.SPAWN_DENIED:
+            around += list(self._slots.get((event.run_id, event.agent_id), {}).values())
+        leaf = _current.leaf()
+        asking: ScopeFacts | None = None if leaf is None else leaf.facts
+        if asking is not None and asking.run_id == event.run_id and told is HookEvent.SPAWN_DENIED:
+            around.append(asking)
+        managers = self._those(*(facts.hooks for facts in around))
+        name = next((facts.agent_name for facts in around if facts.agent_id == event.agent_id), None)
+        self._tell(told, managers, lambda: payloads.spawn(told, event, name))
+
+
+def _slot(facts: ScopeFacts) -> tuple[str | None, str | None]:
+    return facts.run_id, facts.agent_id if facts.kind is ScopeKind.AGENT else None
+
+
+def _trace() -> Trace:
+    span = otel_trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return _NOWHERE
+    return otel_trace.format_trace_id(span.trace_id), otel_trace.format_span_id(span.span_id)
+
+
+def _marked(record: CallRecord | ToolRecord) -> Trace:
+    found = record.marks.get(Bridge, _NOWHERE)
+    return found if isinstance(found, tuple) else _NOWHERE  # pyright: ignore[reportUnknownVariableType, reportReturnType]  # nobody else has our key
+
+
+def hear(listeners: Listeners) -> None:
+    """Have these listeners pass on what they hear to the hooks of runs and agents, from the next event on."""
+    if listeners.bridged:
+        return
+    with _lock:
+        if not listeners.bridged:
+            listeners.bridge(Bridge())

@@ -1,0 +1,253 @@
+"""Tell a program's own callbacks what happens, so that nothing they do changes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar, cast
+
+from opentelemetry import context as otel_context
+
+from ravi_otel import _current
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending
+from ravi_otel.hooks.events import Callback, Context, HookEvent, read_event, read_only
+from ravi_otel.hooks.locks import ForkLock
+from ravi_otel.hooks.reports import FAULTS, REPORTS, Fault, is_the_programs
+from ravi_otel.policy import checks
+
+F = TypeVar("F", bound=Callback)
+
+SLOW_S: Final = 0.1
+"""How long a synchronous callback may keep its caller before that is reported."""
+
+_INSIDE: Final = otel_context.create_key("ravi-otel-hooks")
+_LONGEST_NAME: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class HookStats:
+    """Photograph what the callbacks of a manager did wrong, by how often.
+
+    `raised`; `slow`: synchronous ones that took over 100 ms; `late`: asynchronous ones that were not over after a second;
+    `lost`: asynchronous ones that could not run to their end, because their event loop or the process ended, or a thousand
+    others were under way.
+    """
+
+    raised: int = 0
+    slow: int = 0
+    late: int = 0
+    lost: int = 0
+
+
+class _Registration:
+    """Be one callback of one event."""
+
+    __slots__ = ("callback", "place")
+
+    def __init__(self, event: HookEvent, callback: Callback) -> None:
+        self.callback = callback
+        named = getattr(callback, "__qualname__", None)
+        name = named if isinstance(named, str) else type(callback).__qualname__
+        self.place = f"{name[:_LONGEST_NAME]!r} of {event.value}"
+
+
+class HookManager:
+    """Hold the callbacks of a program, by event: `@hooks.on(HookEvent.LLM_END)`.
+
+    Given to `run(hooks=)` it hears everything inside, to `agent(hooks=)` that agent's own work, to `instrument(hooks=)` the whole
+    process. Callbacks are functions or coroutine functions of one argument, the event's context: a mapping that each gets for
+    itself and cannot change. They observe: what they raise is logged and counted, and what they return is ignored.
+    Use it from any thread and task; what is registered or taken off counts from the next event on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._registered: dict[HookEvent, tuple[_Registration, ...]] = {}
+        self._faults: dict[Fault, int] = dict.fromkeys(FAULTS, 0)
+
+    def __repr__(self) -> str:
+        return f"<HookManager with {sum(map(len, self._registered.values()))} callbacks>"
+
+    def on(self, *events: HookEvent | str) -> Callable[[F], F]:
+        """Register the decorated function for one event or several; it stays what it is."""
+        if not events:
+            raise ConfigurationError("hooks.on() names no event. Write @hooks.on(HookEvent.LLM_END).")
+        read = [read_event("hooks.on(event)", event) for event in events]
+
+        def decorate(callback: F) -> F:
+            for event in read:
+                self.register(event, callback)
+            return callback
+
+        return decorate
+
+    def register(self, event: HookEvent | str, callback: Callback) -> None:
+        """Call `callback` with the context of each such event from the next one on; registered twice it is called twice."""
+        known = read_event("hooks.register(event)", event)
+        if not callable(callback):
+            raise ConfigurationError(f"hooks.register(callback)={checks.show(callback)} cannot be called: give a function of one argument.")
+        with self._lock:
+            self._registered[known] = (*self._registered.get(known, ()), _Registration(known, callback))
+
+    def unregister(self, event: HookEvent | str, callback: Callback) -> bool:
+        """Call it no more from the next event on; registered twice it is called once. Tell whether it was registered."""
+        known = read_event("hooks.unregister(event)", event)
+        with self._lock:
+            registered = list(self._registered.get(known, ()))
+            for place, each in enumerate(registered):
+                if each.callback is callback or each.callback == callback:  # a bound method is another object each time
+                    del registered[place]
+                    self._registered[known] = tuple(registered)
+                    return True
+        return False
+
+    def hears(self, event: HookEvent) -> bool:
+        """Tell whether anything is registered for `event`."""
+        return bool(self._registered.get(event))
+
+    def stats(self) -> HookStats:
+        """Photograph what went wrong so far."""
+        with self._lock:
+            return HookStats(**self._faults)
+
+    def emit(self, event: HookEvent | str, context: Context | None = None) -> None:
+        """Fire an event from synchronous code: synchronous callbacks run here and now, asynchronous ones are not waited for.
+
+        Those are tasks of the asyncio loop that runs here; without one they run on one background thread of all managers.
+        Raises ConfigurationError for what is no event, or no mapping, and nothing that a callback raises.
+        """
+        self._fire(read_event("hooks.emit(event)", event), _checked("hooks.emit(context)", context))
+
+    async def dispatch(self, event: HookEvent | str, context: Context | None = None) -> None:
+        """Fire an event and wait for its callbacks, asynchronous ones for a second together; on asyncio or trio.
+
+        One that is not over by then is left running, and reported. Raises what `emit` does.
+        """
+        started = self._fire(read_event("hooks.dispatch(event)", event), _checked("hooks.dispatch(context)", context))
+        under_way = [(pending, task) for pending, task in started if not pending.over]
+        tasks = [task for _, task in under_way if task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=PATIENCE_S)
+        elif under_way:
+            await _nursed([pending for pending, _ in under_way])
+
+    async def drain(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until callbacks that are under way on this asyncio loop are over, for `timeout_s` seconds at most.
+
+        For the end of a program: `asyncio.run` cancels what is still under way when it is left.
+        """
+        current = asyncio.current_task()
+        tasks = [task for task in BACKGROUND.tasks() if task is not current]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    def drain_blocking(self, timeout_s: float = PATIENCE_S) -> bool:
+        """Wait until callbacks on the background thread are over; False when some are not after `timeout_s` seconds."""
+        return BACKGROUND.wait(timeout_s)
+
+    # -- how a callback is run ------------------------------------------------------------------------------------
+
+    def _fire(self, event: HookEvent, context: Context) -> list[tuple[Pending, asyncio.Task[None] | None]]:
+        started: list[tuple[Pending, asyncio.Task[None] | None]] = []
+        registered = self._registered.get(event)
+        if not registered:
+            return started
+        inside: tuple[object, ...] = cast("Any", otel_context.get_value(_INSIDE)) or ()
+        for each in registered:
+            if any(each.callback is other for other in inside):
+                continue  # it has done this itself, and would for ever
+            pending = self._call(each, context, (*inside, each.callback))
+            if pending is not None:
+                started.append(pending)
+        return started
+
+    def _call(self, each: _Registration, context: Context, inside: tuple[object, ...]) -> tuple[Pending, asyncio.Task[None] | None] | None:
+        began_s = time.perf_counter()
+        blame = partial(self._blame, each.place)
+        try:
+            with _current.Attachment(otel_context.set_value(_INSIDE, inside)):
+                result = each.callback(read_only(context))
+                if not inspect.isawaitable(result):
+                    return None
+                pending = Pending(cast("Awaitable[object]", result), blame)
+                return pending, BACKGROUND.start(pending, contextvars.copy_context())
+        except BaseException as error:
+            if is_the_programs(error):
+                raise
+            blame("raised", f"raised {type(error).__name__}", error)
+            return None
+        finally:
+            took_s = time.perf_counter() - began_s
+            if took_s > SLOW_S:
+                blame("slow", f"kept its caller for {took_s:.1f} s")
+
+    def _blame(self, place: str, fault: Fault, what: str, error: BaseException | None = None) -> None:
+        with self._lock:
+            self._faults[fault] += 1
+        REPORTS.tell(fault, place, what, error)
+
+
+async def _nursed(pending: list[Pending]) -> None:
+    """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
+    trio: Any = sys.modules.get("trio")
+    if trio is None:
+        return
+    try:
+        token = trio.lowlevel.current_trio_token()
+    except RuntimeError:  # not in a run of trio's
+        return
+    over = trio.Event()
+
+    def look() -> None:
+        if all(each.over for each in pending):
+            over.set()
+
+    def wake() -> None:
+        with suppress(Exception):  # trio.RunFinishedError: nobody waits any more
+            token.run_sync_soon(look)
+
+    for each in pending:
+        each.when_over = wake
+    look()
+    with trio.move_on_after(PATIENCE_S):
+        await over.wait()
+
+
+def _checked(parameter: str, context: Context | None) -> Context:
+    if context is None:
+        return {}
+    try:
+        return dict(context)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{parameter}={checks.show(context)} is no mapping: give a dict, such as {{'agent_name': 'a'}}.") from None
+
+
+Hooks = HookManager | Iterable[HookManager] | None
+"""Name who hears: one manager, several, or nobody."""
+
+
+def read_hooks(parameter: str, given: Hooks) -> tuple[HookManager, ...]:
+    """Accept a manager, several, or None; raise ConfigurationError for what is none. Each counts once."""
+    if given is None:
+        return ()
+    if isinstance(given, HookManager):
+        return (given,)
+    found: list[object] | None = list(cast("Any", given)) if isinstance(given, Iterable) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+    if found is None or not all(isinstance(each, HookManager) for each in found):
+        raise ConfigurationError(
+            f"{parameter}={checks.show(given)} must be a HookManager, or several in a list. Register callbacks with HookManager().on(...)."
+        )
+    return merged(found, ())
+
+
+def merged(first: Iterable[object], second: Iterable[object]) -> tuple[HookManager, ...]:
+    """List the managers of both, each once."""
+    return tuple({id(each): cast("HookManager", each) for each in (*first, *second)}.values())
