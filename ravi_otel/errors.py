@@ -11,7 +11,7 @@
     │   │   └── DeadlineExceededError (also CancellationError)
     │   └── BudgetContendedError                    others hold what is left: try again later
     ├── CancellationError                           somebody asked the run to stop
-    ├── SpawnDeniedError                            no slot for another agent
+    ├── SpawnDeniedError                            no slot, or no room, for another agent
     ├── AgentPausedError                            preempted: end with what you have
     ├── RetriesExhaustedError                       the supervisor's restart ceiling
     └── MiddlewareTermination                       a middleware stopped the chain on purpose
@@ -130,14 +130,35 @@ class DeadlineExceededError(BudgetExhaustedError, CancellationError):
 class SpawnDeniedError(RaviError):
     """Refuse another live agent; `agent_id` asked, `max_agents` is the cap."""
 
-    def __init__(self, message: str, *, agent_id: str | None = None, max_agents: int | None = None) -> None:
+    `limit_kind` says of what: "agents" (live in the run), "agents_total" (entered in all) or "fan_out" (live under one agent).
+    """
+
+    def __init__(self, message: str, *, agent_id: str | None = None, max_agents: int | None = None, limit_kind: str = "agents") -> None:
         super().__init__(message)
         self.agent_id = agent_id
         self.max_agents = max_agents
+        self.limit_kind = limit_kind
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "max_agents": self.max_agents}))
+        fields = {"agent_id": self.agent_id, "max_agents": self.max_agents, "limit_kind": self.limit_kind}
+        return (_rebuild, (type(self), str(self), fields))
+
+    def as_tool_error(self) -> dict[str, str | int | None]:
+        """Say it to the model that asked for the agent: the result of a tool that could not start one, as a JSON object.
+
+        *Shape*: `error` "spawn_denied", `message` the sentence, `agent_id`, `max_agents`, `limit_kind`, and `way_out` what a model can
+        do about it, which raises no limit. `json.dumps(denied.as_tool_error())` is the content of the tool's message.
+        """
+        ended = "do that work yourself" if self.limit_kind == "agents_total" else "do that work yourself, or ask again when one has ended"
+        return {
+            "error": "spawn_denied",
+            "message": str(self),
+            "agent_id": self.agent_id,
+            "max_agents": self.max_agents,
+            "limit_kind": self.limit_kind,
+            "way_out": f"Go on without another agent: {ended}.",
+        }
 
 
 class AgentPausedError(RaviError):

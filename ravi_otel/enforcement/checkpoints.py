@@ -98,7 +98,8 @@ def restore(scope: Scope, snapshot: Snapshot) -> None:
         if known is not None:
             _arm_again(account, known)
         used = known.used if known is not None else _tallied(account, snapshot) if owner is scope else 0
-        crossings += _begin_at(owner, account, used)
+        if account.kind != Kind.FAN_OUT:  # nobody lives yet in a run that begins
+            crossings += _begin_at(owner, account, used)
     _go_on(scope, snapshot)
     scope.engine.tell(crossings)
 
@@ -140,6 +141,7 @@ def _tallied(account: Account, snapshot: Snapshot) -> int:
         Kind.REQUESTS.value: tally.get("requests", 0),
         Kind.TURNS.value: tally.get("turns", 0),
         Kind.TOOL_CALLS.value: tally.get("tool_calls", 0),
+        Kind.AGENTS_TOTAL.value: tally.get("agents", 0),
     }
     return known.get(account.kind, snapshot.charged.get(account.kind, 0))
 

@@ -14,18 +14,19 @@ from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, time_lim
 
 _UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
 _COUNT_AGENTS = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
+_OF_A_RUN = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL})
 
 
 def declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str]) -> None:
     """Put each limit where it belongs; ConfigurationError for one that has no scope to belong to.
 
-    Downwards it is a template, also on a scope of the same kind that has another name; one of agents, declared for the process, is a
-    template for each run.
+    Downwards it is a template, also on a scope of the same kind that has another name; one of agents, or of agents in all, declared for
+    the process, is a template for each run.
     """
     for index, limit in enumerate(limits):
         _refuse_unbuilt(scope, limit)
         origin = origins.get(index) or format_limit(limit)
-        if limit.kind == Kind.AGENTS and scope.facts.kind is ScopeKind.PROCESS:
+        if limit.kind in _OF_A_RUN and limit.scope in (None, ScopeKind.RUN) and scope.facts.kind is ScopeKind.PROCESS:
             scope.templates.append((replace(limit, scope=ScopeKind.RUN), origin))  # agents are those of a run: each has its own count
         elif limit.scope is None or (limit.scope is scope.facts.kind and limit.scope_name in (None, scope.facts.name)):
             allow(scope, limit, origin)
@@ -63,6 +64,11 @@ def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
         raise ConfigurationError(
             f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), or to instrument(limits=...) for "
             "every run, without a prefix."
+        )
+    if limit.kind == Kind.AGENTS_TOTAL and (limit.scope or scope.facts.kind) is ScopeKind.AGENT:
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r} counts the agents entered in a run, a block or a session, and an agent counts for no other: "
+            "give it to run(limits=...), or limit what lives under an agent with fan_out=."
         )
     if limit.per is not None:
         raise ConfigurationError(

@@ -158,4 +158,4 @@ def _by_limit(error: BudgetExhaustedError | SpawnDeniedError, *, swallowed: bool
 
 
 def _limit_reason(error: BudgetError | SpawnDeniedError) -> str:
-    return StopReason.LIMIT_AGENTS if isinstance(error, SpawnDeniedError) else StopReason.for_kind(error.limit_kind or "")
+    return StopReason.for_kind(error.limit_kind or "")

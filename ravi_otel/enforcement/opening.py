@@ -6,12 +6,11 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement import clocks, entry
 from ravi_otel.enforcement.checkpoints import restore
 from ravi_otel.enforcement.declaring import declare, declare_budget, inherit
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.headcount import Headcount
-from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.sharing import OWN, POOL, Share, carve_out, give_back
@@ -98,6 +97,10 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     except BaseException:
         clocks.disarm(scope)
         give_back(scope, opened=False)
+        if scope.entry is not None:
+            scope.entry.undo(scope)
+        if scope.lease is not None:
+            scope.lease.leave()
         if tracker is not None:
             tracker.unbind(scope)
         raise
@@ -109,6 +112,7 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
     swallowed = scope.end(error, catch=catch)
     close_suspension(scope)
     give_back(scope)
+    entry.leave(scope)
     if scope.lease is not None:
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
         scope.lease.leave(quiet=isinstance(error, GeneratorExit))
@@ -253,9 +257,7 @@ def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
 
 def _enter_agent(scope: Scope, ask: Opening) -> None:
     facts = scope.facts
-    depth = 0 if facts.supervision is None else facts.supervision.depth
-    deep = [Line(account, depth, depth) for account in scope.chain if account.kind == Kind.DEPTH]
-    scope.reserve_now(deep)
+    entry.admit(scope, ask.priority)
     if scope.spawn is not None:
         if facts.agent_id is None:
             raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
@@ -264,3 +266,5 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
         except SpawnDeniedError:
             if not scope.engine.observe:
                 raise
+    if scope.entry is not None:
+        scope.entry.confirm(scope)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement.entry import most_children
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.hooks.records import LimitReading
 from ravi_otel.policy.limits import Kind, public_amount
@@ -22,6 +23,8 @@ def reading(scope: Scope, account: Account) -> LimitReading:
         used = max(used, clocks.elapsed_ns(account, scope, end))
     elif kind == Kind.AGENTS and scope.spawn is not None:
         used = scope.spawn.stats().active
+    elif kind == Kind.FAN_OUT:
+        used = most_children(scope, account)
     return LimitReading(
         limit=account.limit if account.value == account.limit.value else replace(account.limit, value=account.value),
         scope=scope.facts.kind,

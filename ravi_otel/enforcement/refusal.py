@@ -14,6 +14,7 @@ from ravi_otel.errors import (
     BudgetExhaustedError,
     CancellationError,
     DeadlineExceededError,
+    SpawnDeniedError,
 )
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL
@@ -40,6 +41,7 @@ _NAMES = {
     Kind.TOOL_CALLS: "Tool call limit",
     Kind.DEPTH: "Depth limit",
     Kind.TIME: "Time limit",
+    Kind.FAN_OUT: "Fan-out limit",
     Kind.WORKING: "Working time limit",
 }
 
@@ -149,6 +151,26 @@ def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, 
 
 
 def closed(facts: ScopeFacts) -> BudgetExhaustedError:
+def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
+    """Write the error of an agent that is one too many in all, or under its parent agent."""
+    account, most = denied.account, denied.account.value
+    if account.limit.kind == Kind.FAN_OUT:
+        above = "its parent agent" if parent is None else place(parent)
+        there = f"{denied.minimum - 1} of {most} agents live under {above}"
+        way_out = f"{_way_out(account).removesuffix('.')}, or end one of them first."
+    else:
+        whose = f" of name {named(account.limit.agent)}" if account.limit.agent else ""
+        first = ", the first one included" if account.facts.kind is ScopeKind.RUN and not whose else ""
+        there = f"{denied.used} of {most} agents{whose} were entered in {place(account.facts)}{first}"
+        way_out = _way_out(account)
+    return SpawnDeniedError(
+        f"No room for agent {named(str(asking.agent_id))}: {there}. {way_out}",
+        agent_id=asking.agent_id,
+        max_agents=most,
+        limit_kind=str(account.limit.kind),
+    )
+
+
     """Write the error of work in a scope that was closed for good."""
     return BudgetExhaustedError(
         f"{place(facts)} was closed. Open another one.", scope=str(facts.kind), run_id=facts.run_id, reason="closed"

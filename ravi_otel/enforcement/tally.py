@@ -34,6 +34,7 @@ class Tally:
     """Count for one scope; read it with `photograph()`."""
 
     __slots__ = (
+        "agents",
         "cached_input_tokens",
         "charged",
         "cost_nano",
@@ -64,6 +65,7 @@ class Tally:
         self.tool_calls = 0
         self.refused = 0
         self.errors = 0
+        self.agents = 0
         self.charged: Mapping[str, int] = _NOTHING
 
     def photograph(self, duration_s: float) -> Spend:
@@ -131,6 +133,7 @@ def add_counts(  # one keyword a counter
     refused: int = 0,
     errors: int = 0,
     unreported: int = 0,
+    agents: int = 0,
 ) -> None:
     """Add to the plain counters; negative gives back what was never sent."""
     with _lock:
@@ -141,6 +144,7 @@ def add_counts(  # one keyword a counter
             tally.refused += refused
             tally.errors += errors
             tally.unreported_calls += unreported
+            tally.agents += agents
 
 
 def add_charged(tallies: Tallies, kind: str, amount: int) -> None:

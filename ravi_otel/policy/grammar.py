@@ -32,7 +32,6 @@ _TOOL_WORDS: Final = frozenset({_TOOL, "tool_call", "tool_calls"})
 _WORDS: Final[dict[str, Kind]] = {str(kind): kind for kind in Kind} | {kind.removesuffix("s"): kind for kind in Kind if kind.endswith("s")}
 _RESERVED: Final = frozenset({*_WORDS, *PREFIXES, _TOOL, _CHARGE})
 _NOT_PER_AGENT: Final = CLOCKS | {Kind.MESSAGES, Kind.AGENTS, Kind.DEPTH}
-
 _COUNT_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
 _TIME_UNITS: Final = {"": NANO, "ms": NANO // 1_000, "s": NANO, "m": 60 * NANO, "h": 3_600 * NANO}
 _OPTIONS: Final = {
@@ -57,9 +56,10 @@ _EXAMPLES: Final[dict[str, str]] = {
     Kind.TURNS: "turns=20",
     Kind.TOOL_CALLS: "tool_calls=8",
     Kind.AGENTS: "agents=10",
+    Kind.AGENTS_TOTAL: "agents_total=20",
     Kind.DEPTH: "depth=3",
+    Kind.FAN_OUT: "fan_out=4",
 }
-
 
 Flaw: TypeAlias = Callable[[str], LimitSyntaxError]
 """Make the error for what is wrong."""

@@ -60,7 +60,9 @@ class Kind(StrEnum):
     MESSAGES = "messages"
     TOOL_CALLS = "tool_calls"
     AGENTS = "agents"
+    AGENTS_TOTAL = "agents_total"
     DEPTH = "depth"
+    FAN_OUT = "fan_out"
     TIME = "time"
     WORKING = "working"
 
@@ -79,7 +81,9 @@ UNITS: Final[dict[str, str]] = {
     Kind.MESSAGES: "{message}",
     Kind.TOOL_CALLS: "{call}",
     Kind.AGENTS: "{agent}",
+    Kind.AGENTS_TOTAL: "{agent}",
     Kind.DEPTH: "{level}",
+    Kind.FAN_OUT: "{agent}",
     Kind.TIME: "s",
     Kind.WORKING: "s",
 }

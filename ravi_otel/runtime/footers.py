@@ -29,7 +29,9 @@ _WORDS: Final = {
     Kind.MESSAGES.value: "message limit",
     Kind.TOOL_CALLS.value: "tool call limit",
     Kind.AGENTS.value: "agent limit",
+    Kind.AGENTS_TOTAL.value: "limit of agents in all",
     Kind.DEPTH.value: "depth limit",
+    Kind.FAN_OUT.value: "fan-out limit",
     Kind.TIME.value: "time limit",
     Kind.WORKING.value: "working time limit",
 }

@@ -30,7 +30,7 @@ _SUMS = frozenset({Nature.COUNTED, Nature.HELD})
 
 _DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
 _DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
-_LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH, Kind.AGENTS})
+_LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH, Kind.AGENTS, Kind.FAN_OUT})
 _NEVER = float("inf")
 DEFAULT_WARN_AT = 0.8
 """The share of a limit at which it is told to be near, where the limit states none."""

@@ -1,0 +1,195 @@
+"""Let agents in by the limits that count them besides the slots: how deep, how many in all, how many under one agent.
+
+All of them are asked in one step of the ledger, so that an agent which one of them refuses counts for none. What was counted in all
+stays counted once the agent has its slot, and is given back when it gets none. Who lives under whom is kept where the limit is
+declared, for as long as the child is open; an agent lives in one process, and so does this count.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.tally import add_counts
+from ravi_otel.enforcement.terms import may_be_set_aside
+from ravi_otel.errors import BudgetError, SpawnDeniedError
+from ravi_otel.hooks.records import SpawnEvent
+from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.limits import Kind, ScopeKind
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.scope import Scope
+
+_SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
+"""Kinds whose refusal is a denied spawn, as one for want of a slot is."""
+
+_lock = threading.RLock()  # one thread may come again, in a signal handler: the count it finds is never too low
+"""Keeps counting the children of an agent, and asking whether one more fits, one step."""
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+class Entry:
+    """Be one agent's way in: undone when the agent is not let in after all, ended when it closes."""
+
+    __slots__ = ("_brood", "_op_id", "_owners", "_scope_id")
+
+    def __init__(self, scope_id: str) -> None:
+        self._scope_id = scope_id
+        self._brood = ("", "")
+        self._op_id: str | None = None
+        self._owners: list[Scope] = []
+
+    def ask(self, scope: Scope, lines: list[Line], parent: Scope | None, fans: list[tuple[Scope, Account]]) -> Grant | Denied:
+        """Ask all limits at once; the agent is its parent's child from now on, unless it was denied."""
+        self._op_id = new_op_id()
+        if parent is None or not fans:
+            return self._reserve(scope, lines)
+        self._brood = (str(parent.facts.agent_name), parent.facts.scope_id)
+        with _lock:  # over the ledger's step as well: whoever is counted in between would be refused for one that is refused itself
+            self._owners = list(dict.fromkeys(owner for owner, _ in fans))
+            for owner in self._owners:
+                owner.broods.setdefault(self._brood, set()).add(self._scope_id)
+            counts = [(account, len(owner.broods[self._brood])) for owner, account in fans]
+            crossed = _show(scope, counts)
+            answer = self._reserve(scope, [*lines, *(Line(account, count, count) for account, count in counts)])
+            answer.crossings = [*crossed, *answer.crossings]
+            if isinstance(answer, Denied):
+                self.leave()
+        return answer
+
+    def _reserve(self, scope: Scope, lines: list[Line]) -> Grant | Denied:
+        kinds = {kind for each in scope.upwards() for kind in each.terms.suspended}
+        rank = {each.facts.scope_id: depth for depth, each in enumerate(reversed(scope.upwards()))}
+        lines.sort(key=lambda line: rank.get(line.account.facts.scope_id, 0))  # root to leaf: the outermost breach is told
+        for line in lines:
+            line.free = may_be_set_aside(line.account, kinds)
+        return run_sync(scope.engine.ledger.reserve(Reservation(str(self._op_id), lines, {})))
+
+    def confirm(self, scope: Scope) -> None:
+        """Note that the agent is in."""
+        op_id, self._op_id = self._op_id, None
+        if op_id is not None:
+            scope.engine.settle(op_id, None)
+        add_counts(scope.tallies, agents=1)
+
+    def undo(self, scope: Scope) -> None:
+        """Give back what was counted for an agent that was not let in."""
+        self.leave()
+        if self._op_id is not None:
+            run_sync(scope.engine.ledger.release(self._op_id))  # of what was denied nothing is known, and nothing done
+
+    def leave(self) -> None:
+        """Be its parent's child no more; more than once does no harm."""
+        if not self._owners:
+            return
+        with _lock:
+            for owner in self._owners:
+                brood = owner.broods.get(self._brood, set())
+                brood.discard(self._scope_id)
+                if not brood:
+                    owner.broods.pop(self._brood, None)
+
+
+def admit(scope: Scope, priority: Priority) -> None:
+    """Ask every limit of agents but the slots whether the agent of `scope` may be.
+
+    Raises SpawnDeniedError for one too many in all or under its parent agent, BudgetExhaustedError for one too deep; emits the limit
+    events of what that crosses. Follow it with `scope.entry.confirm`, or with `undo`.
+    """
+    supervision = scope.facts.supervision
+    depth = 0 if supervision is None else supervision.depth
+    wants = {Kind.DEPTH.value: depth, Kind.AGENTS_TOTAL.value: 1}
+    lines = [Line(account, wants[account.kind], wants[account.kind]) for account in scope.chain if account.kind in wants]
+    parent = _parent_agent(scope)
+    fans = _fans(scope, parent)
+    entry = scope.entry = Entry(scope.facts.scope_id)
+    if not lines and not fans:
+        return
+    answer = entry.ask(scope, lines, parent, fans)
+    scope.engine.tell(answer.crossings)
+    if isinstance(answer, Denied):
+        raise _refused(scope, parent, answer, priority)
+    if answer.observed is not None:
+        scope.engine.count("denied", answer.observed, observed=True)
+        if answer.observed.kind in _SPAWNS:
+            _tell_denied(scope, priority)
+
+
+def leave(scope: Scope) -> None:
+    """Note that the agent of a scope is over; nothing happens for any other scope."""
+    if scope.entry is not None:
+        scope.entry.leave()
+
+
+def most_children(owner: Scope, account: Account) -> int:
+    """Give how many live children the agent with most of them has, of those that a limit declared on `owner` is about."""
+    agent = account.limit.agent
+    with _lock:
+        return max((len(brood) for (name, _), brood in owner.broods.items() if agent in (None, name)), default=0)
+
+
+def _parent_agent(scope: Scope) -> Scope | None:
+    """Give the agent whose child an agent is: the one around it in the same run."""
+    for outer in scope.upwards()[1:]:
+        if outer.facts.kind is ScopeKind.AGENT:
+            return outer
+        if outer.facts.kind is ScopeKind.RUN:
+            return None
+    return None
+
+
+def _fans(scope: Scope, parent: Scope | None) -> list[tuple[Scope, Account]]:
+    """List the limits of children around the agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
+    if parent is None:
+        return []
+    name = parent.facts.agent_name
+    return [
+        (owner, account)
+        for owner in scope.upwards()[1:]
+        if owner is parent or owner.facts.kind is not ScopeKind.AGENT
+        for account in tuple(owner.accounts)
+        if account.kind == Kind.FAN_OUT and account.limit.agent in (None, name)
+    ]
+
+
+def _show(scope: Scope, counts: list[tuple[Account, int]]) -> Sequence[Crossing]:
+    """Have the limits that are about to refuse say how many there are: they show the agent that was asked about last."""
+    lines = [Line(account, count - 1, 0) for account, count in counts if count > account.value]
+    if not lines:
+        return ()
+    ledger, op_id = scope.engine.ledger, new_op_id()
+    shown = run_sync(ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+    run_sync(ledger.settle(op_id, None))
+    return shown.crossings
+
+
+def _refused(scope: Scope, parent: Scope | None, denied: Denied, priority: Priority) -> BudgetError | SpawnDeniedError:
+    account = denied.account
+    scope.engine.count("denied", account)
+    add_counts(scope.tallies, refused=1)
+    if account.kind not in _SPAWNS:
+        return owned(refusal.refused(denied), account)
+    _tell_denied(scope, priority)
+    return owned(refusal.no_room(denied, scope.facts, None if parent is None else parent.facts), account)
+
+
+def _tell_denied(scope: Scope, priority: Priority) -> None:
+    """Tell it as any denied spawn is told."""
+    facts, slots = scope.facts, None if scope.spawn is None else scope.spawn.stats()
+    active, paused, most = (0, 0, None) if slots is None else (slots.active, slots.paused, slots.limit)
+    event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most)
+    scope.engine.listeners.spawn_event(event)
