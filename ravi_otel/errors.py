@@ -128,7 +128,7 @@ class DeadlineExceededError(BudgetExhaustedError, CancellationError):
 
 
 class SpawnDeniedError(RaviError):
-    """Refuse another live agent; `agent_id` asked, `max_agents` is the cap."""
+    """Refuse another agent; `agent_id` asked, `max_agents` is the cap.
 
     `limit_kind` says of what: "agents" (live in the run), "agents_total" (entered in all) or "fan_out" (live under one agent).
     """
@@ -162,19 +162,35 @@ class SpawnDeniedError(RaviError):
 
 
 class AgentPausedError(RaviError):
-    """End this agent with what it has: its slot went to more urgent work."""
+    """End this agent with what it has: its slot went to more urgent work.
 
-    def __init__(self, message: str, *, agent_id: str | None = None) -> None:
+    `partial` is what the agent kept of its work (`Agent.keep`), None when it kept nothing.
+    """
+
+    def __init__(self, message: str, *, agent_id: str | None = None, partial: str | None = None) -> None:
         super().__init__(message)
         self.agent_id = agent_id
+        self.partial = partial
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the field when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id}))
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "partial": self.partial}))
 
 
 class RetriesExhaustedError(RaviError):
-    """Give up on an agent that was restarted as often as its policy allows."""
+    """Give up on an agent that was restarted as often as its policy allows; its `__cause__` is the last crash.
+
+    `agent_id` is who, `attempts` how often it was started.
+    """
+
+    def __init__(self, message: str, *, agent_id: str | None = None, attempts: int | None = None) -> None:
+        super().__init__(message)
+        self.agent_id = agent_id
+        self.attempts = attempts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "attempts": self.attempts}))
 
 
 class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
