@@ -39,9 +39,10 @@ _NAMES = {
     Kind.TURNS: "Turn limit",
     Kind.MESSAGES: "Message limit",
     Kind.TOOL_CALLS: "Tool call limit",
+    Kind.AGENTS_TOTAL: "Limit of agents in all",
     Kind.DEPTH: "Depth limit",
-    Kind.TIME: "Time limit",
     Kind.FAN_OUT: "Fan-out limit",
+    Kind.TIME: "Time limit",
     Kind.WORKING: "Working time limit",
 }
 
@@ -150,7 +151,6 @@ def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, 
     return BudgetExhaustedError(f"Share too large: {asked}. Ask for less, or raise {_in_force(account)}.", **fields)
 
 
-def closed(facts: ScopeFacts) -> BudgetExhaustedError:
 def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
     """Write the error of an agent that is one too many in all, or under its parent agent."""
     account, most = denied.account, denied.account.value
@@ -171,6 +171,7 @@ def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> Sp
     )
 
 
+def closed(facts: ScopeFacts) -> BudgetExhaustedError:
     """Write the error of work in a scope that was closed for good."""
     return BudgetExhaustedError(
         f"{place(facts)} was closed. Open another one.", scope=str(facts.kind), run_id=facts.run_id, reason="closed"

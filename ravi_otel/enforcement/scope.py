@@ -30,8 +30,8 @@ from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.leases import Lease
     from ravi_otel.enforcement.entry import Entry
+    from ravi_otel.enforcement.leases import Lease
     from ravi_otel.enforcement.spawn import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
 
@@ -81,15 +81,10 @@ class Scope:
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
         self.lease: Lease | None = None
-        self.tally = Tally()
-        self.accounts: list[Account] = []
-        self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
-        self.first_agent: str | None = None  # a run's root, by its id
-        self.node: Any = None  # its place in the tree that the runtime draws
-        self.trace_id: str | None = None
-        self.pauses = 0  # refusals because its slot went to others
         self.entry: Entry | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
+        self.tally = Tally()
+        self.accounts: list[Account] = []
         self.templates: list[tuple[Limit, str]] = []
         self.started_ns = engine.clock.monotonic_ns()
         self.ended_ns: int | None = None
