@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement.admission import tool_lines
@@ -80,6 +80,8 @@ def _given(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     except (TypeError, ValueError):  # or a builtin without one
         given = {"args": args, **kwargs}
     given.pop("self", None)  # the object a method belongs to is nothing that it was given
+    if isinstance(given.get("cls"), type):
+        del given["cls"]
     return given
 
 
@@ -140,19 +142,43 @@ def _wrap(fn: Callable[P, R], *, name: str | None) -> Callable[P, R]:
         raise ConfigurationError(
             f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."
         )
+    return observed(fn, label, Switch())
+
+
+class Switch:
+    """Say whether a wrapped tool is observed; what is off calls the function as if it were not wrapped."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = True
+
+
+MARK: Final = "__ravi_otel_tool__"
+"""The attribute under which a wrapped tool, and what wraps it in turn, has its switch."""
+
+
+def observed(fn: Callable[P, R], label: str, switch: Switch) -> Callable[P, R]:
+    """Give the function that calls `fn` as a tool of that name while the switch is on; coroutine functions stay such."""
     if inspect.iscoroutinefunction(fn):
         awaited = cast("Callable[..., Awaitable[Any]]", fn)
 
         @functools.wraps(fn)
         async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            if not switch.on:
+                return await awaited(*args, **kwargs)
             step = Step(functools.partial(awaited, *args, **kwargs), functools.partial(awaited, *args, **kwargs))
             return await run_async(walk(label, step, _given(fn, args, kwargs)))
 
+        setattr(run_awaited, MARK, switch)
         return cast("Callable[P, R]", run_awaited)
 
     @functools.wraps(fn)
     def run_called(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not switch.on:
+            return fn(*args, **kwargs)
         step = Step(functools.partial(fn, *args, **kwargs))
         return cast("R", run_sync(walk(label, step, _given(fn, args, kwargs))))
 
+    setattr(run_called, MARK, switch)
     return run_called

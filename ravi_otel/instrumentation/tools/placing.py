@@ -1,0 +1,126 @@
+"""Put observed functions in the place of a program's own, and the identical objects back."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self, cast
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.tools.places import Place, places_in
+from ravi_otel.policy.checks import show
+from ravi_otel.runtime.tool import Switch, observed
+
+_lock = threading.RLock()
+_live: Final[list[InstrumentedTools]] = []
+
+
+class InstrumentedTools:
+    """Hold what `instrument_tools()` has made tools of; as a context manager it ends with the block.
+
+    `names` are the tools, `skipped` says of what was left alone why: generator functions, classes, objects that are more than a
+    function, what is a tool already. Private names, properties, inherited methods and what a module imported are not in it.
+    """
+
+    def __init__(self, target: object) -> None:
+        self._switch = Switch()
+        self._placed: list[tuple[Place, Any]] = []
+        skipped: dict[str, str] = {}
+        self.skipped: Mapping[str, str] = MappingProxyType(skipped)
+        try:
+            for found in places_in(target):
+                if isinstance(found, tuple):
+                    skipped[found[0]] = found[1]
+                    continue
+                replacement: Any = found.rewrap(observed(found.fn, found.name, self._switch))
+                found.put(replacement)
+                self._placed.append((found, replacement))
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            self.remove()
+            raise ConfigurationError(
+                f"instrument_tools({show(target)}) cannot be changed in place ({type(error).__name__}). Decorate its functions with "
+                "@ravi_otel.tool."
+            ) from error
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name the tools, as spans and limits do."""
+        return tuple(place.name for place, _ in self._placed)
+
+    def remove(self) -> None:
+        """Put back the identical functions; what somebody else has put there since is left, and what they hold of ours does nothing."""
+        self._switch.on = False
+        with _lock:
+            if self in _live:
+                _live.remove(self)
+            placed = list(reversed(self._placed))
+            self._placed.clear()
+        for place, replacement in placed:
+            try:
+                if place.now() is replacement:
+                    place.put(place.held)
+            except Exception as error:  # noqa: BLE001 - the program's own mapping; the others are still to be put back
+                swallow("tools", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.remove()
+
+
+def instrument_tools(target: object) -> InstrumentedTools:
+    """Make each public function of a module, class, mapping or list a counted, limited and observed tool call, in its place.
+
+    Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
+    methods too; of a mapping its values, under their keys; of a list its functions. Sync or async; signature, result and exceptions
+    stay the function's own. The handle's `remove()`, the end of its `with` block, or `uninstrument()` puts the identical objects
+    back. Called again it skips what is a tool already.
+
+    Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
+    """
+    with _lock:
+        made = InstrumentedTools(target)
+        _live.append(made)
+    return made
+
+
+def targets_of(tools: object) -> tuple[object, ...]:
+    """Accept what `instrument(tools=...)` is given: one target, or a tuple of several; raises ConfigurationError for another thing."""
+    many = cast("tuple[object, ...]", tools) if isinstance(tools, tuple) else (tools,)
+    for target in many:
+        places_in(target)
+    return many
+
+
+def instrument_all(targets: Iterable[object]) -> None:
+    """Make tools of what each target holds, or of none."""
+    made: list[InstrumentedTools] = []
+    try:
+        for target in targets:
+            made.append(instrument_tools(target))  # noqa: PERF401 - those made so far are taken back where one cannot be
+    except ConfigurationError:
+        for one in reversed(made):
+            one.remove()
+        raise
+
+
+def remove_tools() -> None:
+    """Put back whatever was made a tool, the latest first."""
+    with _lock:
+        live = list(reversed(_live))
+    for made in live:
+        made.remove()
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
