@@ -131,20 +131,30 @@ def connect(path: Path | str, *, timeout_s: float = TIMEOUT_S) -> Session:
 
 def sessions(store: Path | str, *, timeout_s: float = TIMEOUT_S) -> list[Session]:
     """List the processes of a store that listen now, by number; what dead ones left is removed. Never raises for a store without any."""
-    found: list[Session] = []
-    for entry in place.entries(Path(store)):
-        try:
-            _knock(entry.socket, timeout_s)
-        except (ConnectionRefusedError, FileNotFoundError):
-            if entry.is_left_over():
-                entry.remove()
-        except (TimeoutError, BlockingIOError):  # it is there, and busy: it may answer when it is asked
-            found.append(Session(entry.socket, entry.pid, timeout_s))
-        except (OSError, LiveError):
-            continue
-        else:
-            found.append(Session(entry.socket, entry.pid, timeout_s))
+    found = [Session(entry.socket, entry.pid, timeout_s) for entry in place.entries(Path(store)) if _listens(entry, timeout_s)]
     return sorted(found, key=lambda session: session.pid)
+
+
+def sweep(store: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Remove what processes that are gone have left; one that lives is not asked."""
+    for entry in place.entries(store):
+        if entry.is_left_over(young=True):
+            _listens(entry, timeout_s)
+
+
+def _listens(entry: place.Entry, timeout_s: float) -> bool:
+    """Tell whether somebody listens there; of a process that is gone all is removed."""
+    try:
+        _knock(entry.socket, timeout_s)
+    except (ConnectionRefusedError, FileNotFoundError):
+        if entry.is_left_over():
+            entry.remove()
+        return False
+    except (TimeoutError, BlockingIOError):  # it is there, and busy: it may answer when it is asked
+        return True
+    except (OSError, LiveError):
+        return False
+    return True
 
 
 def _knock(path: Path, timeout_s: float) -> None:

@@ -37,6 +37,7 @@ MOST_ENTRIES: Final = 1_000
 _NAME: Final = re.compile(r"[0-9]{1,10}-[0-9a-f]{6}\.json")
 _APART: Final = "ravi-live-"
 _YOUNG_S: Final = 10.0
+_MODE: Final = 0o700
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +63,13 @@ class Entry:
         with contextlib.suppress(OSError):
             self.path.unlink()
 
-    def is_left_over(self) -> bool:
-        """Tell, of one that does not answer, whether its process is gone for certain, or listens no more and never will."""
+    def is_left_over(self, *, young: bool = False) -> bool:
+        """Tell, of one that does not answer, whether its process is gone, or listens no more and never will.
+
+        With `young`, only whether its process is gone. An entry of another machine, where nobody can know, is not left over.
+        """
         alive = processes.lives(self.process)
-        if alive is not None:
-            return not alive or self._is_old()
-        return False  # another machine's, or a system that tells nothing
+        return alive is False or (alive is True and not young and self._is_old())
 
     def _is_old(self) -> bool:
         with contextlib.suppress(OSError):
@@ -79,7 +81,9 @@ def make(store: Path) -> Entry:
     """Choose a place for this process, and make the directories; OSError or LiveError where that is impossible."""
     directory = store / DIRECTORY
     with contextlib.suppress(FileExistsError):
-        directory.mkdir(mode=0o700)
+        directory.mkdir(mode=_MODE)
+        if stat.S_IMODE(directory.lstat().st_mode) != _MODE:
+            directory.chmod(_MODE)  # a umask may take from its owner, too
     check_directory(directory)
     name = f"{os.getpid()}-{secrets.token_hex(3)}"
     socket = directory / f"{name}.sock"
