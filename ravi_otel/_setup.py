@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -61,7 +62,7 @@ _SOCKETS = Sockets()
 class Surroundings:
     """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
-    `ledger` keeps its counters, for all processes of the program. `sink` makes the local store's end in this process.
+    `ledger` keeps its counters, for all processes of the program. `sink` makes the end of the local `store` in this process.
     `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process,
     `when_left` at its end, if it ends in order.
     """
@@ -76,6 +77,7 @@ class Surroundings:
     pause_after: Callable[[BaseException], float] | None = None
     when_told: Callable[[], object] = lambda: None
     when_left: Callable[[], object] = lambda: None
+    store: Path | None = None
 
 
 class Instrumentation:
@@ -88,7 +90,8 @@ class Instrumentation:
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._content = settings.content()
         self._telemetry = Telemetry(self._pipeline, self._content)
-        self._listeners = Listeners([self._telemetry])
+        self._watches = _watching(None if surroundings is None else surroundings.store)
+        self._listeners = Listeners([self._telemetry, *self._watches])
         self._bridge = Bridge(settings.hooks)
         if settings.hooks:
             self._listeners.bridge(self._bridge)
@@ -174,6 +177,8 @@ class Instrumentation:
         _SOCKETS.remove()
         self._carrying.remove()
         self.fall_silent()
+        for watch in self._watches:
+            watch.retire()
         STATE.instrumented = False
         STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
         INFERRING.forget()
@@ -367,10 +372,12 @@ def flush(timeout_s: float = 2.0) -> bool:
 
 def _own_store() -> Callable[[], Sink] | None:
     """Give the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
-    if not os.environ.get("RAVI_STORE", "").strip():
-        return None
-    begin: Callable[[], Sink] = load("ravi_otel.local.store.own").begin
-    return begin
+    return load("ravi_otel.local.store.own").begin if os.environ.get("RAVI_STORE", "").strip() else None
+
+
+def _watching(store: Path | None) -> tuple[Any, ...]:
+    """Give the listener by which this process is watched live, from its store; nothing without one."""
+    return load("ravi_otel.local.live.start").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
 
 
 def _nothing() -> None:
@@ -387,12 +394,7 @@ def _settle_all() -> None:
     abandon_open()
     drain()
     AWAITED.give_up()
-    STATE.conclude(_how_it_ended())
+    STATE.conclude(getattr(sys, "last_value", None))  # the exception that nobody caught, if that is why the process ends
     BACKGROUND.finish()
     if _surroundings is not None:
         _surroundings.when_left()
-
-
-def _how_it_ended() -> BaseException | None:
-    """Give the exception that nobody caught, if that is why the process ends."""
-    return getattr(sys, "last_value", None)

@@ -75,6 +75,7 @@ def surroundings(plan: Plan) -> Surroundings:
         pause_after=Brake(plan, limits, threads.watch),
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
+        store=Path(plan.directory).absolute().parents[1],
     )
 
 
