@@ -29,6 +29,7 @@ _MOST_RAN: Final = 1_000
 _MOST_ID: Final = 256
 _MOST_NAME: Final = 1_024
 _UNNAMED: Final = "unknown"
+_NOTHING: Final = ToolUse(None, None)
 _OUTSIDE: Final = ""
 """Where the process's own scope keeps what was asked outside any run."""
 
@@ -109,6 +110,8 @@ class Inferring:
                 return  # a stream that outlived its run: no request of the run will answer it
             run, fresh = self._open(name), set[str]()
             for use in uses:
+                if use.call_id is None and use.name is None:
+                    continue  # nothing that a result could be found by
                 self._serial += 1
                 one = Asked(self._serial, name, use, record)
                 if one.key not in fresh and use.call_id is not None:
@@ -144,7 +147,7 @@ class Inferring:
         found: list[Asked] = []
         with self._lock:
             runs = [run for known in _runs_around(scope) if (run := self._runs.get(known)) is not None and run.asked]
-            for key in map(_key, results):
+            for key in [_key(use) for use in results if use != _NOTHING]:
                 run = next((run for run in runs if key in run.asked), None)
                 if run is not None:
                     one = run.asked[key][0]

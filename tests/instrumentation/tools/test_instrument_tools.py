@@ -106,6 +106,10 @@ class Toolbox(Base):
         return 1
 
 
+def by_default() -> int:
+    return 1
+
+
 def used(*limits: str) -> Any:
     return ravi_otel.run("r", limits=limits)
 
@@ -256,7 +260,7 @@ def test_what_somebody_holds_of_ours_does_nothing_once_it_is_removed(module: Any
 def test_fields_and_validators_are_no_tools_and_abstract_methods_stay_abstract() -> None:
     @dataclasses.dataclass
     class Plan:
-        how: Callable[[], int] = max
+        how: Callable[[], int] = by_default
 
         def steps(self) -> int:
             return 1
