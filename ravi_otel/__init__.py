@@ -24,6 +24,7 @@ from ravi_otel.errors import (
     SpawnDeniedError,
 )
 from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
+from ravi_otel.instrumentation.tools import InstrumentedTools, instrument_tools
 from ravi_otel.policy import (
     CancellationToken,
     ExecutionBudget,
@@ -43,8 +44,10 @@ from ravi_otel.policy import (
     turn_limit,
     working_limit,
 )
+from ravi_otel.runtime.board import report_progress
 from ravi_otel.runtime.footers import footer
 from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension
+from ravi_otel.runtime.progress import Progress, ProgressEvent
 from ravi_otel.runtime.scopes import (
     agent,
     apply_limits,
@@ -53,6 +56,8 @@ from ravi_otel.runtime.scopes import (
     run,
     suspend_limits,
 )
+from ravi_otel.runtime.spawning import Spawned, spawn
+from ravi_otel.runtime.supervising import supervise
 from ravi_otel.runtime.tool import tool
 from ravi_otel.runtime.waiting import Waiting, waiting
 from ravi_otel.telemetry.redaction import redact_secrets
@@ -76,11 +81,14 @@ __all__ = [
     "HookEvent",
     "HookManager",
     "Instrumentation",
+    "InstrumentedTools",
     "Limit",
     "LimitSyntaxError",
     "MiddlewareTermination",
     "MissingExtraError",
     "Priority",
+    "Progress",
+    "ProgressEvent",
     "RaviError",
     "RetriesExhaustedError",
     "RetryPolicy",
@@ -92,6 +100,7 @@ __all__ = [
     "SpawnBudget",
     "SpawnDeniedError",
     "SpawnTracker",
+    "Spawned",
     "Supervision",
     "Suspension",
     "Waiting",
@@ -105,11 +114,15 @@ __all__ = [
     "footer",
     "handoff",
     "instrument",
+    "instrument_tools",
     "message_limit",
     "parse_limit",
     "redact_secrets",
+    "report_progress",
     "request_limit",
     "run",
+    "spawn",
+    "supervise",
     "suspend_limits",
     "time_limit",
     "token_limit",

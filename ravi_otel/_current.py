@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from opentelemetry import context as otel_context
+from opentelemetry import trace
 from opentelemetry.context import Context
 
 _LEAF = otel_context.create_key("ravi-otel-leaf")
+_SEAT = otel_context.create_key("ravi-otel-seat")
 _surrounding: Leaf | None = None
 
 
@@ -77,6 +79,22 @@ def surround(scope: Leaf | None) -> None:
 def with_leaf(scope: Leaf | None) -> Context:
     """Give the current context with `scope` as its leaf."""
     return otel_context.set_value(_LEAF, scope)
+
+
+def seat() -> Any:
+    """Give the innermost slot that is kept here for an agent to come (a `Seat`); None where there is none."""
+    return otel_context.get_value(_SEAT)
+
+
+def with_seat(kept: object) -> Context:
+    """Give the current context with `kept` as the slot that an agent may take."""
+    return otel_context.set_value(_SEAT, kept)
+
+
+def trace_id() -> str | None:
+    """Give the trace id of the current span, 32 hexadecimal digits; None where no span is current."""
+    place = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(place.trace_id) if place.is_valid else None
 
 
 class Attachment:

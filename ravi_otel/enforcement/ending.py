@@ -16,7 +16,7 @@ from ravi_otel.errors import (
     SpawnDeniedError,
 )
 from ravi_otel.hooks.records import Status
-from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome
+from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.stops import StopReason
 
 if TYPE_CHECKING:
@@ -124,17 +124,26 @@ def how_it_returned(scope: Scope, last: Account | None) -> tuple[Status, str]:
     It was cancelled, closed, or ended by its own limit. `last` is the limit after which nothing but the last call was made. What
     an outer scope refused, or had refused to it, is the outer one's end.
     """
-    token = scope.cancellation
-    if token is not None and token.cancelled and (scope.parent is None or scope.parent.cancellation is not token):
+    if _was_cancelled(scope):
         return "cancelled", StopReason.CANCELLED
     if scope.closed:
         return "stopped", StopReason.CLOSED
+    if scope.pauses and scope.lease is not None and scope.lease.paused:
+        return "paused", StopReason.PAUSED
     account = last or next((one for one in tuple(scope.accounts) if _is_spent(one)), None)
     if account is None:
         return "ok", StopReason.SUCCESS
     if account.limit.on_exceed is Outcome.PAUSE:
         return "paused", StopReason.for_kind(account.kind)
     return "stopped", StopReason.DEADLINE if account.limit.kind in CLOCKS else StopReason.for_kind(account.kind)
+
+
+def _was_cancelled(scope: Scope) -> bool:
+    """Tell that the scope itself was cancelled: an agent that came to its end in a run that was cancelled has come to its end."""
+    token, outer = scope.cancellation, None if scope.parent is None else scope.parent.cancellation
+    if token is None or not token.cancelled or token is outer:
+        return False
+    return scope.facts.kind is not ScopeKind.AGENT or outer is None or not outer.cancelled
 
 
 def _is_spent(account: Account) -> bool:

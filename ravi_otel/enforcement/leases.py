@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -56,14 +57,27 @@ class Keeper(Protocol):
         ...
 
 
+class Stops(Protocol):
+    """Be what may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` when it is; give a function that takes it off again."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Raise when it is."""
+        ...
+
+
 class Lease:
     """Hold one agent's slot until it is released; as a context manager, until the block is left.
 
-    `entered` tells that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot.
+    `entered` tells that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
+    `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on.
     Made by `SpawnTracker` alone; its fields are for reading, in any thread.
     """
 
-    __slots__ = ("_keeper", "agent_id", "entered", "is_root", "order", "priority", "promoted", "since", "state", "waiters")
+    __slots__ = ("_keeper", "agent_id", "entered", "is_root", "on_hold", "order", "priority", "promoted", "since", "state", "waiters")
 
     def __init__(self, keeper: Keeper, agent_id: str, priority: Priority, order: int, *, is_root: bool = False) -> None:
         self._keeper = keeper
@@ -74,21 +88,25 @@ class Lease:
         self.state = State.ACTIVE
         self.entered = False
         self.promoted = False
+        self.on_hold = False
         self.since = 0.0
         self.waiters: list[Waiter] = []
 
     @property
     def paused(self) -> bool:
-        """Tell whether more urgent work took the slot; the agent should end with what it has, or await `resumed`."""
+        """Tell whether more urgent work or an operator took the slot; the agent should end with what it has, or await `resumed`."""
         return self.state is State.PAUSED
 
     @property
     def ended(self) -> bool:
-        """Tell whether it was released."""
+        """Tell whether it is over."""
         return self.state is State.ENDED
 
     def release(self) -> None:
-        """Give the slot back, once; further calls do nothing. Never blocks."""
+        """Give the slot back, once; further calls do nothing. Never blocks.
+
+        While an agent runs on it, the agent stays counted, or paused, and the slot is free when the agent ends.
+        """
         self._keeper.give_back(self)
 
     def leave(self, *, quiet: bool = False) -> None:
@@ -151,6 +169,16 @@ class Held:
         self.adopted.pop(lease.order, None)
         self.free.pop(lease.order, None)
         return own is not None
+
+    def disown(self, lease: Lease) -> None:
+        """Have a lease that an agent adopted end with the agent; one that is on its own does so anyway."""
+        self.adopted.pop(lease.order, None)
+        self.own[lease.order] = lease
+
+    def newest(self) -> Lease | None:
+        """Give the newest unentered lease, else the one adopted last; None where all are on their own."""
+        leases = self.free or self.adopted
+        return leases[next(reversed(leases))] if leases else None
 
     def everything(self) -> list[Lease]:
         """List all of them, newest first."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ravi_otel.enforcement import clocks, entry
 from ravi_otel.enforcement.checkpoints import restore
@@ -13,6 +14,7 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.seats import Seat, seat_for
 from ravi_otel.enforcement.sharing import OWN, POOL, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
@@ -35,7 +37,9 @@ class Opening:
 
     A `surrounding` run is that of a launched program: its scope's id is the run's, so that every process of the program
     counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
-    `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `hooks` are passed on as they are.
+    `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `seat` is the slot that is kept for this agent;
+    left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
+    budget. `hooks` are passed on as they are.
     """
 
     kind: ScopeKind
@@ -43,6 +47,7 @@ class Opening:
     limits: tuple[Limit, ...] = ()
     origins: Mapping[int, str] = field(default_factory=dict[int, str])
     budget: ExecutionBudget | ExecutionTracker | None = None
+    budget_title: str | None = None
     run_id: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
@@ -55,6 +60,7 @@ class Opening:
     started_ns: int | None = None
     resume: Snapshot | None = None
     share: Share = OWN
+    seat: Seat | None = None
     suspended: frozenset[str] = frozenset()
     reason: str | None = None
     hooks: tuple[object, ...] = ()
@@ -79,6 +85,19 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
         parent, also = _joined(engine, parent, ask)
     for outer in (parent, *also):
         outer.refuse_closed()
+    ask = _seated(parent, ask)
+    try:
+        scope = _open(engine, parent, ask, also)
+    except BaseException:
+        if ask.seat is not None:
+            ask.seat.leave()
+        raise
+    if ask.kind is ScopeKind.AGENT:
+        _note_first(scope)
+    return scope
+
+
+def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
     scope = _make(engine, parent, ask, also)
     if ask.started_ns is not None:
         scope.started_ns = ask.started_ns
@@ -87,7 +106,8 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
     try:
         declare(scope, ask.limits, ask.origins)
         if tracker is not None:
-            declare_budget(scope, tracker, used, "ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
+            title = ask.budget_title or ("ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
+            declare_budget(scope, tracker, used, title)
         inherit(scope)
         if ask.resume is not None:
             restore(scope, ask.resume)
@@ -99,7 +119,7 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
         give_back(scope, opened=False)
         if scope.entry is not None:
             scope.entry.undo(scope)
-        if scope.lease is not None:
+        if scope.lease is not None and ask.seat is None:
             scope.lease.leave()
         if tracker is not None:
             tracker.unbind(scope)
@@ -113,7 +133,9 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
     close_suspension(scope)
     give_back(scope)
     entry.leave(scope)
-    if scope.lease is not None:
+    if scope.seat is not None:
+        scope.seat.leave()
+    elif scope.lease is not None:
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
         scope.lease.leave(quiet=isinstance(error, GeneratorExit))
     if scope.tracker is not None:
@@ -125,24 +147,41 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
 
 
 def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
-    facts = _facts(parent.facts, ask)
+    slots = _spawn_budget(parent, ask, observe=engine.observe) if ask.kind is ScopeKind.RUN else None
+    facts = _facts(parent, ask, None if slots is None else slots[0])
     tracker: ExecutionTracker | None = None
     if isinstance(ask.budget, ExecutionTracker):
         tracker = ask.budget
     elif ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
-        tracker = ExecutionTracker.from_budget(ask.budget or _inherited_budget(parent, ask))
-    spawn = cancellation = headcount = None
-    if ask.kind is ScopeKind.RUN:
-        budget, observe = _spawn_budget(parent, ask, observe=engine.observe)
+        tracker = ExecutionTracker.from_budget(
+            ask.budget or (inherited_budget(parent) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
+        )
+    spawn = headcount = None
+    if slots is not None:
+        budget, observe = slots
         headcount = Headcount(engine)
         spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=headcount.hear, observe=observe, headcount=headcount)
-        outer = parent.cancellation
-        cancellation = CancellationToken() if outer is None else outer.child()
-        cancellation.subscribe(engine.stopped)
+    cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None
     scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, terms=_terms(ask))
     if headcount is not None:
         headcount.watch(scope)
     return scope
+
+
+def _token(engine: Engine, outer: CancellationToken | None) -> CancellationToken:
+    """Make the token of a run or an agent, which ends what is in flight below it when it is cancelled itself."""
+    if outer is None:
+        token = CancellationToken()
+        token.subscribe(engine.stopped)
+    else:
+        token = outer.child()
+        token.subscribe(partial(_stopped_alone, engine, outer))
+    return token
+
+
+def _stopped_alone(engine: Engine, outer: CancellationToken) -> None:
+    if not outer.cancelled:  # whoever cancelled that one ends what is below this one too
+        engine.stopped()
 
 
 def _terms(ask: Opening) -> Terms:
@@ -151,7 +190,8 @@ def _terms(ask: Opening) -> Terms:
     return Terms(pools=ask.share == POOL, suspended=ask.suspended)
 
 
-def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
+def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> ScopeFacts:
+    outer = parent.facts
     run_id, run_name = outer.run_id, outer.run_name
     supervision = outer.supervision
     agent_name, agent_id = outer.agent_name, outer.agent_id
@@ -161,10 +201,11 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
         run_hooks = hooks if ask.kind is ScopeKind.RUN else run_hooks
     if ask.kind is ScopeKind.RUN:
         run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
-        supervision = agent_name = agent_id = None
+        agent_name = agent_id = None
+        supervision = _supervise_run(run_id, ask.session_id or outer.session_id, ask, spawn_budget or UNLIMITED_AGENTS)
     elif ask.kind is ScopeKind.AGENT:
         agent_name, agent_id = ask.name, ask.agent_id or ask.name
-        supervision = _supervise(outer, ask)
+        supervision = _supervise(parent, ask)
     return ScopeFacts(
         scope_id=run_id if ask.surrounding and run_id else uuid.uuid4().hex,
         kind=ask.kind,
@@ -183,13 +224,29 @@ def _facts(outer: ScopeFacts, ask: Opening) -> ScopeFacts:
     )
 
 
-def _supervise(outer: ScopeFacts, ask: Opening) -> Supervision:
+def _supervise_run(run_id: str, session_id: str | None, ask: Opening, spawn_budget: SpawnBudget) -> Supervision:
+    """Make the node of the run itself, which all its agents take their SpawnBudget from: the very object its slots are given out by."""
     own = ask.budget.budget if isinstance(ask.budget, ExecutionTracker) else ask.budget
-    if outer.supervision is not None and outer.agent_id is not None:
-        return outer.supervision.spawn_child(outer.agent_id, ask.retention, ask.priority, own)
+    return Supervision(
+        run_id=run_id,
+        session_id=session_id,
+        spawn_budget=spawn_budget,
+        execution_budget=own or ExecutionBudget(),
+        retention=ask.retention,
+        priority=ask.priority,
+    )
+
+
+def _supervise(parent: Scope, ask: Opening) -> Supervision:
+    own = ask.budget.budget if isinstance(ask.budget, ExecutionTracker) else ask.budget
+    outer, node = parent.facts, parent.facts.supervision
+    if node is not None and outer.agent_id is not None:
+        return node.spawn_child(outer.agent_id, ask.retention, ask.priority, own)
+    run = _run_around(parent)
     return Supervision.root(
-        ask.agent_id or ask.name or "agent",
+        (run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
         session_id=outer.session_id,
+        spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
         execution_budget=own,
         retention=ask.retention,
         priority=ask.priority,
@@ -197,11 +254,21 @@ def _supervise(outer: ScopeFacts, ask: Opening) -> Supervision:
     )
 
 
-def _inherited_budget(parent: Scope, ask: Opening) -> ExecutionBudget:
-    outer = parent.facts.supervision
-    if ask.kind is ScopeKind.AGENT and outer is not None:
-        return outer.execution_budget
-    return ExecutionBudget()
+def _run_around(scope: Scope) -> Scope | None:
+    return next((one for one in scope.upwards() if one.facts.kind is ScopeKind.RUN), None)
+
+
+def _note_first(scope: Scope) -> None:
+    """Remember a run's first agent, its root."""
+    run = _run_around(scope)
+    if run is not None and run.first_agent is None:
+        run.first_agent = scope.facts.agent_id
+
+
+def inherited_budget(parent: Scope) -> ExecutionBudget:
+    """Give what an agent under `parent` may spend that is given no budget: as much as the agent around it, on a tab of its own."""
+    outer = parent.facts
+    return ExecutionBudget() if outer.agent_id is None or outer.supervision is None else outer.supervision.execution_budget
 
 
 def _spawn_budget(parent: Scope, ask: Opening, *, observe: bool) -> tuple[SpawnBudget, bool]:
@@ -255,10 +322,23 @@ def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
 # -- which slot it takes ------------------------------------------------------------------------------------------
 
 
+def _seated(parent: Scope, ask: Opening) -> Opening:
+    """Have an agent sit down where a slot is kept for it; its own budget goes before the one it was spawned with."""
+    if ask.kind is not ScopeKind.AGENT:
+        return ask
+    seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
+    if seat is None or not seat.take():
+        return replace(ask, seat=None)
+    priority = seat.priority if seat.lease is None else seat.lease.priority
+    return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=priority, retention=seat.retention)
+
+
 def _enter_agent(scope: Scope, ask: Opening) -> None:
     facts = scope.facts
     entry.admit(scope, ask.priority)
-    if scope.spawn is not None:
+    if ask.seat is not None:
+        scope.seat, scope.lease = ask.seat, ask.seat.lease
+    elif scope.spawn is not None:
         if facts.agent_id is None:
             raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
         try:

@@ -23,17 +23,16 @@ _Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
 
 
 class Roster:
-    """Hold the slots of one run; `record` says whether events are wanted, `observe` that nobody is refused. Not thread-safe."""
+    """Hold the slots of one run; `observe` says that nobody is refused. Not thread-safe."""
 
     def __init__(
-        self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, record: bool, observe: bool = False
+        self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, observe: bool = False
     ) -> None:
         self._keeper = keeper
         self._observe = observe
         self._budget = budget
         self._run_id = run_id
         self._clock = clock
-        self._record = record
         self._active: Ranking[Lease] = Ranking()  # all that count besides the root, next victim first
         self._line: Ranking[Lease | Waiter] = Ranking()
         self._held: dict[str, Held] = {}
@@ -134,10 +133,14 @@ class Roster:
                 first.served = True
                 self._wakes.append(first)
 
-    def end(self, lease: Lease) -> None:
-        """End a lease, once; its slot, if it had one, goes to the line."""
-        if lease.state is State.ENDED:
-            return
+    def release(self, lease: Lease) -> None:
+        """End a lease, once; one that an agent runs on ends with the agent, which is counted, or paused, until then."""
+        if lease.entered:
+            self._held[lease.agent_id].disown(lease)
+        elif not lease.ended:
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
         held = self._held[lease.agent_id]
         held.paused -= lease.paused
         self._paused -= lease.paused
@@ -154,14 +157,13 @@ class Roster:
 
     def end_newest(self, agent_id: str) -> None:
         """End an id's newest lease; one that an agent adopted ends with the agent."""
-        held = self._held.get(agent_id)
-        if held is None:
-            return
-        if held.free:
-            self.end(held.free.popitem()[1])
-        elif held.adopted:
-            order, lease = held.adopted.popitem()
-            held.own[order] = lease
+        held = self._of(agent_id)
+        newest = None if held is None else held.newest()
+        if newest is not None:
+            self.release(newest)
+
+    def _of(self, agent_id: object) -> Held | None:
+        return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
     def enter(self, agent_id: str, priority: Priority, adopt: Lease | None) -> Lease | None:
         """Let an agent in, None when denied."""
@@ -187,24 +189,45 @@ class Roster:
 
     def leave(self, lease: Lease) -> None:
         """Note that the agent on a lease is over."""
-        if lease.ended or not lease.entered:
+        if not lease.entered:
             return
         lease.entered = False
         held = self._held[lease.agent_id]
         own = held.take(lease)
         held.free[lease.order] = lease
         if own:
-            self.end(lease)
+            self._end(lease)
 
     def any_paused(self, agent_id: str) -> bool:
         """Tell whether any lease of an id is paused."""
-        held = self._held.get(agent_id)
+        held = self._of(agent_id)
         return held is not None and held.paused > 0
+
+    def pause(self, agent_id: str) -> bool:
+        """Pause an id's newest active lease, never the root's, until `resume`; tell whether there was one."""
+        for lease in self._leases(agent_id):
+            if lease.state is State.ACTIVE and not lease.is_root:
+                self._pause(lease)
+                lease.on_hold = True
+                self._hand_out()
+                return True
+        return False
+
+    def resume(self, agent_id: str) -> bool:
+        """Resume an id's newest paused lease, or have it stand first in line; tell whether one was paused."""
+        paused = [lease for lease in self._leases(agent_id) if lease.paused]
+        following = next((lease for lease in paused if not lease.promoted), None)
+        if following is not None:
+            self._promote(following)
+        return bool(paused)
+
+    def _leases(self, agent_id: str) -> list[Lease]:
+        held = self._of(agent_id)
+        return [] if held is None else held.everything()
 
     def reprioritize(self, agent_id: str, priority: Priority) -> None:
         """Change the priority of all leases of an id."""
-        held = self._held.get(agent_id)
-        for lease in held.everything() if held is not None else ():
+        for lease in self._leases(agent_id):
             lease.priority = priority
             if lease.paused:
                 self._rank_paused(lease)
@@ -219,17 +242,24 @@ class Roster:
             self._activate(lease)
 
     def _rank_paused(self, lease: Lease) -> None:
-        stays_promoted = lease.promoted and lease.priority >= Priority.NORMAL
-        lease.promoted = lease.priority >= Priority.NORMAL
-        if lease.promoted and self._room():
+        if lease.priority >= Priority.NORMAL:
+            self._promote(lease)
+            return
+        lease.promoted = False
+        self._queue(lease)
+
+    def _promote(self, lease: Lease) -> None:
+        lease.on_hold = False
+        if self._room():
             self._resume(lease)
-        elif not stays_promoted:
+        elif not lease.promoted:
+            lease.promoted = True
             self._queue(lease)
 
     def _queue(self, lease: Lease) -> None:
         if lease.promoted:
             self._line.put(lease, (0, 0))
-        elif lease.waiters:
+        elif lease.waiters and not lease.on_hold:
             self._line.put(lease, self._rank(lease.priority, lease.since))
         else:
             self._line.drop(lease)
@@ -254,7 +284,7 @@ class Roster:
     def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
         """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
         waiter.since = self._clock()
-        if lease.paused and self._room():
+        if lease.paused and not lease.on_hold and self._room():
             self._resume(lease)
         waiter.served = lease.state is State.ACTIVE
         if waiter.served:
@@ -283,7 +313,7 @@ class Roster:
         self._wakes.append(waiter)  # a thread that sleeps for it must end
         self._line.drop(waiter)
         if waiter.lease is not None:
-            self.end(waiter.lease)
+            self.release(waiter.lease)
         lease = waiter.paused
         if lease is not None and waiter in lease.waiters:
             lease.waiters.remove(waiter)
@@ -310,6 +340,5 @@ class Roster:
         )
 
     def _note(self, outcome: _Outcome, agent_id: str, priority: Priority) -> None:
-        if self._record:
-            name, limit = priority.name.lower(), self._budget.max_agents
-            self._events.append(SpawnEvent(outcome, agent_id, name, self._run_id, self._headcount(), self._paused, limit))
+        name, limit = priority.name.lower(), self._budget.max_agents
+        self._events.append(SpawnEvent(outcome, agent_id, name, self._run_id, self._headcount(), self._paused, limit))

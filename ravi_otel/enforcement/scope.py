@@ -15,6 +15,7 @@ from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
+from ravi_otel.enforcement.metas import meta_of
 from ravi_otel.enforcement.readings import reading
 from ravi_otel.enforcement.replayed import Remembered
 from ravi_otel.enforcement.retuning import set_limit
@@ -26,12 +27,13 @@ from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, Too
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind
-from ravi_otel.policy.meta import CancellationToken
+from ravi_otel.policy.meta import CancellationToken, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.entry import Entry
     from ravi_otel.enforcement.leases import Lease
+    from ravi_otel.enforcement.seats import Seat
     from ravi_otel.enforcement.spawn import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
 
@@ -81,6 +83,11 @@ class Scope:
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
         self.lease: Lease | None = None
+        self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
+        self.first_agent: str | None = None  # a run's root, by its id
+        self.node: Any = None  # its place in the tree that the runtime draws
+        self.trace_id: str | None = None
+        self.pauses = 0  # refusals because its slot went to others
         self.entry: Entry | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
         self.tally = Tally()
@@ -129,8 +136,17 @@ class Scope:
 
     @property
     def supervision(self) -> Supervision | None:
-        """Give this scope's place in the supervision tree, None outside a run."""
+        """Give this scope's place in the supervision tree: its agent's, else its run's; None outside both."""
         return self.facts.supervision
+
+    @property
+    def meta(self) -> RunMeta:
+        """Give what identifies the run here to whoever works for it: ids, deadline, and the token that cancels this branch.
+
+        The deadline is the tightest one around at this moment, the trace id the one of the scope's span. Raises ConfigurationError
+        outside any run and agent.
+        """
+        return meta_of(self)
 
     def upwards(self) -> tuple[Scope, ...]:
         """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
@@ -220,7 +236,8 @@ class Scope:
             if scope.closed:
                 raise refusal.closed(scope.facts)
             if scope.lease is not None and scope.lease.paused:
-                raise refusal.paused(scope.lease.agent_id)
+                scope.pauses += 1
+                raise refusal.paused(scope.lease.agent_id, scope.partial)
         late = clocks.overdue(self, at) if self.clocks else None
         if late is not None:
             raise late
@@ -354,6 +371,6 @@ class Scope:
         mine = swallows(self.facts.scope_id, error, catch=catch)
         error = read_group(error)
         self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
-        self.partial = partial_of(error)
+        self.partial = partial_of(error) or self.partial
         say_what_it_is(self.facts.scope_id, error)
         return mine

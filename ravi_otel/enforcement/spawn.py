@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement.headcount import Headcount
-from ravi_otel.enforcement.leases import Lease, SpawnStats, Waiter
+from ravi_otel.enforcement.leases import Lease, SpawnStats, Stops, Waiter
 from ravi_otel.enforcement.roster import Roster
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
@@ -61,7 +61,7 @@ class SpawnTracker:
         self._clock = clock
         self._lock = threading.Lock()
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._roster = Roster(self, self.budget, run_id, clock, record=on_event is not None, observe=observe)
+        self._roster = Roster(self, self.budget, run_id, clock, observe=observe)
 
     # What users call
 
@@ -73,7 +73,8 @@ class SpawnTracker:
 
     def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
-        lease = self._locked(self._roster.acquire, checks.name("agent_id", agent_id), checks.member("priority", priority, Priority))
+        name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
+        lease = self._locked(self._roster.acquire, name, rank, undo=self._roster.release)
         if lease is None:
             raise self._refusal(agent_id)
         return lease
@@ -93,7 +94,7 @@ class SpawnTracker:
     def release(self, agent_id: str) -> None:
         """End the newest lease of an id, or do nothing when it has none. Never blocks.
 
-        A lease that no agent runs on goes first; one that an agent adopted ends when that agent does, since an agent that
+        A lease that no agent runs on goes first; one that an agent runs on ends when that agent does, since an agent that
         runs is counted.
         """
         self._post(self._roster.end_newest, agent_id)
@@ -109,6 +110,18 @@ class SpawnTracker:
         paused one resumes when there is a slot, and else stands first in line.
         """
         self._locked(self._roster.reprioritize, agent_id, checks.member("priority", priority, Priority))
+
+    def pause(self, agent_id: str) -> bool:
+        """Pause an id's newest active lease and hand its slot on, whatever the priorities; False when it has none.
+
+        Never the root's. It stays paused, though its agent may wait to go on, until `resume`, or `reprioritize` to NORMAL
+        or above.
+        """
+        return self._locked(self._roster.pause, agent_id)
+
+    def resume(self, agent_id: str) -> bool:
+        """Let an id's newest paused lease go on at once where there is a slot, else first in line; False when none is paused."""
+        return self._locked(self._roster.resume, agent_id)
 
     def resize(self, max_agents: int) -> None:
         """Allow another number of agents from now on.
@@ -131,29 +144,32 @@ class SpawnTracker:
         The root is the first agent that comes without a lease; once it has left, agents take leases as usual. End with
         `Lease.leave`. Raises SpawnDeniedError.
         """
-        lease = self._locked(self._roster.enter, checks.name("agent_id", agent_id), checks.member("priority", priority, Priority), adopt)
+        name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
+        lease = self._locked(self._roster.enter, name, rank, adopt, undo=self._roster.leave)
         if lease is None:
             raise self._refusal(agent_id)
         return lease
 
-    def slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Flow[Lease]:
-        """Wait for a slot in either colour: `wait_for_slot` as a flow."""
+    def slot(
+        self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None, *, stops: Stops | None = None
+    ) -> Flow[Lease]:
+        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before."""
         waiter = Waiter(checks.name("agent_id", agent_id), checks.member("priority", priority, Priority))
-        yield from self._wait(waiter, _seconds(timeout_s))
+        yield from self._wait(waiter, _seconds(timeout_s), stops)
         if waiter.lease is None:
             raise self._refusal(agent_id, waiter)
         return waiter.lease
 
-    def resumption(self, lease: Lease, timeout_s: float | None = None) -> Flow[None]:
-        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow."""
+    def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
+        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
         waiter = Waiter(lease.agent_id, lease.priority, lease)
-        yield from self._wait(waiter, _seconds(timeout_s))
+        yield from self._wait(waiter, _seconds(timeout_s), stops)
         if not waiter.served:
             raise self._refusal(lease.agent_id, waiter)
 
     def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
         """End a lease: `Lease.release`."""
-        self._post(self._roster.end, lease, quiet=quiet)
+        self._post(self._roster.release, lease, quiet=quiet)
 
     def leave(self, lease: Lease, *, quiet: bool = False) -> None:
         """Note that an agent is over: `Lease.leave`."""
@@ -161,13 +177,18 @@ class SpawnTracker:
 
     # The lock
 
-    def _locked(self, act: Callable[..., R], *args: Any) -> R:
+    def _locked(self, act: Callable[..., R], *args: Any, undo: Callable[[Any], None] | None = None) -> R:
         with self._lock:
             self._empty_inbox()
             result = act(*args)
             wakes, events = self._roster.outbox(quiet=False)
-        self._tell(wakes, events)
-        self._settle()
+        try:
+            self._tell(wakes, events)
+            self._settle()
+        except BaseException:  # a listener was interrupted, or ends the program: nobody gets to hold what was granted
+            if undo is not None and result is not None:
+                self._post(undo, result)
+            raise
         return result
 
     def _post(self, act: Callable[[Any], None], subject: Any, *, quiet: bool = False) -> None:
@@ -199,19 +220,26 @@ class SpawnTracker:
             except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
                 swallow("SpawnTracker.on_event", error)
 
-    def _wait(self, waiter: Waiter, timeout_s: float | None) -> Flow[None]:
-        if waiter.paused is None:
-            asleep = self._locked(self._roster.join, waiter, timeout_s)
-        else:
-            asleep = self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
-        if not asleep:
-            return
+    def _wait(self, waiter: Waiter, timeout_s: float | None, stops: Stops | None = None) -> Flow[None]:
+        forget: Callable[[], None] | None = None
         try:
-            yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
+            if self._asleep(waiter, timeout_s):
+                forget = None if stops is None else stops.on_stop(waiter.wake)
+                yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
+                if stops is not None and not waiter.served:
+                    stops.checkpoint()
+                self._locked(self._roster.give_up, waiter)
         except BaseException as error:
             self._post(self._roster.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
             raise
-        self._locked(self._roster.give_up, waiter)
+        finally:
+            if forget is not None:
+                forget()
+
+    def _asleep(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        if waiter.paused is None:
+            return self._locked(self._roster.join, waiter, timeout_s)
+        return self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
 
     def _refusal(self, agent_id: str, waiter: Waiter | None = None) -> SpawnDeniedError:
         limit = self.budget.max_agents

@@ -248,11 +248,13 @@ class SpawnEvent:
     max_agents: int | None
 
 
-Counted = Literal["denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated", "hook_errors"]
+Counted = Literal[
+    "denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated", "hook_errors", "restarted"
+]
 """What is only counted.
 
 Refusals, waits given up, spend beyond a grant, calls without a price or a scope, failures of the store of counters, blocks in which
-limits are set aside, answers cut short, faults of hooks.
+limits are set aside, answers cut short, faults of hooks, agents that crashed and are started again.
 """
 
 
@@ -262,7 +264,7 @@ class CountEvent:
 
     `amount` is how often, and of "overage" how much, in the kind's public unit (tokens or USD). An `observed` refusal was let
     through, in shadow mode. Limits are "suspended" for a `reason`, in the scope of that `scope_id`; the `reason` of "hook_errors" is
-    the fault.
+    the fault. An agent is "restarted" in the scope of that `scope_id`, and `retry` says which restart it is, and after what.
     """
 
     what: Counted
@@ -272,6 +274,7 @@ class CountEvent:
     observed: bool = False
     reason: str | None = None
     scope_id: str | None = None
+    retry: RetryRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,18 +48,24 @@ class CancellationToken:
         return self._state.get("reason")
 
     def cancel(self, reason: str | None = None) -> None:
-        """Ask to stop, this token and its children; later calls change nothing, the first reason stays."""
-        self._state.setdefault("reason", reason)
-        waiting: list[CancellationToken] = [self]
-        while waiting:  # not by recursion: a chain of children may be longer than the stack
-            waiting.extend(waiting.pop()._spread(self.reason))  # noqa: SLF001 - another token of this class
+        """Ask to stop, this token and its children; later calls change nothing, the first reason stays.
 
-    def _spread(self, reason: str | None) -> list[CancellationToken]:
-        """Be cancelled, tell who asked to be told, and give the children that are still to be cancelled."""
+        Whoever is told finds all of them cancelled already.
+        """
         self._state.setdefault("reason", reason)
-        self._tell()
+        found: list[CancellationToken] = [self]
+        for token in found:  # which grows; not by recursion: a chain of children may be longer than the stack
+            found.extend(token._pass_on(self.reason))  # noqa: SLF001 - another token of this class
+        for token in found:
+            token._tell()  # noqa: SLF001 - another token of this class
+
+    def _pass_on(self, reason: str | None) -> list[CancellationToken]:
+        """Cancel the children that were not, and give them."""
         living = [child for ref in list(self._children) if (child := ref()) is not None]
-        return [child for child in living if not child.cancelled]
+        asked = [child for child in living if not child.cancelled]
+        for child in asked:
+            child._state.setdefault("reason", reason)  # noqa: SLF001 - another token of this class
+        return asked
 
     def check(self) -> None:
         """Raise CancellationError with the reason when cancelled."""

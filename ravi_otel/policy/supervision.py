@@ -24,7 +24,7 @@ class Supervision:
 
     `root_id` is the run's first agent, `parent_id` who spawned this one (None at the root), `depth` how many levels
     below the root it is: informational, nothing is refused because of it unless a depth limit is set. All agents of a
-    run share one SpawnBudget object.
+    run share one SpawnBudget object. A run's own node, in which no agent has been entered, has no `root_id`.
     """
 
     run_id: str = field(default_factory=new_run_id)
@@ -80,7 +80,11 @@ class Supervision:
         priority: Priority = Priority.NORMAL,
         execution_budget: ExecutionBudget | None = None,
     ) -> Supervision:
-        """Place an agent one level below: same run, session and SpawnBudget object, this ExecutionBudget unless given."""
+        """Place an agent one level below: same run, session and SpawnBudget object, this ExecutionBudget unless given.
+
+        A budget that is given stands instead of this one, larger or smaller: it loosens nothing, since each agent has its own
+        tab, and what holds for the whole tree (limits of the run, the deadlines around) holds for the child besides.
+        """
         return replace(
             self,
             parent_id=checks.name("parent_id", parent_id),

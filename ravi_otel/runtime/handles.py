@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
+from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -20,9 +21,16 @@ from ravi_otel.hooks.bridge import hear
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy.meta import RunMeta
+from ravi_otel.policy.supervision import Supervision
+from ravi_otel.runtime import board, family
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.progress import MOST, Progress
 from ravi_otel.runtime.resuming import refuse_twice
+from ravi_otel.runtime.spawning import resumption
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.waiting import Waiting
 
@@ -77,6 +85,10 @@ class ScopeHandle:
         """Declare a wait, as in `with run.waiting("approval"):`; `working` limits from the running code's scope outwards stand still."""
         return Waiting(reason, self.scope)
 
+    def report(self, text: str, **data: Any) -> None:
+        """Say how far it is, to whoever reads `run.progress()`: see `report_progress`, which finds the scope itself."""
+        board.report(self.scope, text, data)
+
     @property
     def limits(self) -> list[LimitReading]:
         """Read each of its own limits: limit, used, held, remaining, events."""
@@ -107,8 +119,18 @@ class ScopeHandle:
 
     @property
     def partial(self) -> str | None:
-        """Give the text of the stream that was cut when it ended, None when none was."""
+        """Give the text of the stream that was cut when it ended, else what an agent kept of its work, None when there is neither."""
         return self.scope.partial
+
+    @property
+    def supervision(self) -> Supervision | None:
+        """Give its place in the supervision tree: of an agent its own, of a run the node that all its agents share budgets with."""
+        return self.scope.supervision
+
+    @property
+    def meta(self) -> RunMeta:
+        """Give what identifies the run to whoever works in here: see `Scope.meta`."""
+        return self.scope.meta
 
     def __enter__(self) -> Self:
         if self._attachment is not None:
@@ -133,10 +155,13 @@ class ScopeHandle:
         self._attachment = _current.Attachment(_current.with_leaf(scope))
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
+            board.note_inner(scope)
         if scope.accounts:
             STATE.warn_uninstrumented()
         self._attachment.__enter__()
+        family.enter(scope)
         self._entered = scope.engine.listeners.scope_opened(scope)
+        scope.trace_id = _current.trace_id()
 
     # Typed `bool | None`: it swallows only what `on_exceed="stop"` or `catch` ask for, and a checker must not assume more.
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
@@ -198,7 +223,9 @@ class ScopeHandle:
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     swallowed = close_scope(scope, error, catch=catch)
+    family.leave(scope)
     STATE.left(scope)
+    INFERRING.closed(scope)
     scope.engine.listeners.scope_closed(scope)
     scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
     return swallowed
@@ -230,6 +257,22 @@ class Run(ScopeHandle):
         if token is not None:
             token.cancel(reason)
 
+    def tree(self) -> str:
+        """Draw its agents, a line each: name, id, depth, priority, status and spend, of the living and of those that have ended.
+
+        However many there are it is at most some hundred lines: of those that ended the last hundred, and the rest as one figure.
+        """
+        return family.draw(self.scope.node)
+
+    def progress(self, *, most: int = MOST) -> Progress:
+        """Follow what the whole tree of the run does from now on: `async for event in run.progress():`, or `for` in a thread.
+
+        Gives each `ProgressEvent` of its agents at any depth, and of runs inside it, and ends when the run is closed. From any thread
+        and loop, by as many readers as like to. A reader that is slow keeps nobody waiting: at most `most` events wait for it, the
+        oldest make room, and the next one says how many it `missed`. Raises ConfigurationError before the run was entered.
+        """
+        return board.read(self.scope, most)
+
 
 class Agent(ScopeHandle):
     """Be one agent's turn in a run."""
@@ -240,6 +283,49 @@ class Agent(ScopeHandle):
     def id(self) -> str:
         """Give the agent's id."""
         return str(self.scope.facts.agent_id)
+
+    @property
+    def priority(self) -> Priority:
+        """Give its priority, by now: `SpawnTracker.reprioritize` changes it."""
+        lease, supervision = self.scope.lease, self.scope.supervision
+        if lease is not None:
+            return lease.priority
+        return Priority.NORMAL if supervision is None else supervision.priority
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether its slot went to more urgent work: its next call or tool raises AgentPausedError until it is resumed.
+
+        What is in flight at that moment, a stream too, comes to its end.
+        """
+        lease = self.scope.lease
+        return lease is not None and lease.paused
+
+    async def resumed(self, timeout_s: float | None = None) -> None:
+        """Wait in line until it has a slot again, at once when it has one.
+
+        Raises SpawnDeniedError after `timeout_s` seconds, CancellationError when it is cancelled, DeadlineExceededError past a deadline.
+        """
+        await run_async(resumption(self.scope, self.scope.lease, timeout_s))
+
+    def resumed_blocking(self, timeout_s: float | None = None) -> None:
+        """Wait like `resumed`, on this thread."""
+        run_sync(resumption(self.scope, self.scope.lease, timeout_s))
+
+    def keep(self, partial: str) -> None:
+        """Note what there is so far: it is `partial` of the agent, and of the AgentPausedError that ends it."""
+        if not isinstance(partial, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f"keep(partial={checks.show(partial)}) takes text: json.dumps() makes it of anything else.")
+        self.scope.partial = partial
+
+    def cancel(self, reason: str = "cancelled by the program") -> None:
+        """Stop this agent and all below it, from any thread, and nothing else: what is in flight ends, what comes next is refused.
+
+        Raises CancellationError there; the code around the agent goes on when it catches that.
+        """
+        token = self.scope.cancellation
+        if token is not None:
+            token.cancel(reason)
 
 
 class Handoff(ScopeHandle):

@@ -222,7 +222,7 @@ _EVENT_ROWS: Final = (
     Name(semconv.EXCEPTION_EVENT, "event", "", "recommended", _EVENTS, "A model call raised."),
     Name(semconv.NEARING_EVENT, "event", "", "required", _OURS, "A limit is near."),
     Name(semconv.EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),
-    Name(semconv.RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again."),
+    Name(semconv.RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again, or an agent that crashed."),
     Name(semconv.SUSPENDED_EVENT, "event", "", "recommended", _OURS, "Limits were set aside for a stretch of auxiliary work."),
     Name(semconv.STATE_EVENT, "event", "", "recommended", _OURS, "Where a limit stood when its run or agent closed."),
     Name(semconv.ERROR_LIMIT, "value", "", "required", _OURS, "error.type of what a limit refused or cut."),
@@ -301,7 +301,7 @@ _OTHER_METRICS: Final = (
     Name(semconv.SPAWN_EVENTS, "counter", "{event}", "recommended", _OURS, "What became of requests for a slot."),
     Name(
         semconv.RETRY_COUNT, "counter", "{retry}", "recommended", _OURS,
-        "Attempts after the first, by provider and by the status of the answer that was tried again, where one came.",
+        "Attempts after the first: of calls by provider and by the status of the answer that was tried again, where one came; of agents.",
     ),
     Name(semconv.DROPPED, "counter", "{item}", "recommended", _OURS, "Telemetry that was lost, by reason."),
     Name(semconv.HOOK_ERRORS, "counter", "{error}", "recommended", _OURS, "Faults of hooks, which change nothing in the run, by fault."),

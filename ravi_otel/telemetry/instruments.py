@@ -61,6 +61,7 @@ class Instruments:
             "suspended": counter(meter, semconv.LIMIT_SUSPENDED),
             "store_errors": counter(meter, semconv.LIMIT_STORE_ERRORS),
             "hook_errors": counter(meter, semconv.HOOK_ERRORS),
+            "restarted": self.retries,
         }
         for name, callback in observe.items():
             meter.create_observable_gauge(name, [callback], **_words(METRICS[name]))

@@ -104,6 +104,8 @@ class Telemetry(Listener):
         """Tell what is only counted, and on the span of a run or agent that limits were set aside in it."""
         if event.what == "suspended":
             self._scopes.suspended(event)
+        elif event.retry is not None:
+            self._scopes.restarted(event.retry, event.scope_id)
         self._counts.counted(event)
 
 

@@ -15,7 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.telemetry import outcomes, semconv
 from ravi_otel.telemetry.cardinality import Guard, figure, finite, optional_text, text
@@ -121,6 +121,16 @@ class Scopes(Listener):
             if event.limit_kind is not None:
                 attributes[semconv.LIMIT_KIND] = text(event.limit_kind)
             span.add_event(semconv.SUSPENDED_EVENT, attributes)
+
+    def restarted(self, retry: RetryRecord, scope_id: str | None) -> None:
+        """Tell on the span around an agent that it crashed, and of what, and is started again."""
+        found = self.find(scope_id or "")
+        span = trace.get_current_span() if found is None else found.span
+        if span.is_recording():
+            attributes: dict[str, AttributeValue] = {semconv.RETRY_ATTEMPT: retry.attempt, semconv.ERROR_TYPE: text(retry.error_type or "")}
+            if retry.wait_s is not None:
+                attributes[semconv.RETRY_WAIT] = retry.wait_s
+            span.add_event(semconv.RETRY_EVENT, attributes)
 
     def find(self, scope_id: str) -> Open | None:
         """Give the span of an open scope, None when it has none."""

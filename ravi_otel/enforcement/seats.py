@@ -1,0 +1,78 @@
+"""Keep a slot for an agent to come: `spawn()` and `supervise()` take one, and agents of its id sit on it, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ravi_otel import _current
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.leases import Lease
+    from ravi_otel.enforcement.spawn import SpawnTracker
+    from ravi_otel.enforcement.tab import ExecutionTracker
+    from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
+
+
+class Seat:
+    """Hold what an agent that was spawned is given: its slot, priority, budget and retention.
+
+    `lease` is None outside any run, which has no slots. Nothing in it takes a lock, so a finaliser may leave it.
+    """
+
+    __slots__ = ("_free", "_given_up", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
+
+    def __init__(
+        self,
+        agent_id: str,
+        priority: Priority,
+        retention: HistoryRetention,
+        *,
+        slots: SpawnTracker | None,
+        lease: Lease | None,
+        budget: ExecutionBudget | ExecutionTracker | None = None,
+    ) -> None:
+        self.agent_id = agent_id
+        self.priority = priority
+        self.retention = retention
+        self.budget = budget
+        self.lease = lease
+        self.outer: Seat | None = None
+        self._slots = slots
+        self._free = [True]  # whoever pops it sits here: one step, which no other thread can come between
+        self._given_up: Callable[[Lease], object] | None = None
+
+    def suits(self, agent_id: str, slots: SpawnTracker | None) -> bool:
+        """Tell whether an agent of this id, in the run with these slots, may sit here at this moment."""
+        living = self.lease is None or not self.lease.ended
+        return bool(self._free) and living and agent_id == self.agent_id and slots is self._slots
+
+    def take(self) -> bool:
+        """Sit down; False when another agent was faster."""
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def leave(self) -> None:
+        """Stand up; when it was given up meanwhile, the slot goes back."""
+        self._free.append(True)
+        self._end()
+
+    def give_up(self, end: Callable[[Lease], object]) -> None:
+        """Have `end` give the lease back: now, or when the agent that sits here is over, which is counted until then."""
+        self._given_up = end
+        self._end()
+
+    def _end(self) -> None:
+        if self._given_up is not None and self.take() and self.lease is not None:
+            self._given_up(self.lease)
+
+
+def seat_for(agent_id: str, slots: SpawnTracker | None) -> Seat | None:
+    """Give the innermost free seat that the enclosing code keeps for this agent; None where there is none."""
+    seat: Seat | None = _current.seat()
+    while seat is not None and not seat.suits(agent_id, slots):
+        seat = seat.outer
+    return seat

@@ -1,0 +1,223 @@
+"""Draw the agents of a run as a tree, the living ones and those that have ended, however many there were.
+
+Nothing here takes a lock: each change is one step of a dict or a deque. What has ended is kept one by one up to a number, then only
+counted, so that a run which spawns agents for days stays as small as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Final
+
+from ravi_otel.enforcement.refusal import named, shown
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.hooks.records import Spend
+from ravi_otel.policy.limits import NANO, Kind, ScopeKind
+
+MOST_ENDED: Final = 100
+"""Agents that have ended and are still shown one by one."""
+
+MOST_BELOW: Final = 30
+"""Lines below one agent."""
+
+MOST_LINES: Final = 300
+_TRIES: Final = 4
+_DRAWN: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT})
+
+
+class Sum:
+    """Add up what many spent."""
+
+    __slots__ = ("cost_usd", "requests", "statuses", "tokens", "unknown")
+
+    def __init__(self) -> None:
+        self.statuses: Counter[str] = Counter()
+        self.requests = self.tokens = 0
+        self.cost_usd = 0.0
+        self.unknown = False
+
+    def add(self, status: str, spend: Spend) -> None:
+        """Add one."""
+        self.statuses[status] += 1
+        self.requests += spend.requests
+        self.tokens += spend.total_tokens
+        self.cost_usd += spend.cost_usd or 0.0
+        self.unknown = self.unknown or _is_partly_unknown(spend)
+
+    def take_in(self, other: Sum) -> None:
+        """Add another sum."""
+        self.statuses.update(other.statuses)
+        self.requests += other.requests
+        self.tokens += other.tokens
+        self.cost_usd += other.cost_usd
+        self.unknown = self.unknown or other.unknown
+
+    def __str__(self) -> str:
+        number = self.statuses.total()
+        how = ", ".join(f"{count:,} {status}" for status, count in sorted(self.statuses.items()))
+        return f"… {number:,} more: {how}{_spent(self.requests, self.tokens, self.cost_usd, partly=self.unknown)}"
+
+
+class _Family:
+    """Know who ended last, in the whole tree of one outermost run."""
+
+    __slots__ = ("ended", "turn")
+
+    def __init__(self) -> None:
+        self.ended: deque[Node] = deque()
+        self.turn = deque([True])  # whoever pops it folds; everybody else leaves it to them
+
+
+class Node:
+    """Be the place of one run or agent in the tree; `scope` is None once it has ended, and how it ended is kept."""
+
+    __slots__ = ("below", "children", "facts", "family", "folded", "outer", "priority", "scope", "spend", "status")
+
+    def __init__(self, scope: Scope, outer: Node | None) -> None:
+        self.scope: Scope | None = scope
+        self.facts = scope.facts
+        self.outer = outer
+        self.family: _Family = _Family() if outer is None else outer.family
+        self.children: dict[Node, None] = {}
+        self.below = Sum()
+        self.folded = False
+        self.priority = ""
+        self.status = "open"
+        self.spend = Spend()
+
+    def read(self) -> tuple[str, str, Spend]:
+        """Give status, priority and spend, of now or of the end."""
+        scope = self.scope
+        if scope is None:
+            return self.status, self.priority, self.spend
+        lease = scope.lease
+        status = "paused" if scope.status == "open" and lease is not None and lease.paused else scope.status
+        ranked = lease or self.facts.supervision
+        return status, "" if ranked is None else ranked.priority.name.lower(), scope.spend()
+
+
+def enter(scope: Scope) -> None:
+    """Put a run or an agent that was opened into the tree; agents outside any run have none."""
+    if scope.facts.kind not in _DRAWN:
+        return
+    outer: Node | None = next((one.node for one in scope.upwards()[1:] if one.node is not None), None)
+    while outer is not None and outer.folded:  # it ended long ago, and a task that it left behind goes on
+        outer = outer.outer
+    if outer is not None or scope.facts.kind is ScopeKind.RUN:
+        node = scope.node = Node(scope, outer)
+        if outer is not None:
+            outer.children[node] = None
+
+
+def leave(scope: Scope) -> None:
+    """Note how a run or an agent has ended, and count those that ended long before."""
+    node: Node | None = scope.node
+    if node is None or node.scope is None:
+        return
+    node.status, node.priority, node.spend = node.read()
+    node.scope = None
+    if node.outer is not None:
+        node.family.ended.append(node)
+        _fold(node.family)
+
+
+def _fold(family: _Family) -> None:
+    if len(family.ended) <= MOST_ENDED:
+        return
+    try:
+        family.turn.pop()
+    except IndexError:
+        return
+    try:
+        for _ in range(_TRIES):
+            if len(family.ended) <= MOST_ENDED:
+                return
+            oldest = family.ended.popleft()
+            if oldest.children:  # which are still shown, or still live
+                family.ended.append(oldest)
+            else:
+                _fold_one(oldest)
+    finally:
+        family.turn.append(True)
+
+
+def _fold_one(node: Node) -> None:
+    outer = node.outer
+    node.folded = True
+    if outer is not None:
+        outer.below.add(node.status, node.spend)
+        outer.below.take_in(node.below)
+        outer.children.pop(node, None)
+
+
+# -- drawing ------------------------------------------------------------------------------------------------------
+
+
+def draw(root: Node | None) -> str:
+    """Draw the tree below a node, a line each; names that came from outside are quoted."""
+    if root is None:
+        return ""
+    lines = [_line(root)]
+    waiting: list[tuple[Node | Sum, str, bool]] = _below(root, "")
+    while waiting:
+        if len(lines) >= MOST_LINES:
+            lines.append("… and more, which is not shown")
+            break
+        item, guide, last = waiting.pop()
+        lines.append(f"{guide}{'└── ' if last else '├── '}{item if isinstance(item, Sum) else _line(item)}")
+        if isinstance(item, Node):
+            waiting.extend(_below(item, f"{guide}{'    ' if last else '│   '}"))
+    return "\n".join(lines)
+
+
+def _below(node: Node, guide: str) -> list[tuple[Node | Sum, str, bool]]:
+    """Give what stands below a node, last first: the living before the others where there are too many, and one line for the rest."""
+    children = list(node.children)
+    rest = Sum()
+    rest.take_in(node.below)
+    if len(children) > MOST_BELOW:
+        ranked = [child for child in children if child.scope is not None]
+        ranked += [child for child in reversed(children) if child.scope is None]  # the living, then who ended last
+        shown_ones, left = set(ranked[: MOST_BELOW - 1]), ranked[MOST_BELOW - 1 :]
+        children = [child for child in children if child in shown_ones]
+        _add_all(rest, left)
+    items: list[Node | Sum] = [*children, *([rest] if rest.statuses else [])]
+    return [(item, guide, at == len(items)) for at, item in reversed(list(enumerate(items, 1)))]
+
+
+def _add_all(rest: Sum, nodes: Iterable[Node]) -> None:
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        status, _, spend = node.read()
+        rest.add(status, spend)
+        rest.take_in(node.below)
+        waiting.extend(list(node.children))
+
+
+def _line(node: Node) -> str:
+    facts = node.facts
+    status, priority, spend = node.read()
+    own_id = facts.run_id if facts.kind is ScopeKind.RUN else facts.agent_id
+    who = " ".join(
+        [
+            facts.kind.value,
+            *([named(facts.name)] if facts.name else []),
+            *([f"(id {named(own_id)})"] if own_id not in (None, facts.name) else []),
+        ]
+    )
+    depth = [] if facts.kind is ScopeKind.RUN or facts.supervision is None else [f"depth {facts.supervision.depth}"]
+    told = " · ".join([who, *depth, *([priority] if priority else []), status])
+    return told + _spent(spend.requests, spend.total_tokens, spend.cost_usd, partly=_is_partly_unknown(spend))
+
+
+def _is_partly_unknown(spend: Spend) -> bool:
+    return spend.requests > 0 and (spend.cost_usd is None or spend.unpriced_calls > 0 or spend.unreported_calls > 0)
+
+
+def _spent(requests: int, tokens: int, cost_usd: float | None, *, partly: bool) -> str:
+    if not requests:
+        return ""
+    cost = "cost unknown" if not cost_usd and partly else ("≥ " if partly else "") + shown(Kind.COST, round((cost_usd or 0.0) * NANO))
+    return f" · {requests:,} {'request' if requests == 1 else 'requests'} · {tokens:,} tokens · {cost}"

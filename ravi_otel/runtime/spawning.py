@@ -1,0 +1,194 @@
+"""Take a slot for an agent to come, wait in line for one, and wait to go on with one that was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+from ravi_otel import _current
+from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement import clocks, refusal
+from ravi_otel.enforcement.leases import Lease
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.seats import Seat
+from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
+from ravi_otel.policy.limits import NANO
+from ravi_otel.runtime.asking import scope_name, tab
+from ravi_otel.runtime.late import drain
+from ravi_otel.runtime.state import STATE
+
+
+class Spawned:
+    """Hold the slot of an agent to come: `with` and `async with`, once at a time.
+
+    `agent()` of the same id, entered inside, takes it with its priority, budget and retention, one agent at a time and as often as
+    it is entered. An agent that outlives the block keeps the slot until it ends.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        priority: Priority,
+        budget: ExecutionBudget | ExecutionTracker | None,
+        wait_s: float | None,
+        retention: HistoryRetention,
+    ) -> None:
+        self.agent_id = agent_id
+        self._asked = (priority, budget, wait_s, retention)
+        self._seat: Seat | None = None
+        self._scope: Scope | None = None
+        self._attachment: _current.Attachment | None = None
+
+    def __repr__(self) -> str:
+        return f"<Spawned {self.agent_id!r} {'not entered' if self._seat is None else self._seat.lease}>"
+
+    @property
+    def lease(self) -> Lease | None:
+        """Give the slot it holds, also when it is over; None outside any run, which has no slots, and before it was entered."""
+        return None if self._seat is None else self._seat.lease
+
+    @property
+    def priority(self) -> Priority:
+        """Give its priority, by now."""
+        return self._asked[0] if self.lease is None else self.lease.priority
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether its slot went to more urgent work: its agent's next call is refused until it is resumed."""
+        return self.lease is not None and self.lease.paused
+
+    async def resumed(self, timeout_s: float | None = None) -> None:
+        """Wait in line until it has a slot again; see `Agent.resumed`."""
+        await run_async(resumption(self._scope, self.lease, timeout_s))
+
+    def resumed_blocking(self, timeout_s: float | None = None) -> None:
+        """Wait like `resumed`, on this thread."""
+        run_sync(resumption(self._scope, self.lease, timeout_s))
+
+    def __enter__(self) -> Self:
+        run_sync(self._open())
+        return self
+
+    async def __aenter__(self) -> Self:
+        await run_async(self._open())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        attachment, self._attachment = self._attachment, None
+        if attachment is None or self._seat is None:
+            return
+        attachment.restore()
+        # Nothing is told from within a generator that is being closed: a finaliser may be running.
+        self._seat.give_up(partial(_end, quiet=isinstance(error, GeneratorExit)))
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)
+
+    def _open(self) -> Flow[None]:
+        if self._attachment is not None:
+            raise ConfigurationError(f"spawn({self.agent_id!r}) is already open. Give each with block a spawn() of its own.")
+        priority, budget, wait_s, retention = self._asked
+        drain()
+        scope = STATE.around()
+        scope.checkpoint()
+        slots = scope.spawn
+        lease = None if slots is None else (yield from _slot(scope, slots, self.agent_id, priority, wait_s))
+        seat = Seat(self.agent_id, priority, retention, slots=slots, lease=lease, budget=budget)
+        seat.outer = _current.seat()
+        self._scope, self._seat = scope, seat
+        self._attachment = _current.Attachment(_current.with_seat(seat))
+        self._attachment.__enter__()
+
+
+def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority, wait_s: float | None) -> Flow[Lease]:
+    """Take a slot, and at once sit on it, so that no other agent of this id finds it free."""
+    if wait_s == 0:
+        lease = slots.acquire(agent_id, priority)
+    else:
+        lease = yield from slots.slot(agent_id, priority, _in_time(scope, wait_s), stops=scope)
+    try:
+        entered = slots.enter(agent_id, priority, adopt=lease)
+    except BaseException:
+        lease.release()
+        raise
+    if entered is not lease:  # one that acquired none was faster; it is counted with ours, and we with the other
+        lease.release()
+    return entered
+
+
+def _end(lease: Lease, *, quiet: bool) -> None:
+    lease.__exit__(GeneratorExit if quiet else None, None, None)
+    lease.leave(quiet=quiet)
+
+
+def _in_time(scope: Scope, timeout_s: float | None) -> float | None:
+    """Wait no longer than the deadlines around allow."""
+    left = clocks.left_ns(scope)
+    if left is None:
+        return timeout_s
+    left_s = max(0, left) / NANO
+    return left_s if timeout_s is None else min(timeout_s, left_s)
+
+
+class _Unpaused:
+    """Stop the wait of a paused agent for whatever ends it, but that it is paused."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """See `Stops.on_stop`."""
+        return self._scope.on_stop(wake)
+
+    def checkpoint(self) -> None:
+        """See `Stops.checkpoint`."""
+        scope = self._scope
+        if scope.cancellation is not None and scope.cancellation.cancelled:
+            raise refusal.cancelled(scope)
+        scope.refuse_closed()
+        late = clocks.overdue(scope, None)
+        if late is not None:
+            raise late
+
+
+def resumption(scope: Scope | None, lease: Lease | None, timeout_s: float | None) -> Flow[None]:
+    """Wait until `lease` is active, as long as nothing ends `scope`; nothing happens where there is no slot to wait for."""
+    longest_s = None if timeout_s is None else checks.nanoseconds("resumed(timeout_s)", timeout_s) / NANO
+    if scope is None or lease is None or scope.spawn is None:
+        return
+    stops = _Unpaused(scope)
+    stops.checkpoint()
+    yield from scope.spawn.resumption(lease, _in_time(scope, longest_s), stops=stops)
+
+
+def spawn(
+    agent_id: str,
+    *,
+    priority: Priority = Priority.NORMAL,
+    budget: ExecutionBudget | ExecutionTracker | None = None,
+    wait_s: float | None = 0,
+    retention: HistoryRetention = HistoryRetention.RUN,
+) -> Spawned:
+    """Take a slot of the run around for an agent to come: `with ravi_otel.spawn("researcher"): ...`, in either colour.
+
+    `agent()` of that id, entered inside, takes over its slot, priority, `retention` and, unless it brings its own, `budget`. With no
+    slot free it stands in line for up to `wait_s` seconds, None without end; what cancels or ends the code around ends the wait.
+    HIGH and CRITICAL take the slot of a lesser agent where the run's SpawnBudget allows. Raises SpawnDeniedError, which
+    `as_tool_error()` turns into the result of a tool, and whatever refuses a call made here: a paused agent spawns nothing.
+    Outside any run there are no slots, and nothing is refused.
+    """
+    return Spawned(
+        str(scope_name("spawn(agent_id)", agent_id, required=True)),
+        checks.member("spawn(priority)", priority, Priority),
+        tab("spawn(budget)", budget),
+        None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,
+        checks.member("spawn(retention)", retention, HistoryRetention),
+    )
