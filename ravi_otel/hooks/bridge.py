@@ -121,7 +121,8 @@ class Bridge(Listener):
         if not managers:
             return
         trace = self._open.get(event.scope_id, _NOWHERE) if at is None else _marked(at)
-        self._tell(_LIMITS[event.event], managers, lambda: payloads.limit(event, trace))
+        name = _LIMITS[event.event]
+        self._tell(name, managers, lambda: payloads.limit(name, event, trace))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell the hooks of the run, of the agent that has or had the slot, and of the one that was denied another."""
@@ -137,7 +138,8 @@ class Bridge(Listener):
             around.append(asking)
         managers = self._those(*(facts.hooks for facts in around))
         name = next((facts.agent_name for facts in around if facts.agent_id == event.agent_id), None)
-        self._tell(told, managers, lambda: payloads.spawn(told, event, name))
+        run = next((facts for facts in around if facts.kind is ScopeKind.RUN), None)
+        self._tell(told, managers, lambda: payloads.spawn(told, event, run, name, _trace()))
 
 
 def _slot(facts: ScopeFacts) -> tuple[str | None, str | None]:

@@ -12,13 +12,19 @@ from ravi_otel.policy.usage import Usage
 _NANO: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
 
+_WHERE: Final = (
+    "event", "agent_name", "agent_id", "run_id", "run_name", "session_id", "tenant_id", "scope_id", "trace_id", "span_id",
+)  # fmt: skip
+
 Payload = dict[str, Any]
 Trace = tuple[str | None, str | None]
 """The ids of a trace and of a span in it, in hex."""
 
 
-def where(event: HookEvent, facts: ScopeFacts, trace: Trace) -> Payload:
-    """Say where something happens."""
+def where(event: HookEvent, facts: ScopeFacts | None, trace: Trace) -> Payload:
+    """Say where something happens; every context has these names."""
+    if facts is None:
+        return {**dict.fromkeys(_WHERE), "event": event.value, "trace_id": trace[0], "span_id": trace[1]}
     return {
         "event": event.value,
         "agent_name": facts.agent_name,
@@ -159,10 +165,10 @@ def tool_ended(record: ToolRecord, trace: Trace) -> Payload:
     return payload
 
 
-def limit(event: LimitEvent, trace: Trace) -> Payload:
+def limit(name: HookEvent, event: LimitEvent, trace: Trace) -> Payload:
     """Say that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit."""
     return {
-        "event": event.event,
+        **where(name, None, trace),
         "agent_name": event.agent_name,
         "agent_id": event.agent_id,
         "run_id": event.run_id,
@@ -180,15 +186,13 @@ def limit(event: LimitEvent, trace: Trace) -> Payload:
         "phase": event.phase,
         "enforcement": event.enforcement,
         "decision": event.decision,
-        "trace_id": trace[0],
-        "span_id": trace[1],
     }
 
 
-def spawn(event: HookEvent, told: SpawnEvent, agent_name: str | None) -> Payload:
-    """Say what became of a request for a slot, or of the agent that had one; the counts are those after it."""
+def spawn(event: HookEvent, told: SpawnEvent, run: ScopeFacts | None, agent_name: str | None, trace: Trace) -> Payload:
+    """Say what became of a request for a slot in `run`, or of the agent that had one; the counts are those after it."""
     return {
-        "event": event.value,
+        **where(event, run, trace),
         "agent_name": agent_name,
         "agent_id": told.agent_id,
         "run_id": told.run_id,

@@ -1,0 +1,486 @@
+"""Callbacks of a HookManager: who calls them, what they get, and that nothing they do reaches their caller."""
+
+import asyncio
+import json
+import pickle
+import signal
+import threading
+from copy import deepcopy
+
+import pytest
+
+from ravi_otel import ConfigurationError, HookEvent, HookManager
+from ravi_otel.hooks import background, dispatch
+from ravi_otel.hooks.reports import Reports
+
+CONTEXT = {"agent_name": "a", "usage": {"input_tokens": 1, "parts": [{"n": 1}]}, "tags": {"x"}}
+
+
+def trio():
+    return pytest.importorskip("trio")
+
+
+async def _emit(hooks, context):
+    hooks.emit(HookEvent.REVIEW, context)
+
+
+CALLERS = {
+    "a synchronous caller": lambda hooks, context: hooks.emit(HookEvent.REVIEW, context),
+    "a task that emits": lambda hooks, context: asyncio.run(_settled(hooks, context)),
+    "a task that dispatches": lambda hooks, context: asyncio.run(hooks.dispatch(HookEvent.REVIEW, context)),
+    "a task of trio's that emits": lambda hooks, context: trio().run(_emit, hooks, context),
+    "a task of trio's that dispatches": lambda hooks, context: trio().run(hooks.dispatch, HookEvent.REVIEW, context),
+}
+
+
+async def _settled(hooks, context):
+    hooks.emit(HookEvent.REVIEW, context)
+    await hooks.drain()
+
+
+@pytest.fixture(params=CALLERS)
+def fire(request):
+    return CALLERS[request.param]
+
+
+@pytest.fixture(params=["sync", "async"])
+def colour(request):
+    """Give a callback of either colour that does what a plain function does."""
+
+    def coloured(act):
+        if request.param == "sync":
+            return act
+
+        async def acts(context):
+            await asyncio.sleep(0)
+            return act(context)
+
+        return acts
+
+    return coloured
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """Log everything again, whatever an earlier test has logged."""
+    reports = Reports()
+    monkeypatch.setattr(dispatch, "REPORTS", reports)
+    return reports
+
+
+def test_a_callback_of_either_colour_hears_from_a_caller_of_either(hooks, fire, colour, soon):
+    heard = []
+    hooks.register(HookEvent.REVIEW, colour(heard.append))
+    fire(hooks, CONTEXT)
+    assert soon(lambda: heard == [CONTEXT | {"usage": {"input_tokens": 1, "parts": ({"n": 1},)}}])
+
+
+def test_one_that_raises_is_counted_and_the_others_and_the_caller_go_on(hooks, fire, colour, soon, reported):
+    heard = []
+    hooks.register(HookEvent.REVIEW, colour(lambda context: 1 / 0))
+    hooks.register(HookEvent.REVIEW, colour(heard.append))
+    fire(hooks, CONTEXT)
+    assert soon(lambda: len(heard) == 1)
+    assert soon(lambda: hooks.stats().raised == 1)
+
+
+CHANGES = {
+    "set": lambda context: context.update(agent_name="b"),
+    "item": lambda context: context.__setitem__("agent_name", "b"),
+    "delete": lambda context: context.__delitem__("agent_name"),
+    "pop": lambda context: context.pop("agent_name"),
+    "clear": lambda context: context.clear(),
+    "attribute": lambda context: setattr(context, "agent_name", "b"),
+    "nested": lambda context: context["usage"].__setitem__("input_tokens", 9),
+    "in a list": lambda context: context["usage"]["parts"][0].pop("n"),
+    "the list": lambda context: context["usage"]["parts"].append(2),
+    "the set": lambda context: context["tags"].add("y"),
+    "in place": lambda context: context.__ior__({"agent_name": "b"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_one_that_changes_its_context_raises_in_itself_only(hooks, change, reported):
+    heard, given = [], deepcopy(CONTEXT)
+    hooks.register(HookEvent.REVIEW, CHANGES[change])
+    hooks.register(HookEvent.REVIEW, heard.append)
+    hooks.emit(HookEvent.REVIEW, given)
+    assert hooks.stats().raised == 1
+    assert heard[0]["usage"]["input_tokens"] == 1
+    assert given == CONTEXT
+
+
+def test_each_gets_a_context_of_its_own_which_reads_like_a_dict(hooks):
+    heard = []
+    hooks.register(HookEvent.REVIEW, heard.append)
+    hooks.register(HookEvent.REVIEW, heard.append)
+    given = {"usage": {"total_tokens": 3}, "names": ["a"]}
+    hooks.emit(HookEvent.REVIEW, given)
+    given["usage"]["total_tokens"] = 4
+    one, other = heard
+    assert one is not other
+    assert one["usage"] is not other["usage"]
+    assert one == {"usage": {"total_tokens": 3}, "names": ("a",)}
+    assert one.usage.total_tokens == 3
+    assert json.loads(json.dumps(one)) == {"usage": {"total_tokens": 3}, "names": ["a"]}
+    assert pickle.loads(pickle.dumps(one)) == deepcopy(one) == one
+    with pytest.raises(AttributeError, match="no 'cost'; it has usage, names"):
+        _ = one.cost
+
+
+def test_a_context_that_is_inside_itself_ends_there(hooks):
+    heard, around = [], {"name": "a"}
+    around["me"] = [around]
+    hooks.register(HookEvent.REVIEW, heard.append)
+    hooks.emit(HookEvent.REVIEW, around)
+    assert heard[0]["name"] == "a"
+    assert hooks.stats().raised == 0
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, MemoryError, RecursionError])
+def test_what_would_end_a_program_or_a_task_ends_neither(hooks, fire, colour, soon, error, reported):
+    def acts(context):
+        raise error
+
+    hooks.register(HookEvent.REVIEW, colour(acts))
+    fire(hooks, CONTEXT)
+    assert soon(lambda: hooks.stats().raised == 1)
+
+
+def test_one_that_says_it_is_closed_closes_nothing(hooks, reported):
+    def acts(context):
+        raise GeneratorExit
+
+    hooks.register(HookEvent.REVIEW, acts)
+    hooks.emit(HookEvent.REVIEW)
+    assert hooks.stats().raised == 1
+
+
+def test_what_a_signal_raises_meanwhile_is_the_programs(hooks):
+    def interrupted(_number, _frame):
+        raise TimeoutError("from the handler")
+
+    before = signal.signal(signal.SIGUSR1, interrupted)
+    try:
+        hooks.register(HookEvent.REVIEW, lambda context: signal.raise_signal(signal.SIGUSR1))
+        with pytest.raises(TimeoutError, match="from the handler"):
+            hooks.emit(HookEvent.REVIEW)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    hooks.register(HookEvent.RESUMED, lambda context: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        hooks.emit(HookEvent.RESUMED)
+    assert hooks.stats().raised == 0
+
+
+def test_what_is_registered_or_taken_off_meanwhile_counts_from_the_next_event_on(hooks):
+    heard = []
+
+    def late(context):
+        heard.append("late")
+
+    def first(context):
+        heard.append("first")
+        hooks.register(HookEvent.REVIEW, late)
+        assert hooks.unregister(HookEvent.REVIEW, first)
+
+    hooks.register(HookEvent.REVIEW, first)
+    hooks.emit(HookEvent.REVIEW)
+    assert heard == ["first"]
+    hooks.emit(HookEvent.REVIEW)
+    assert heard == ["first", "late"]
+
+
+def test_threads_register_and_take_off_while_others_fire(hooks):
+    heard, stop = [], threading.Event()
+
+    def fires():
+        while not stop.is_set():
+            hooks.emit(HookEvent.REVIEW)
+
+    def comes_and_goes():
+        for _ in range(200):
+            hooks.register(HookEvent.REVIEW, heard.append)
+            assert hooks.unregister(HookEvent.REVIEW, heard.append)
+
+    firing, coming = threading.Thread(target=fires), [threading.Thread(target=comes_and_goes) for _ in range(3)]
+    for thread in (firing, *coming):
+        thread.start()
+    for thread in coming:
+        thread.join()
+    stop.set()
+    firing.join()
+    assert not hooks.hears(HookEvent.REVIEW)
+
+
+def test_a_callback_is_called_as_often_as_it_is_registered(hooks):
+    heard = []
+    hooks.register("review", heard.append)
+    hooks.register(HookEvent.REVIEW, heard.append)
+    assert hooks.unregister(HookEvent.REVIEW, heard.append)
+    hooks.emit("review")
+    assert len(heard) == 1
+    assert hooks.unregister(HookEvent.REVIEW, heard.append)
+    assert not hooks.unregister(HookEvent.REVIEW, heard.append)
+
+
+def test_one_decorator_takes_several_events_and_leaves_the_function_as_it_is(hooks):
+    def acts(context):
+        heard.append(context["n"])
+
+    heard = []
+    assert hooks.on(HookEvent.REVIEW, HookEvent.RESUMED)(acts) is acts
+    hooks.emit(HookEvent.REVIEW, {"n": 1})
+    hooks.emit(HookEvent.RESUMED, {"n": 2})
+    assert heard == [1, 2]
+
+
+def test_the_callbacks_of_one_event_run_at_the_same_time(hooks):
+    met = []
+
+    def pair():
+        here, there = asyncio.Event(), asyncio.Event()
+
+        async def one(context):
+            here.set()
+            await there.wait()
+            met.append(1)
+
+        async def other(context):
+            there.set()
+            await here.wait()
+            met.append(2)
+
+        return one, other
+
+    async def main():
+        for callback in pair():
+            hooks.register(HookEvent.REVIEW, callback)
+        await hooks.dispatch(HookEvent.REVIEW)
+        assert sorted(met) == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_a_slow_synchronous_one_is_reported_and_counted(hooks, caplog, monkeypatch, reported):
+    monkeypatch.setattr(dispatch, "SLOW_S", -1.0)
+    hooks.register(HookEvent.REVIEW, lambda context: None)
+    for _ in range(3):
+        hooks.emit(HookEvent.REVIEW)
+    assert hooks.stats().slow == 3
+    assert [one.message.split(" kept")[0] for one in caplog.records] == [
+        "ravi-otel: hook " + repr("test_a_slow_synchronous_one_is_reported_and_counted.<locals>.<lambda>") + " of review"
+    ]
+
+
+@pytest.mark.parametrize("caller", ["task", "synchronous"])
+def test_one_that_hangs_is_left_alone_after_its_time_and_reported(hooks, caplog, monkeypatch, soon, reported, caller):
+    monkeypatch.setattr(background, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 30)
+
+    async def hangs(context):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        while not hooks.stats().late:  # noqa: ASYNC110 - what comes is a timer of the loop
+            await asyncio.sleep(0)
+        assert not ended
+
+    ended = []
+    hooks.register(HookEvent.REVIEW, hangs)
+    if caller == "task":
+        asyncio.run(main())
+    else:
+        hooks.emit(HookEvent.REVIEW)
+    assert soon(lambda: hooks.stats().late == 1)
+    assert hooks.stats().lost == 0
+    assert "was not over after" in caplog.text
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_who_dispatches_waits_for_one_that_hangs_no_longer_than_its_time(hooks, monkeypatch, soon, reported, library):
+    monkeypatch.setattr(background, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.02)
+
+    async def hangs(context):
+        await asyncio.Event().wait()
+
+    async def main():
+        hooks.register(HookEvent.REVIEW, hangs)
+        await hooks.dispatch(HookEvent.REVIEW)
+
+    if library == "asyncio":
+        asyncio.run(main())
+    else:
+        trio().run(main)
+    assert soon(lambda: hooks.stats().late == 1)
+
+
+@pytest.mark.anyio
+async def test_who_is_cancelled_while_it_dispatches_is_cancelled_and_the_callback_goes_on(hooks, soon_here):
+    begun, go_on, heard = asyncio.Event(), asyncio.Event(), []
+
+    async def waits(context):
+        begun.set()
+        await go_on.wait()
+        heard.append(1)
+
+    hooks.register(HookEvent.REVIEW, waits)
+    dispatching = asyncio.ensure_future(hooks.dispatch(HookEvent.REVIEW))
+    await begun.wait()
+    dispatching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await dispatching
+    go_on.set()
+    assert await soon_here(lambda: heard == [1])
+
+
+def test_one_that_is_cancelled_by_the_end_of_its_loop_is_reported(hooks, reported):
+    begun = []
+
+    async def waits(context):
+        begun.append(1)
+        await asyncio.Event().wait()
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await asyncio.sleep(0)
+
+    hooks.register(HookEvent.REVIEW, waits)
+    asyncio.run(main())
+    assert begun == [1]
+    assert hooks.stats().lost == 1
+
+
+def test_one_that_had_not_begun_when_its_loop_ended_runs_on_the_background_thread(hooks, soon):
+    heard = []
+
+    async def hears(context):
+        heard.append(threading.current_thread().name)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        for task in background.BACKGROUND.tasks():
+            task.cancel()
+
+    hooks.register(HookEvent.REVIEW, hears)
+    asyncio.run(main())
+    assert soon(lambda: heard == ["ravi-otel-hooks"])
+    assert hooks.stats().lost == 0
+
+
+def test_one_whose_loop_was_closed_under_it_is_counted_as_lost(hooks, reported):
+    async def hears(context):
+        await asyncio.Event().wait()
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await asyncio.sleep(0)
+        tasks.extend(background.BACKGROUND.tasks())
+
+    tasks = []
+    hooks.register(HookEvent.REVIEW, hears)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+    background.BACKGROUND.finish()
+    assert hooks.stats().lost == 1
+    tasks[0]._log_destroy_pending = False  # asyncio complains of it, with reason, and this test is not about that
+
+
+def test_no_more_than_so_many_are_under_way_at_a_time(hooks, monkeypatch, reported):
+    monkeypatch.setattr(background, "_MOST", 2)
+
+    async def waits(context):
+        await asyncio.Event().wait()
+
+    async def main():
+        for _ in range(5):
+            hooks.emit(HookEvent.REVIEW)
+        assert len(background.BACKGROUND.tasks()) == 2
+
+    hooks.register(HookEvent.REVIEW, waits)
+    asyncio.run(main())
+    assert hooks.stats().lost == 5  # three that were not run, and two that the end of the loop cancelled
+
+
+def test_a_callback_does_not_hear_what_it_does_itself_and_the_others_do(hooks):
+    heard = []
+
+    def fires(context):
+        heard.append(("fires", context["n"]))
+        hooks.emit(HookEvent.REVIEW, {"n": context["n"] + 1})
+
+    def hears(context):
+        heard.append(("hears", context["n"]))
+
+    hooks.register(HookEvent.REVIEW, fires)
+    hooks.register(HookEvent.REVIEW, hears)
+    hooks.emit(HookEvent.REVIEW, {"n": 1})
+    assert heard == [("fires", 1), ("hears", 2), ("hears", 1)]
+
+
+def test_two_that_set_each_other_off_come_to_an_end(hooks, fire, colour, soon):
+    heard = []
+
+    def one(context):
+        heard.append("one")
+        hooks.emit(HookEvent.REVIEW)
+
+    def other(context):
+        heard.append("other")
+        hooks.emit(HookEvent.REVIEW)
+
+    hooks.register(HookEvent.REVIEW, colour(one))
+    hooks.register(HookEvent.REVIEW, colour(other))
+    fire(hooks, {})
+    assert soon(lambda: sorted(heard) == ["one", "one", "other", "other"])
+
+
+def test_a_fault_is_logged_once_a_minute_and_counted_every_time(hooks, caplog, monkeypatch, reported):
+    now = [100.0]
+    monkeypatch.setattr("ravi_otel.hooks.reports.time.monotonic", lambda: now[0])
+    hooks.register(HookEvent.REVIEW, lambda context: 1 / 0)
+    for at in (100, 110, 159, 160):
+        now[0] = float(at)
+        hooks.emit(HookEvent.REVIEW)
+    assert [one.message.split("raised ")[1] for one in caplog.records] == [
+        "ZeroDivisionError (1 so far); the run goes on.",
+        "ZeroDivisionError (4 so far); the run goes on.",
+    ]
+    assert hooks.stats().raised == 4
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        (lambda hooks: hooks.on(), r"hooks.on\(\) names no event"),
+        (lambda hooks: hooks.on("llm_ends"), "hooks.on.event.='llm_ends' is no HookEvent. Give one of: run_start"),
+        (lambda hooks: hooks.register("nothing", print), "hooks.register.event.='nothing' is no HookEvent"),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, 3), "hooks.register.callback.=3 cannot be called"),
+        (lambda hooks: hooks.emit(HookEvent.REVIEW, 3), "hooks.emit.context.=3 is no mapping"),
+        (lambda hooks: hooks.emit(None, {}), "hooks.emit.event.=None is no HookEvent"),
+        (lambda hooks: asyncio.run(hooks.dispatch(HookEvent.REVIEW, "text")), "hooks.dispatch.context.='text' is no mapping"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_a_sentence(hooks, act, sentence):
+    with pytest.raises(ConfigurationError, match=sentence):
+        act(hooks)
+
+
+def test_the_values_of_the_events_are_their_names_in_small_letters():
+    assert [event.value for event in HookEvent] == [event.name.lower() for event in HookEvent]
+    assert {*HookEvent} >= {
+        "run_start", "run_end", "step_start", "step_end", "llm_start", "llm_end", "tool_start", "tool_end", "guardrail_trip", "handoff",
+        "flow_start", "flow_end", "limit_nearing", "limit_exceeded", "spawn_denied", "preempted", "resumed", "review",
+    }  # fmt: skip
+
+
+def test_a_manager_says_how_many_callbacks_it_has():
+    hooks = HookManager()
+    hooks.register(HookEvent.REVIEW, print)
+    assert repr(hooks) == "<HookManager with 1 callbacks>"
