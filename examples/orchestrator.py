@@ -36,23 +36,25 @@ DELEGATE = {
 @ravi_otel.tool
 async def delegate(client, name, question, urgent=False):
     """Have a sub-agent answer; one whose slot was taken gives what it has."""
-    notes = []
     agent = ravi_otel.agent(name, priority=Priority.HIGH if urgent else Priority.LOW, budget=ExecutionBudget(max_tokens=5_000))
     try:
         async with agent:  # raises SpawnDeniedError when all slots are taken
             for step in ("Note what you know about this.", "Now answer in two sentences."):
-                prompt = "\n".join([question, *notes, step])
-                notes.append((await client.responses.create(model=MODEL, input=prompt, max_output_tokens=300)).output_text)
+                prompt = "\n".join([question, agent.partial or "", step])
+                reply = await client.responses.create(model=MODEL, input=prompt, max_output_tokens=300)
+                agent.keep(reply.output_text)
     except AgentPausedError:
         pass
-    return {"status": agent.status, "answer": notes[-1] if notes else None}
+    return {"status": agent.status, "answer": agent.partial}
 
 
 async def use(client, call):
     """Run the tool that the model asks for; what went wrong is its result, for the model to deal with."""
     try:
         return await delegate(client, **json.loads(call.function.arguments))
-    except (SpawnDeniedError, TypeError, ValueError) as error:
+    except SpawnDeniedError as denied:
+        return denied.as_tool_error()
+    except (TypeError, ValueError) as error:
         return {"error": str(error)}
 
 
@@ -83,6 +85,7 @@ async def main():
         print(await orchestrate(client, TASK))
         print(ravi_otel.SpawnTracker.current().stats())
 
+    print(run.tree())
     print(run.cost_usd, run.stats())
 
 

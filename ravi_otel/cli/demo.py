@@ -1,24 +1,32 @@
-"""Show in a few seconds what the package does: a support desk, observed, and held to its budgets."""
+"""Show in a few seconds what the package does: a support desk held to its budgets, and an incident desk to its ten slots."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Generator
+import textwrap
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import openai  # noqa: TID253 - the demo is an application
 
 import ravi_otel
+from ravi_otel import HookEvent, HookManager, SpawnBudget
+from ravi_otel.cli.incident_desk import model as incident_model
+from ravi_otel.cli.incident_desk.desk import ALERT, Desk
 from ravi_otel.cli.support_desk import agents
-from ravi_otel.cli.support_desk.model import answer
+from ravi_otel.cli.support_desk import model as support_model
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import RunRecord, console, render
+from ravi_otel.local import RunRecord, console, render, render_scopes
 from ravi_otel.local.wording import amount, clean, percent
-from ravi_otel.testing import ScriptedLLM
+from ravi_otel.testing import Answer, Request, ScriptedLLM
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _SCRIPTED_MODEL = "gpt-4.1-mini"
 _NO_KEY = "OPENAI_API_KEY is not set: set it to call the real API, or leave out --live to use the scripted model, which needs no key."
@@ -27,10 +35,13 @@ _LIMITS = (ravi_otel.cost_limit(0.05, on_unpriced="warn"), ravi_otel.time_limit(
 Say = Callable[[str], None]
 
 
-@click.command(short_help="Watch a support desk work, and a runaway agent be stopped.")
+@click.command(short_help="Watch a runaway agent be stopped, and ten agents work side by side.")
 @click.option("--live", is_flag=True, help="Call the real API with OPENAI_API_KEY, and OPENAI_MODEL (gpt-4.1-mini unless set).")
 def demo(*, live: bool) -> None:
-    """Run a support desk: one agent works inside its budget, another runs away and is stopped.
+    """Run two stories. At a support desk one agent works inside its budget, another runs away and is stopped.
+
+    At an incident desk an orchestrator has ten slots for its workers: urgent work takes the slots of what can wait, one spawn
+    is denied, and one branch is cancelled.
 
     Without options everything stays on this machine: the model is a scripted HTTP server on 127.0.0.1.
     """
@@ -41,28 +52,40 @@ def demo(*, live: bool) -> None:
     if not key:
         raise ConfigurationError(_NO_KEY)
     model = os.environ.get("OPENAI_MODEL", "").strip() or _SCRIPTED_MODEL
+    where = f"model {clean(model)} of the real API"
     try:
         with openai.OpenAI(api_key=key, timeout=30, max_retries=1) as client:
-            _play(client, model, f"model {clean(model)} of the real API", None)
+            _support_desk(client, model, where, None)
+        asyncio.run(_incident_desk(openai.AsyncOpenAI(api_key=key, timeout=30, max_retries=1), model, where))
     except openai.OpenAIError as error:
         msg = f"the call to the API failed with {type(error).__name__}: {clean(str(error), 300)}"
         raise click.ClickException(msg) from error
 
 
+def answer(request: Request) -> Answer:
+    """Play the model of both stories."""
+    return incident_model.answer(request) if incident_model.is_of_the_desk(request) else support_model.answer(request)
+
+
 def _scripted() -> None:
+    where = "a scripted model on this machine"
     direct = openai.DefaultHttpxClient(trust_env=False)  # a proxy named in the environment cannot reach this process
-    with ScriptedLLM(answer) as server, openai.OpenAI(base_url=server.base_url, api_key="any", max_retries=0, http_client=direct) as client:
-        _play(client, _SCRIPTED_MODEL, "a scripted model on this machine", lambda: len(server.requests))
+    held = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks=incident_model.Stage().hooks)
+    with ScriptedLLM(answer) as server:
+        told: dict[str, Any] = {"base_url": server.base_url, "api_key": "any", "max_retries": 0}
+        with openai.OpenAI(**told, http_client=direct) as client:
+            _support_desk(client, _SCRIPTED_MODEL, where, lambda: len(server.requests))
+        asyncio.run(_incident_desk(openai.AsyncOpenAI(**told, http_client=held), _SCRIPTED_MODEL, where))
 
 
-def _play(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None) -> None:
+# -- the support desk -----------------------------------------------------------------------------------------------
+
+
+def _support_desk(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None) -> None:
     record, out = RunRecord(), console()
-
-    def say(line: str, style: str | None = None) -> None:
-        out.print(line, style=style, soft_wrap=True)
-
+    say = _printing(out)
     say(f"A support desk with {where}\n", "bold")
-    limit_lines = _LimitLines(say, arrived)
+    limit_lines = _LimitLines(_indented(say), arrived)
     try:
         with ravi_otel.instrument() as instrumentation, limit_lines.attached():
             instrumentation.listen(record)
@@ -87,8 +110,68 @@ def _work(run: ravi_otel.Run, client: openai.OpenAI, model: str, say: Callable[.
     say(f"  {sent} requests were sent, {failures} calls failed, {refused} of them refused before they were sent\n")
 
 
-def _indented(say: Say) -> Say:
-    return lambda line: say(f"  {clean(line, 300)}")
+# -- the incident desk ----------------------------------------------------------------------------------------------
+
+
+async def _incident_desk(client: openai.AsyncOpenAI, model: str, where: str) -> None:
+    record, out = RunRecord(), console()
+    say, tell = _printing(out), _wrapping(out)
+    say(f"\nAn incident desk with {where}\n", "bold")
+    tell("lead: has ten slots, its own included, and an alert", "bold")
+    desk = Desk(client, model, tell)
+    try:
+        async with client:
+            with ravi_otel.instrument() as instrumentation, _LimitLines(tell, None).attached():
+                instrumentation.listen(record)
+                with ravi_otel.run("incident-desk", limits=_LIMITS, spawn_budget=SpawnBudget(max_agents=10), hooks=_spawn_lines(tell)):
+                    text = await desk.lead(ALERT)
+        for name, worker in desk.at_work.items():
+            tell(f"{name}, {worker.agent.status}: {' '.join(worker.found) or worker.why or 'nothing'}")
+        tell(f"answer: {text}")
+    finally:
+        out.print()
+        render_scopes(record, out)
+
+
+def _spawn_lines(tell: Callable[..., None]) -> HookManager:
+    hooks = HookManager()
+
+    @hooks.on(HookEvent.PREEMPTED)
+    def paused(event: Mapping[str, Any]) -> None:
+        tell(f"! {event['agent_id']} ({event['priority']}) is paused: its slot goes to more urgent work", "yellow")
+
+    @hooks.on(HookEvent.RESUMED)
+    def resumed(event: Mapping[str, Any]) -> None:
+        tell(f"{event['agent_id']} goes on: a slot is free")
+
+    @hooks.on(HookEvent.SPAWN_DENIED)
+    def denied(event: Mapping[str, Any]) -> None:
+        tell(f"x {event['agent_id']} is denied: all ten slots are taken", "red")
+
+    return hooks
+
+
+def _wrapping(out: Console) -> Callable[..., None]:
+    """Print lines from outside, cleaned, and wrapped to the width with what goes on further in."""
+
+    def tell(line: str, style: str | None = None) -> None:
+        out.print(textwrap.fill(clean(line, 300), max(40, out.width - 2), initial_indent="  ", subsequent_indent="      "), style=style)
+
+    return tell
+
+
+def _printing(out: Console) -> Callable[..., None]:
+    def say(line: str, style: str | None = None) -> None:
+        out.print(line, style=style, soft_wrap=True)
+
+    return say
+
+
+def _indented(say: Callable[..., None]) -> Callable[..., None]:
+    def tell(line: str, style: str | None = None) -> None:
+        say(f"  {clean(line, 300)}", style)
+
+    return tell
 
 
 # -- limit events, as they happen -----------------------------------------------------------------------------------
@@ -133,5 +216,5 @@ def _sentence(fields: dict[str, Any]) -> tuple[str, str]:
     kind, name = fields["limit_kind"], clean(fields["scope_name"]) or fields["scope"]
     used, limit = amount(kind, fields["used"]), amount(kind, fields["threshold"])
     if fields["event"] == "limit_nearing":
-        return f"  ! warning: {name} has used {percent(fields['ratio'])} of its {kind}: {used} of {limit}", "yellow"
-    return f"  x refused: {name} has used {used} of {limit} {kind}, and the next call does not fit", "red"
+        return f"! warning: {name} has used {percent(fields['ratio'])} of its {kind}: {used} of {limit}", "yellow"
+    return f"x refused: {name} has used {used} of {limit} {kind}, and the next call does not fit", "red"
