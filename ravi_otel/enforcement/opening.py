@@ -15,7 +15,7 @@ from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat, seat_for
-from ravi_otel.enforcement.sharing import OWN, POOL, Share, carve_out, give_back
+from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -185,9 +185,10 @@ def _stopped_alone(engine: Engine, outer: CancellationToken) -> None:
 
 
 def _terms(ask: Opening) -> Terms:
-    if ask.share != POOL and not ask.suspended:
+    pools = ask.share in (POOL, WEIGHTED)
+    if not pools and not ask.suspended:
         return PLAIN
-    return Terms(pools=ask.share == POOL, suspended=ask.suspended)
+    return Terms(pools=pools, suspended=ask.suspended)
 
 
 def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> ScopeFacts:
@@ -327,7 +328,9 @@ def _seated(parent: Scope, ask: Opening) -> Opening:
     if ask.kind is not ScopeKind.AGENT:
         return ask
     seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
-    if seat is None or not seat.take():
+    if seat is None:
+        return ask
+    if not seat.take():
         return replace(ask, seat=None)
     priority = seat.priority if seat.lease is None else seat.lease.priority
     return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=priority, retention=seat.retention)

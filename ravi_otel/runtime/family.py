@@ -45,8 +45,10 @@ class Sum:
         self.cost_usd += spend.cost_usd or 0.0
         self.unknown = self.unknown or _is_partly_unknown(spend)
 
-    def take_in(self, other: Sum) -> None:
-        """Add another sum."""
+    def take_in(self, other: Sum | None) -> None:
+        """Add another sum, if there is one."""
+        if other is None:
+            return
         self.statuses.update(other.statuses)
         self.requests += other.requests
         self.tokens += other.tokens
@@ -80,7 +82,7 @@ class Node:
         self.outer = outer
         self.family: _Family = _Family() if outer is None else outer.family
         self.children: dict[Node, None] = {}
-        self.below = Sum()
+        self.below: Sum | None = None  # those below that are only counted; made by the first
         self.folded = False
         self.priority = ""
         self.status = "open"
@@ -146,6 +148,8 @@ def _fold_one(node: Node) -> None:
     outer = node.outer
     node.folded = True
     if outer is not None:
+        if outer.below is None:
+            outer.below = Sum()
         outer.below.add(node.status, node.spend)
         outer.below.take_in(node.below)
         outer.children.pop(node, None)
