@@ -1,0 +1,263 @@
+"""A process is watched from its first work to its end, by its owner alone, only where a store is; and never notices."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import ravi_otel
+from ravi_otel.local.live import place, sessions
+from ravi_otel.local.live.start import Live
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = """
+CLIENT
+import os, sys
+import ravi_otel
+ravi_otel.instrument()
+with ravi_otel.run("r"), ravi_otel.agent("a"):
+    print("works", flush=True)
+    WORK
+"""
+
+
+class Started:
+    """Be a program that was started; it goes on when it is told to. One that imports no client is in no launcher's run."""
+
+    def __init__(self, work, before=(), client="", **environment):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
+        self.process = subprocess.Popen(
+            [*before, sys.executable, "-W", "error", "-c", PROGRAM.replace("WORK", work).replace("CLIENT", client)],
+            env={**kept, "PYTHONPATH": str(ROOT), **environment},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        self.process.kill()
+        self.process.communicate()
+
+    def hear(self):
+        return self.process.stdout.readline().strip()
+
+    def go_on(self):
+        out, err = self.process.communicate("go\n", timeout=60)
+        return out, err, self.process.returncode
+
+
+def left(store):
+    return sorted(path.name for path in (store / "live").iterdir())
+
+
+def test_a_process_is_found_while_it_works_and_leaves_nothing(store, until):
+    with Started("input()", RAVI_STORE=str(store)) as program:
+        assert program.hear() == "works"
+        (session,) = until(lambda: sessions(store))
+        state = session.state()
+        assert (state.pid, [scope.name for scope in state.runs[0].scopes]) == (program.process.pid, ["r", "a"])
+        assert program.go_on()[1:] == ("", 0)
+    assert left(store) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_who_looks(store, until):
+    with Started("input()", RAVI_STORE=str(store)) as program:
+        program.hear()
+        until(lambda: sessions(store))
+        program.process.send_signal(signal.SIGKILL)
+        program.process.wait(60)
+    assert len(left(store)) == 2
+    assert sessions(store) == []
+    assert left(store) == []
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_that_works(store, until, live):
+    with Started("input()", RAVI_STORE=str(store)) as program:
+        program.hear()
+        until(lambda: sessions(store))
+        program.process.kill()
+        program.process.wait(60)
+    with ravi_otel.run("r"):
+        until(lambda: left(store) and all(name.startswith(f"{os.getpid()}-") for name in left(store)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_is_watched_at_its_own_socket_and_never_answers_at_its_parents(store, until):
+    work = """
+    child = os.fork()
+    if child:
+        input()
+        os._exit(0)  # without a word, as one that is killed: the child still lives
+    with ravi_otel.run("of the child"):
+        print(os.getpid(), flush=True)
+        while os.getppid() == int(os.environ["PARENT"] if "PARENT" in os.environ else PARENT): pass
+        print("orphan", flush=True)
+        while not os.path.exists(os.environ["GO"]): pass
+"""
+    work = work.replace("child = os.fork()", "PARENT = os.getpid(); child = os.fork()")
+    go = store.parent / "go"
+    with Started(work, RAVI_STORE=str(store), GO=str(go)) as program:
+        parent = program.process.pid
+        program.hear()
+        child = int(program.hear())
+        both = until(lambda: (found := sessions(store)) and len(found) == 2 and found)
+        names = {session.pid: [run.name for run in session.state().runs] for session in both}
+        assert names == {parent: ["r"], child: ["of the child"]}
+        program.process.stdin.write("go\n")
+        program.process.stdin.flush()
+        program.process.wait(60)
+        assert program.hear() == "orphan"
+        until(lambda: [session.pid for session in sessions(store)] == [child])  # nobody keeps the parent's socket open
+        go.write_text("")
+        until(lambda: sessions(store) == [])
+
+
+@pytest.mark.parametrize("environment", [{}, {"RAVI_LIVE": "off"}, {"RAVI_LIVE": "perhaps"}], ids=["no store", "off", "neither"])
+def test_without_a_store_or_switched_off_nothing_is_started_and_nothing_imported(store, environment):
+    named = {"RAVI_STORE": str(store), **environment} if environment else {}
+    work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel.local.live.server' in sys.modules)"
+    with Started(work, **named) as program:
+        out, err, status = program.go_on()
+    assert status == 0
+    assert "ravi-otel-live" not in out
+    assert not (store / "live").exists()
+    assert (environment == {}) == ("False" in out)
+    assert ("RAVI_LIVE='perhaps' is neither on nor off" in err) == (environment.get("RAVI_LIVE") == "perhaps")
+
+
+def test_a_launched_program_is_watched_in_the_launchers_store(store, until):
+    launcher = [sys.executable, "-m", "ravi_otel", "run", "--quiet", "--limit", "tokens=5000", "--"]
+    with Started("input()", launcher, client="import openai", RAVI_STORE=str(store)) as program:
+        program.hear()
+        (session,) = until(lambda: sessions(store))
+        around, inner = session.state().runs
+        assert [limit.kind for limit in around.scopes[0].limits] == ["tokens"]
+        assert inner.scopes[0].parent_id == around.scopes[0].scope_id
+        session.set_limit(around.scopes[0].scope_id, "tokens", 7000)
+        assert session.state().runs[0].scopes[0].limits[0].limit == 7000
+        assert program.go_on()[2] == 0
+    assert left(store) == []
+
+
+def test_the_end_of_instrumentation_takes_the_socket_away_and_a_new_one_opens_another(live, store, until):
+    with ravi_otel.run("r"):
+        until(lambda: sessions(store))
+        live.stop()
+        assert left(store) == []
+        until(lambda: not any(thread.name == "ravi-otel-live" for thread in threading.enumerate()))
+
+
+def test_instrument_and_uninstrument_begin_and_end_it(store, until, monkeypatch):
+    monkeypatch.setenv("RAVI_STORE", str(store))
+    for _ in range(2):
+        with ravi_otel.instrument(), ravi_otel.run("r"):
+            assert until(lambda: sessions(store))[0].pid == os.getpid()
+        assert left(store) == []
+
+
+# -- its owner alone --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
+def test_whatever_the_umask_only_its_owner_gets_at_it(store, until, umask):
+    store.parent.joinpath("s").mkdir(mode=0o700)
+    before = os.umask(umask)
+    try:
+        with ravi_otel.instrument() as handle:
+            live = Live(store)
+            (store / "store.json").write_text('{"store": "ravi-otel", "format": 1}')
+            (store / "store.json").chmod(0o600)
+            handle.listen(live.watch)
+            with ravi_otel.run("r"):
+                session = until(lambda: sessions(store))[0]
+                modes = [stat.S_IMODE(path.stat().st_mode) for path in (session.path.parent, session.path)]
+            live.stop()
+    finally:
+        os.umask(before)
+    assert modes == [0o700, 0o600]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_who_gets_at_the_socket_is_not_answered(live, store, ask_it):
+    with ravi_otel.run("r"):
+        session = ask_it()
+        for path in (store.parent, store, store / "live"):
+            path.chmod(0o755)
+        session.path.chmod(0o666)
+        child = os.fork()
+        if not child:
+            os.setuid(65_534)
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.settimeout(20)
+                stranger.connect(str(session.path))
+                try:
+                    stranger.sendall(b'{"v":1,"op":"state"}\n')
+                    answer = stranger.recv(100)
+                except OSError:
+                    answer = b""
+            os._exit(0 if answer == b"" else 1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def wrong_mode(directory):
+    directory.mkdir(mode=0o755)
+    directory.chmod(0o755)
+
+
+def a_link(directory):
+    directory.parent.joinpath("real").mkdir(mode=0o700)
+    directory.symlink_to(directory.parent / "real")
+
+
+@pytest.mark.parametrize(
+    "make_wrong", [wrong_mode, a_link, lambda directory: directory.write_text("")], ids=["open to all", "a link", "a file"]
+)
+def test_in_a_directory_that_is_not_its_owners_alone_nothing_is_opened_and_the_program_works(store, live, until, caplog, make_wrong):
+    store.mkdir(mode=0o700)
+    (store / "store.json").write_text('{"store": "ravi-otel", "format": 1}')
+    make_wrong(store / "live")
+    with caplog.at_level(logging.INFO, "ravi_otel"), ravi_otel.run("r"):
+        (said,) = until(lambda: [record.getMessage() for record in caplog.records if "watched" in record.getMessage()])
+    assert said.startswith("ravi-otel: this process cannot be watched live: ")
+    assert not list(store.rglob("*.sock"))
+
+
+def test_a_path_that_is_too_long_for_a_socket_has_it_elsewhere_as_safe(store, until):
+    deep = store / ("d" * 80)
+    live = Live(deep)
+    with ravi_otel.instrument() as handle:
+        handle.listen(live.watch)
+        with ravi_otel.run("r") as run:
+            session = until(lambda: sessions(deep))[0]
+            assert session.state().runs[0].run_id == run.id
+        apart = session.path.parent
+        assert (deep in session.path.parents, stat.S_IMODE(apart.stat().st_mode)) == (False, 0o700)
+        live.stop()
+    assert (left(deep), apart.exists()) == ([], False)
+
+
+def test_a_store_that_cannot_be_written_keeps_nobody_from_working(tmp_path, until, caplog):
+    (tmp_path / "file").write_text("")
+    live = Live(tmp_path / "file" / "store")
+    with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
+        handle.listen(live.watch)
+        with ravi_otel.run("r"):
+            until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
+    live.stop()
+
+
+def test_an_entry_says_nothing_but_who_listens_where(live, store, ask_it):
+    with ravi_otel.run("secret name"):
+        ask_it()
+        (path,) = (store / "live").glob("*.json")
+    assert set(json.loads(path.read_text(encoding="ascii"))) == {"pid", "start", "machine", "socket"}
+    assert place.read(path).pid == os.getpid()
