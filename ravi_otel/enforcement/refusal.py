@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied
 from ravi_otel.errors import (
     AgentPausedError,
@@ -93,9 +94,10 @@ def refused(denied: Denied) -> BudgetError:
     fields = _fields(account, denied.used, denied.held, denied.reason)
     way_out, raised = _way_out(account), _in_force(account)
     if denied.reason == "contended":
+        promised = f", {shown(kind, claimed(account))} promised to agents with a weighted share" if account.claims else ""
         return BudgetContendedError(
-            f"{title} contended: {shown(kind, denied.held)} of {limit} in {where} is held by calls in flight, and too little came free "
-            f"in time. Lower the concurrency, or raise {raised}.",
+            f"{title} contended: {shown(kind, denied.held)} of {limit} in {where} is held by calls in flight{promised}, and too little "
+            f"came free in time. Lower the concurrency, or raise {raised}.",
             **fields,
         )
     if denied.reason == "closed":

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement import refusal, weighted
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
@@ -29,23 +29,25 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
 
 Share = str | float | int
-"""How an agent pays: "own", "pool", a part of what is left (above 0, up to 1), or a number of tokens."""
+"""How an agent pays: "own", "pool", "weighted", a part of what is left (above 0, up to 1), or a number of tokens."""
 
 OWN: Final = "own"
 POOL: Final = "pool"
+WEIGHTED: Final = "weighted"
 _SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
 _NATURES: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _used: Any = Account.__dict__["used"]
 
 
 def check_share(parameter: str, share: object) -> Share:
-    """Accept "own", "pool", a float above 0 and up to 1, or a whole number of tokens from 1; ConfigurationError for others."""
+    """Accept "own", "pool", "weighted", a float above 0 and up to 1, or a whole number of tokens from 1; ConfigurationError for others."""
     whole = isinstance(share, int) and not isinstance(share, bool) and 1 <= share <= checks.MAX_COUNT
     part = isinstance(share, float) and 0 < share <= 1
-    if whole or part or share in (OWN, POOL):
+    if whole or part or share in (OWN, POOL, WEIGHTED):
         return cast("Share", share)
     raise ConfigurationError(
-        f'{parameter}={checks.show(share)} must be "own", "pool", a part of what is left such as 0.25, or tokens such as 20_000.'
+        f'{parameter}={checks.show(share)} must be "own", "pool", "weighted", a part of what is left such as 0.25, or tokens '
+        "such as 20_000."
     )
 
 
@@ -275,14 +277,16 @@ def carve_out(scope: Scope, share: Share) -> None:
 
     The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
     shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there is
-    such a limit. Raises ConfigurationError for a part of what nobody limits.
+    such a limit. With "weighted" nothing is held: see `weighted`. Raises ConfigurationError for a part of what nobody limits.
     """
-    if isinstance(share, str):
+    if share in (OWN, POOL):
         return
     kinds = (Kind.TOKENS,) if isinstance(share, int) else _SHARED_KINDS
     payers = _payers(scope)
+    if share == WEIGHTED:  # of the innermost that has any: what is outside of that is promised to others, if to anybody
+        payers = next(([each] for each in reversed(payers) if _sources([each], kinds)), payers)
     sources = _sources(payers, kinds)
-    if not sources and isinstance(share, float):
+    if not sources and not isinstance(share, int):
         payers = [next(outer for outer in scope.upwards()[1:] if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS))]
         sources = _sources(payers, kinds)
         if not sources:
@@ -290,6 +294,10 @@ def carve_out(scope: Scope, share: Share) -> None:
                 f"agent({refusal.named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit of "
                 "tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
             )
+    _refuse_split(scope, share, sources)
+    if isinstance(share, str):
+        weighted.join(scope, sources)
+        return
     carved = CarveOut(scope, share)
     scope.terms = replace(scope.terms, carved=carved)
     carved.take(scope, sources)
@@ -297,6 +305,17 @@ def carve_out(scope: Scope, share: Share) -> None:
     scope.terms = replace(scope.terms, left_out=frozenset(covered.union(*sources.values())))
     with scope.engine.lock:
         scope.engine.revision += 1
+
+
+def _refuse_split(scope: Scope, share: Share, sources: dict[str, list[Account]]) -> None:
+    """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
+    wanted = {account for accounts in sources.values() for account in accounts}
+    for outer in scope.upwards()[1:]:
+        if any(not wanted.isdisjoint(accounts) for _, accounts in outer.terms.metered):
+            raise ConfigurationError(
+                f"agent({refusal.named(str(scope.facts.name))}, share={share!r}): {refusal.place(outer.facts)} around it has a weighted "
+                'share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to split.'
+            )
 
 
 def _sources(payers: list[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Account]]:
@@ -309,9 +328,12 @@ def _sources(payers: list[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Acc
 
 
 def give_back(scope: Scope, *, opened: bool = True) -> None:
-    """End the part of a scope that closes, if it has one; what is still done in it is charged where the part came from."""
+    """End the part or the claim of a scope that closes, if it has one; what is still done in it is charged where that came from."""
     carved = scope.terms.carved
-    if carved is None or scope.abandoned:
+    if scope.abandoned:
+        return
+    weighted.leave(scope)
+    if carved is None:
         return
     scope.terms = replace(scope.terms, pools=True, left_out=frozenset(carved.parts.values()), carved=None)
     with scope.engine.lock:

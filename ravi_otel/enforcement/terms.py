@@ -22,13 +22,15 @@ class Terms:
 
     An agent that `pools` charges its parent agent's tab too. `left_out` are accounts that it does not charge: those a part was
     carved out of for it, which are charged when it closes, and, once it is closed, that part itself. `suspended` are the kinds
-    whose limits count and do not refuse, where they are declared with `suspend="allow"`. `carved` is the part it has.
+    whose limits count and do not refuse, where they are declared with `suspend="allow"`. `carved` is the part it has. `metered` are
+    the counters of a weighted share, each with the accounts of which it counts what is charged in here.
     """
 
     pools: bool = False
     left_out: frozenset[Account] = frozenset()
     suspended: frozenset[str] = frozenset()
     carved: CarveOut | None = None
+    metered: tuple[tuple[Account, frozenset[Account]], ...] = ()
 
 
 PLAIN: Final = Terms()
@@ -58,12 +60,14 @@ def chain_of(scope: Scope) -> tuple[Account, ...]:
     """List, root to leaf, the accounts a charge made in `scope` is held against, clocks left out."""
     agent, scopes = scope.facts.agent_name, charged(scope)
     left_out = {account for each in scopes for account in each.terms.left_out}
-    return tuple(
+    chain = tuple(
         account
         for each in scopes
         for account in tuple(each.accounts)
         if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent) and account not in left_out
     )
+    metered = [pair for each in scope.upwards() for pair in each.terms.metered]
+    return (*chain, *(meter for meter, sources in metered if not sources.isdisjoint(chain))) if metered else chain
 
 
 def set_aside(scope: Scope, chain: tuple[Account, ...]) -> frozenset[Account]:

@@ -77,7 +77,8 @@ def agent(
 
     With `share` "pool" it charges its parent agent's tab too; a float above 0 and up to 1 sets that part aside of what is left of
     its parent agent's tokens, cost and turns (of the run's, without a parent agent), a whole number so many tokens: what it used
-    is charged there when it closes, and the rest given back. Takes a slot of the run's spawn budget for its time (the run's first
+    is charged there when it closes, and the rest given back. "weighted" promises it its part of that by `priority`, among the agents
+    that live with such a share, and charges as it goes. Takes a slot of the run's spawn budget for its time (the run's first
     agent is its root, and is the 1). Raises SpawnDeniedError on entry when no slot is left, BudgetExhaustedError when the share
     is not left, and BudgetContendedError when only others' shares and calls are in its way. `hooks` hear of its own work, and not of
     its child agents' or of runs inside.

@@ -630,12 +630,12 @@ def test_whatever_the_tree_the_run_counts_what_was_really_used(steps):
 # What can be given
 
 
-@pytest.mark.parametrize("share", ["own", "pool", 0.25, 1.0, 1, 20_000])
+@pytest.mark.parametrize("share", ["own", "pool", "weighted", 0.25, 1.0, 1, 20_000])
 def test_a_share_is_a_word_a_part_or_tokens(share):
     assert check_share("agent(share)", share) == share
 
 
 @pytest.mark.parametrize("share", ["all", 0, 0.0, -1, 1.5, float("nan"), True, None, "0.5"])
 def test_any_other_share_is_refused_with_what_it_may_be(share):
-    with pytest.raises(ConfigurationError, match=r"agent\(share\)=.* must be \"own\", \"pool\", a part of what is left such as 0\.25"):
+    with pytest.raises(ConfigurationError, match=r'agent\(share\)=.* must be "own", "pool", "weighted", a part .* such as 0\.25'):
         check_share("agent(share)", share)

@@ -6,9 +6,13 @@ import json
 import sys
 from dataclasses import fields
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.ledger.claims import Claim
 
 
 class Nature(IntEnum):
@@ -71,6 +75,7 @@ class Account:
     """
 
     __slots__ = (
+        "_claims",
         "_draining",
         "_exceeded",
         "_key",
@@ -125,6 +130,7 @@ class Account:
         self.denied = 0
         self.refused_at: int | None = None
         self._near = self._exceeded = self._draining = False
+        self._claims: tuple[Claim, ...] = ()
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
@@ -151,6 +157,16 @@ class Account:
     def flag(self, *, near: bool, exceeded: bool, draining: bool) -> None:
         """Write what was told, and whether it drains."""
         self._near, self._exceeded, self._draining = near, exceeded, draining
+        self._tune()
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Give what of it is promised to whom."""
+        return self._claims
+
+    @claims.setter
+    def claims(self, claims: tuple[Claim, ...]) -> None:
+        self._claims = claims
         self._tune()
 
     @property
@@ -188,7 +204,7 @@ class Account:
             self.quiet_until: float = self.warn_value
         else:
             self.quiet_until = _NEVER if self._exceeded else self.value + 1
-        plain = self.nature in _SUMS and not (self.observe or self._draining)
+        plain = self.nature in _SUMS and not (self.observe or self._draining or self._claims)
         self.open_to = min(self.value - self.reserved, self.quiet_until - 1) if plain else -1
 
     @property

@@ -193,8 +193,8 @@ class Ledger(Protocol):
         """Give everything back, counted kinds too, because nothing left this process."""
         ...
 
-    def retune(self, account: Account, value: int) -> Flow[None]:
-        """Set another limit on a living account; a higher one ends draining and arms its events again."""
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
+        """Set another limit on a living account; a higher one ends draining and arms its events again. None: only its claims changed."""
         ...
 
     def reset_after_fork(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Literal
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.claims import of_asker, of_others, split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reason, Reservation, Settled
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import ScopeKind
@@ -231,11 +232,14 @@ def release(operation: Operation) -> None:
             account.draining = False
 
 
-def retune(account: Account, value: int) -> None:
-    """Set another limit; a higher one ends draining and arms the events again."""
-    if value > account.value:
-        account.flag(near=False, exceeded=False, draining=False)
-    account.revalue(value)
+def retune(account: Account, value: int | None) -> None:
+    """Set another limit; a higher one ends draining and arms the events again. What is claimed of it is split anew."""
+    if value is not None:
+        if value > account.value:
+            account.flag(near=False, exceeded=False, draining=False)
+        account.revalue(value)
+    if account.claims:
+        split(account)
 
 
 def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Crossing]:
@@ -259,12 +263,24 @@ def _refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | No
     if _over(line, request):
         return "exhausted"
     if account.nature is Nature.COUNTED and not line.carved:
-        return "contended" if account.held and _left(account, request) < line.want else None  # a part is set aside for others
-    if account.nature is not Nature.HELD and not line.carved:
-        return None
-    # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
-    contends = _left(account, request) < _least(line, request) or (newcomer and request.patience_s > 0 and account.line)
+        others = account.held or account.claims  # a part is set aside for others, or promised to them
+        contends = others and _left(account, request) < line.want
+    elif account.nature is not Nature.HELD and not line.carved:
+        contends = account.claims and _left(account, request) <= 0
+    else:
+        contends = _stands_behind(line, request, newcomer=newcomer)
     return "contended" if contends else None
+
+
+def _stands_behind(line: Line, request: Reservation, *, newcomer: bool) -> bool:
+    """Tell that others have what the line needs, or were there before."""
+    account, least = line.account, _least(line, request)
+    if _left(account, request) < least:
+        return True
+    # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
+    if not (newcomer and request.patience_s > 0 and account.line):
+        return False
+    return not account.claims or of_asker(account, request) < least  # what was promised to the asker is not what they wait for
 
 
 def _least(line: Line, request: Reservation) -> int:
@@ -277,7 +293,7 @@ def _least(line: Line, request: Reservation) -> int:
         return line.minimum
     account = line.account
     enough = line.want if request.sure else (line.want + line.minimum) // 2
-    return max(line.minimum, min(enough, account.value - account.used - _kept_back(account, request)))
+    return max(line.minimum, min(enough, account.value - account.used - _kept_back(account, request) - _claimed(account, request)))
 
 
 def _kept_back(account: Account, request: Reservation) -> int:
@@ -285,7 +301,11 @@ def _kept_back(account: Account, request: Reservation) -> int:
 
 
 def _left(account: Account, request: Reservation) -> int:
-    return account.value - account.used - account.held - _kept_back(account, request)
+    return account.value - account.used - account.held - _kept_back(account, request) - _claimed(account, request)
+
+
+def _claimed(account: Account, request: Reservation) -> int:
+    return of_others(account, request) if account.claims else 0
 
 
 def _over(line: Line, request: Reservation) -> bool:

@@ -90,7 +90,7 @@ class MemoryLedger:
         wake(woken, self)
         return _RELEASED
 
-    def retune(self, account: Account, value: int) -> Flow[None]:
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
         woken: list[Waiter] = []
         with self._lock:

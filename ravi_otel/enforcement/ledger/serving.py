@@ -18,21 +18,31 @@ def let_in(operation: Operation, operations: Operations, woken: list[Waiter]) ->
 
 
 def rejudge(account: Account, operations: Operations, woken: list[Waiter]) -> None:
-    """Answer those in line, first come first served, until one has to go on waiting, or asks for himself elsewhere."""
-    while account.line:
-        waiter = account.line[0]
+    """Answer those in line, first come first served, until one has to go on waiting, or asks for himself elsewhere.
+
+    Where there are claims one may have to wait for what another is promised, and lets that one pass.
+    """
+    at = 0
+    while at < len(account.line):
+        waiter = account.line[at]
         if not isinstance(waiter, Waiter):
-            return
+            if not account.claims:
+                return
+            at += 1
+            continue
         answer = judge(waiter.request, operations, newcomer=False)
         if isinstance(answer, Denied) and answer.reason == "contended":
-            if answer.account is account:
+            if answer.account is account and not account.claims:
                 return
+            if answer.account is account:
+                at += 1
+                continue
             if not blocks_itself(waiter.request, answer.account, operations):
-                account.line.pop(0)
+                account.line.pop(at)
                 answer.account.line.append(waiter)  # now another account stands in the way
                 continue
             answer = last_word(waiter.request, operations, newcomer=False)
-        account.line.pop(0)
+        account.line.pop(at)
         waiter.answer = answer
         woken.append(waiter)
 

@@ -159,7 +159,7 @@ class SqliteLedger:
         self._end(op_id, judging.release)
         return cast("Flow[None]", Done(None))
 
-    def retune(self, account: Account, value: int) -> Flow[None]:
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
 
         def act(page: Page) -> None:
