@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -18,8 +18,6 @@ from opentelemetry.trace import TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Ledger
-from ravi_otel.enforcement.opening import Opening
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND
 from ravi_otel.hooks.bridge import Bridge
@@ -48,36 +46,15 @@ from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.options import Options
 from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.surroundings import Surroundings
 from ravi_otel.telemetry import Pipeline, Sink, Telemetry
 from ravi_otel.telemetry.conventions import times_chunks
 from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
-_SOCKETS = Sockets()
+_WRAPPED = (*_CLIENTS, Sockets())
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
-
-    `ledger` keeps its counters, for all processes of the program. `sink` makes the end of the local `store` in this process.
-    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process,
-    `when_left` at its end, if it ends in order.
-    """
-
-    run: Opening
-    ledger: Ledger
-    sink: Callable[[], Sink]
-    observe: bool = False
-    admission: Admission = Admission.ESTIMATE
-    warn_at: float | None = None
-    prices: PriceMap | None = None
-    pause_after: Callable[[BaseException], float] | None = None
-    when_told: Callable[[], object] = lambda: None
-    when_left: Callable[[], object] = lambda: None
-    store: Path | None = None
 
 
 class Instrumentation:
@@ -123,9 +100,8 @@ class Instrumentation:
         STATE.instrumented = True
         preload(engine.prices)
         REPORTS.listeners = self._listeners
-        for client in _CLIENTS:
-            client.install()
-        _SOCKETS.install()
+        for package in _WRAPPED:
+            package.install()
         self._carrying.install()
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
@@ -172,9 +148,8 @@ class Instrumentation:
         """Put back every wrapped method, and fall silent."""
         if not self._on:
             return
-        for client in _CLIENTS:
-            client.remove()
-        _SOCKETS.remove()
+        for package in _WRAPPED:
+            package.remove()
         self._carrying.remove()
         self.fall_silent()
         for watch in self._watches:
@@ -212,9 +187,8 @@ class Instrumentation:
 
     def wrap_again(self) -> Vendor | None:
         """Wrap what clients the program has imported by now, if they are others; give the first that cannot be wrapped."""
-        for client in _CLIENTS:
-            client.install()
-        _SOCKETS.install()
+        for package in _WRAPPED:
+            package.install()
         return next((client.vendor for client in _CLIENTS if client.is_strange), None)
 
     def listen(self, listener: Listener) -> None:
@@ -285,9 +259,14 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
     settings.check()
+    return _use(settings, targets, anything=asked != NOTHING or policy is not None or profile is not None)
+
+
+def _use(settings: Settings, targets: tuple[Any, ...], *, anything: bool) -> Instrumentation:
+    """Go by these settings from now on; where not `anything` was asked for, by those in use, if there are any."""
     with _lock:
         if _now is not None:
-            if (asked == NOTHING and policy is None and profile is None) or settings == _now.settings:
+            if not anything or settings == _now.settings:
                 instrument_all(targets)
                 return _now
             if _now.settings.limits:

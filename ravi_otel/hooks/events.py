@@ -85,6 +85,7 @@ class ReadOnly(dict[str, Any]):
 
 
 _AGAIN: Final = "…"
+_PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def read_only(context: Context) -> ReadOnly:
@@ -93,6 +94,8 @@ def read_only(context: Context) -> ReadOnly:
 
 
 def _frozen(value: Any, known: dict[int, Any]) -> Any:
+    if type(value) in _PLAIN:  # nearly all are: to ask what else they might be takes three times as long
+        return value
     if isinstance(value, list) or type(value) is tuple:
         made: Any = tuple
     elif isinstance(value, Mapping):
@@ -108,6 +111,8 @@ def _frozen(value: Any, known: dict[int, Any]) -> Any:
     if made is tuple:
         frozen: Any = tuple(_frozen(each, known) for each in cast("list[Any]", value))
     else:
-        frozen = ReadOnly({name: _frozen(each, known) for name, each in cast("Mapping[str, Any]", value).items()})
+        frozen = ReadOnly(
+            {name: each if type(each) in _PLAIN else _frozen(each, known) for name, each in cast("Mapping[str, Any]", value).items()}
+        )
     known[id(cast("object", value))] = frozen
     return frozen

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from ravi_otel._setup import Surroundings, surround, wrap_again
+from ravi_otel._setup import surround, wrap_again
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.launch import notes, telling
 from ravi_otel.launch.around import is_shared, run_of
@@ -20,6 +20,7 @@ from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.surroundings import Surroundings
 
 _log = logging.getLogger("ravi_otel")
 

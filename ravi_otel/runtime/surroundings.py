@@ -1,0 +1,35 @@
+"""Say what a launcher puts around a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ravi_otel.enforcement.ledger.contract import Ledger
+from ravi_otel.enforcement.opening import Opening
+from ravi_otel.policy.limits import Admission
+from ravi_otel.pricing.overrides import PriceMap
+from ravi_otel.telemetry import Sink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
+
+    `ledger` keeps its counters, for all processes of the program. `sink` makes the end of the local `store` in this process.
+    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process,
+    `when_left` at its end, if it ends in order.
+    """
+
+    run: Opening
+    ledger: Ledger
+    sink: Callable[[], Sink]
+    observe: bool = False
+    admission: Admission = Admission.ESTIMATE
+    warn_at: float | None = None
+    prices: PriceMap | None = None
+    pause_after: Callable[[BaseException], float] | None = None
+    when_told: Callable[[], object] = lambda: None
+    when_left: Callable[[], object] = lambda: None
+    store: Path | None = None
