@@ -370,3 +370,29 @@ def test_a_call_without_tools_remembers_and_reads_nothing(stage: Any, clients: A
     with ravi_otel.run("r"):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
         assert (len(INFERRING), INFERRING.watching) == (0, False)
+
+
+def test_many_requests_at_once_that_bring_the_same_results_count_them_once(stage: Any, clients: Any, heard: Heard) -> None:
+    client = clients.make("sync", stage.play(ToolCalls([("search", {})] * 8), DONE))
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": CHAT_TOOLS}
+    with ravi_otel.run("r") as run:
+        calls = client.chat.completions.create(**asked).choices[0].message.tool_calls
+        asked["messages"] += [{"role": "tool", "tool_call_id": call.id, "content": "r"} for call in calls]
+        threads = [threading.Thread(target=client.chat.completions.create, kwargs=asked) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert run.stats().tool_calls == 8
+    assert sorted(record.call_id for record in heard.tools) == sorted(call.id for call in calls)
+
+
+def test_the_last_call_is_made_whatever_has_run(talk: Any, play: Any, heard: Heard, stage: Any) -> None:
+    conversation = talk(Chat, TWO, DONE)
+    with ravi_otel.run("r", limits=["tool_calls=1", "requests=2:on=final"]) as run:
+        play(conversation.ask())
+        conversation.answer_all()
+        with run.wrap_up():
+            assert play(conversation.ask()) == []
+        assert run.stats().tool_calls == 2
+    assert len(stage.server.requests) == 2
