@@ -36,6 +36,7 @@ _said: set[Outcome] = set()
 _log = logging.getLogger("ravi_otel")
 
 _OWNED: Final = (BudgetError, SpawnDeniedError)
+_STOPPED: Final = (AgentPausedError, CancellationError, SpawnDeniedError)
 
 ErrorT = TypeVar("ErrorT", bound=BudgetError | SpawnDeniedError)
 
@@ -85,12 +86,15 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 def read_group(error: BaseException) -> BaseException:
-    """Give the first error of a group that holds nothing but what limits raised; any other error as it is."""
+    """Give the first error of a group that holds nothing but refusals: of limits, of slots, of who is paused or cancelled.
+
+    That is what a TaskGroup makes of one. Any other error is given as it is.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return error
     group = cast("BaseException", error)
     found = leaves(group)
-    return found[0] if all(limit_of(leaf) is not None for leaf in found) else group
+    return found[0] if all(limit_of(leaf) is not None or isinstance(leaf, _STOPPED) for leaf in found) else group
 
 
 def partial_of(error: BaseException | None) -> str | None:
