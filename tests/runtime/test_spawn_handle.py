@@ -318,3 +318,30 @@ def test_a_denied_spawn_goes_to_the_model_as_a_tool_error_and_the_run_goes_on(ru
     assert told["message"].startswith("No slot for agent")
     assert told["way_out"].startswith("Go on without another agent")
     assert (run.status, run.stats().tool_calls) == ("ok", 1)
+
+
+def test_threads_that_spawn_the_same_id_at_once_never_pass_the_cap_and_leak_nothing(run_of):
+    failed = []
+
+    def work(crash):
+        for number in range(30):
+            try:
+                with ravi_otel.spawn("same", wait_s=SOON_S) as spawned, ravi_otel.agent("same") as agent:
+                    assert agent.scope.lease is spawned.lease
+                    if crash and number % 3 == 0:
+                        raise KeyError
+            except KeyError:
+                pass
+            except BaseException as error:  # a thread's failure is the test's
+                failed.append(error)
+
+    with run_of(4), ravi_otel.agent("root"):
+        threads = [threading.Thread(target=work, args=(number % 2,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SOON_S)
+        stats = SpawnTracker.current().stats()
+    assert failed == []
+    assert (stats.active, stats.paused, stats.waiting, stats.granted_total) == (1, 0, 0, 8 * 30 + 1)
+    assert stats.peak <= 4
