@@ -42,7 +42,7 @@ class Pending:
         self._timer: asyncio.TimerHandle | None = None
         self.began_s = time.monotonic()
         self.started = self.late = self.over = False
-        self.when_over: Callable[[], object] | None = None
+        self.when_over: list[Callable[[], object]] = []
 
     async def run(self) -> None:
         """Await it; whatever it raises is its own, except what a signal raises."""
@@ -85,8 +85,8 @@ class Pending:
         if self.over:
             return
         self.over = True
-        if self.when_over is not None:
-            self.when_over()
+        for wake in list(self.when_over):
+            wake()
 
 
 class Background:
@@ -118,7 +118,7 @@ class Background:
     def wait(self, timeout_s: float) -> bool:
         """Wait until what runs in the thread of ours is over; False when some of it is not after `timeout_s` seconds."""
         until = time.monotonic() + timeout_s
-        while any(not each.over for each in self._elsewhere()):
+        while self.elsewhere():
             if time.monotonic() >= until:
                 return False
             time.sleep(_EXIT_STEP_S)  # the end of a program, or a program that asks for it
@@ -127,7 +127,7 @@ class Background:
     def finish(self) -> None:
         """Give callbacks in the thread of ours what is left of their second; late ones are not waited for. For the end of a process."""
         now = time.monotonic()
-        left = [each.began_s + PATIENCE_S - now for each in self._elsewhere() if not each.late]
+        left = [each.began_s + PATIENCE_S - now for each in self.elsewhere() if not each.late]
         self.wait(max([0.0, *left]))
         self._sweep()
 
@@ -141,10 +141,11 @@ class Background:
         self._parents.append((self._loop, self._tasks, self._queued))  # kept: asyncio would complain that they were not ended
         self._tasks, self._queued, self._loop = {}, {}, None
 
-    def _elsewhere(self) -> list[Pending]:
+    def elsewhere(self) -> list[Pending]:
+        """List what is under way in the thread of ours."""
         ours = self._loop
         running = [pending for task, pending in list(self._tasks.items()) if task.get_loop() is ours]
-        return [*list(self._queued.values()), *running]
+        return [each for each in (*list(self._queued.values()), *running) if not each.over]
 
     def _sweep(self) -> bool:
         """Forget tasks whose loop is closed: nothing will end them any more. Tell whether that made room."""

@@ -137,14 +137,19 @@ class HookManager:
         if tasks:
             await asyncio.wait(tasks, timeout=PATIENCE_S)
         elif under_way:
-            await _nursed([pending for pending, _ in under_way])
+            await _nursed([pending for pending, _ in under_way], PATIENCE_S)
 
     async def drain(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until callbacks that are under way on this asyncio loop are over, for `timeout_s` seconds at most.
 
-        For the end of a program: `asyncio.run` cancels what is still under way when it is left.
+        For the end of a program: `asyncio.run` cancels what is still under way when it is left. On trio it waits for those on
+        the background thread.
         """
-        current = asyncio.current_task()
+        try:
+            current = asyncio.current_task()
+        except RuntimeError:  # no loop of asyncio's
+            await _nursed(BACKGROUND.elsewhere(), timeout_s)
+            return
         tasks = [task for task in BACKGROUND.tasks() if task is not current]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
@@ -195,7 +200,12 @@ class HookManager:
         REPORTS.tell(fault, place, what, error)
 
 
-async def _nursed(pending: list[Pending]) -> None:
+def is_inside(context: otel_context.Context) -> bool:
+    """Tell that a callback is at work in `context`: whatever it starts must know of that, or would set it off again."""
+    return bool(context.get(_INSIDE))
+
+
+async def _nursed(pending: list[Pending], timeout_s: float) -> None:
     """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
     trio: Any = sys.modules.get("trio")
     if trio is None:
@@ -215,9 +225,9 @@ async def _nursed(pending: list[Pending]) -> None:
             token.run_sync_soon(look)
 
     for each in pending:
-        each.when_over = wake
+        each.when_over.append(wake)
     look()
-    with trio.move_on_after(PATIENCE_S):
+    with trio.move_on_after(timeout_s):
         await over.wait()
 
 

@@ -15,6 +15,7 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from ravi_otel import _current
+from ravi_otel.hooks.dispatch import is_inside
 from ravi_otel.runtime.patience import Inside, enclosures
 from ravi_otel.runtime.wrapping import Wraps
 
@@ -78,7 +79,7 @@ class Carrying:
         if not self._active:
             return None
         context = otel_context.get_current()
-        return None if _current.entered(context) is None else context
+        return None if _current.entered(context) is None and not is_inside(context) else context
 
 
 class _Carried:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -454,16 +455,20 @@ def test_an_asynchronous_hook_that_calls_the_model_comes_to_an_end_too(stage, as
     assert names(log).count("llm_end") == 2
 
 
-def test_a_hook_that_hands_a_call_to_a_thread_does_not_hear_of_it_again(client, ask, hooks, log):
+@pytest.mark.parametrize("around", ["run", "process"])
+def test_a_hook_that_hands_a_call_to_a_thread_does_not_hear_of_it_again(stage, ask, hooks, log, around):
     @hooks.on(HookEvent.LLM_END)
     def asks(context):
         thread = threading.Thread(target=ask, args=(client,))
         thread.start()
         thread.join()
 
-    with ravi_otel.run("r", hooks=hooks) as run:
-        ask(client)
-    assert run.stats().requests == 2
+    given = hooks if around == "process" else None
+    with stage.client() as client, ravi_otel.instrument(hooks=given):
+        with nullcontext() if given else ravi_otel.run("r", hooks=hooks):
+            ask(client)
+        assert ravi_otel.current_scope().stats().requests == 2
+    assert names(log).count("llm_end") == 2
 
 
 def test_nothing_of_the_programs_is_called_from_a_finaliser(client, hooks):

@@ -302,6 +302,27 @@ def test_one_that_hangs_is_left_alone_after_its_time_and_reported(hooks, caplog,
 
 
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_who_drains_goes_on_when_the_callbacks_are_over(hooks, library):
+    heard = []
+
+    @hooks.on(HookEvent.REVIEW)
+    async def hears(context):
+        for _ in range(20):
+            await asyncio.sleep(0)
+        heard.append(1)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await hooks.drain(30)
+        assert heard == [1]
+
+    if library == "asyncio":
+        asyncio.run(main())
+    else:
+        trio().run(main)
+
+
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_who_dispatches_waits_for_one_that_hangs_no_longer_than_its_time(hooks, monkeypatch, soon, reported, library):
     monkeypatch.setattr(background, "PATIENCE_S", 0.01)
     monkeypatch.setattr(dispatch, "PATIENCE_S", 0.02)
