@@ -31,7 +31,8 @@ LIMIT = 60
 
 
 def words(count: int = MANY, *, pause_s: float = 0.0) -> Text:
-    return Text("".join(WORDS[:count]), chunks=WORDS[:count], chunk_s=pause_s, usage=(10, count))
+    chunks = (WORDS * (1 + count // len(WORDS)))[:count]
+    return Text("".join(chunks), chunks=chunks, chunk_s=pause_s, usage=(10, count))
 
 
 class Words:
@@ -214,7 +215,7 @@ def test_a_limit_that_counts_afterwards_cuts_once_others_have_passed_it(talk: Wo
 def test_parallel_streams_share_what_is_left(talk: Words, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(admission, "OUTPUT_GUESS", 16)
     limit = 1_000
-    talk.answer = words(len(WORDS))
+    talk.answer = words(limit + count)  # which not even one of them can have whole
     readers = [Reader("chat", "sync", talk.server) for _ in range(count)]
     refused: list[BudgetError] = []
 
