@@ -228,6 +228,13 @@ def test_who_waits_for_what_others_claim_lets_them_pass_and_is_served_when_they_
     assert not isinstance(got[0], Denied)
 
 
+def test_one_that_asks_for_too_much_does_not_end_the_others(parent):
+    spend(parent, 1400)
+    a, b = child_of(parent, name="a"), child_of(parent, name="b")
+    assert begin(a, 101).reason == "too_large"
+    assert (most(a), most(b)) == (50, 50)
+
+
 ACTS = st.lists(
     st.tuples(
         st.sampled_from(["open", "close", "spend", "spend", "spend", "settle", "others"]),
@@ -261,7 +268,7 @@ class Family:
                 self.changed()
 
     def changed(self):
-        left = self.account.value - self.account.used - self.account.held
+        left = 0 if self.account.draining else self.account.value - self.account.used - self.account.held
         total = sum(weight for _, weight in self.living)
         self.promised = {scope: left * weight // total if total else 0 for scope, weight in self.living}
 

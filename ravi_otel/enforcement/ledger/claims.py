@@ -32,8 +32,8 @@ class Claim:
 
 
 def split(account: Account) -> None:
-    """Promise what is left to those who have a claim, by their weights."""
-    left = max(0, account.remaining - account.reserved)
+    """Promise what is left to those who have a claim, by their weights; of what drains nothing is."""
+    left = 0 if account.draining else max(0, account.remaining - account.reserved)
     total = sum(claim.weight for claim in account.claims)
     for claim in account.claims:
         claim.granted = left * claim.weight // total

@@ -336,8 +336,9 @@ def deny(line: Line, reason: Reason) -> Denied:
     account.denied += 1
     crossings: list[Crossing] = []
     if reason == "exhausted":
-        shared = account.facts.kind in _SHARED_SCOPES
-        if account.used < account.value - account.reserved and (shared or account.used < account.warn_value):
+        # What is promised to others is not lost to them because one asks for too much.
+        alone = account.claims or account.facts.kind in _SHARED_SCOPES or account.used < account.warn_value
+        if account.used < account.value - account.reserved and alone:
             return Denied(account, "too_large", account.used, account.held, line.minimum)
         account.draining = account.drainable
         _cross(account, "admission", "denied", crossings, denied=True)
