@@ -10,11 +10,11 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs coexistence names clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs spawn-guards coexistence names clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY)  ## a support desk on a scripted model: watched, warned, and stopped at its budget
 	@$(PY) -m ravi_otel demo
@@ -51,6 +51,10 @@ recordings: $(READY)  ## replay recorded exchanges and print what was told again
 programs: $(READY)  ## launch programs of every kind and print what becomes of them
 	@$(PY) tests/launch/programs_table.py
 	@RAVI_LONG=1 $(PY) -m pytest -q -n $(WORKERS) tests/launch/test_limits_hold.py
+
+spawn-guards: $(READY)  ## walk through every state of small runs' slots, and take the guards of their source away one by one
+	@$(PY) tests/enforcement/spawn_states.py
+	@$(PY) tests/enforcement/spawn_guards.py
 
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py
