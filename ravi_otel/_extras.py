@@ -13,6 +13,7 @@ EXTRAS: dict[str, str | None] = {
     "genai_prices": None,
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
+    "textual": "top",
     "uvicorn": "testing",
     "websockets": "testing",
     "yaml": "yaml",

@@ -1,0 +1,12 @@
+"""Know the order of priorities, by the names in which processes tell them."""
+
+from __future__ import annotations
+
+from ravi_otel.policy.budgets import Priority
+
+
+def raised(priority: str | None, by: int) -> str | None:
+    """Give the next priority above (1) or below (-1), None where there is none; a thing without one counts as normal."""
+    ranks = [rank.name.lower() for rank in sorted(Priority)]
+    now = ranks.index(priority) if priority in ranks else ranks.index(Priority.NORMAL.name.lower())
+    return ranks[now + by] if 0 <= now + by < len(ranks) else None

@@ -1,0 +1,67 @@
+"""What docs/top.md shows is what happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ravi_otel.cli.entry import commands
+from ravi_otel.cli.top_screen.screen import TopScreen
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "top.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def squeezed(text):
+    return " ".join(text.split())
+
+
+def check(block, **more):
+    """Run each command that is shown, and find below it what is shown below it."""
+    status = None
+    for line in block.splitlines():
+        if line == "$ echo $?":
+            said = str(status)
+        elif line.startswith("$ ravi-otel "):
+            command = [sys.executable, "-m", "ravi_otel", *shlex.split(line.removeprefix("$ ravi-otel "))]
+            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **more)
+            status, said = done.returncode, squeezed(done.stdout + done.stderr)
+        else:
+            assert squeezed(line) in said
+    return status
+
+
+def test_what_is_shown_of_a_running_program_and_of_none_is_printed(tmp_path):
+    environment = {**os.environ, "RAVI_STORE": str(tmp_path / ".ravi"), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    running, nowhere, nothing = blocks("console")
+    command = [sys.executable, "-c", blocks("python")[0]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as program:
+        assert program.stdout.readline() == "at work\n"
+        assert check(running, env=environment, cwd=tmp_path) == 0
+        program.stdin.close()
+    assert check(nowhere, env=environment, cwd=tmp_path) == 2
+    assert check(nothing, env=environment, cwd=tmp_path) == 1
+
+
+def test_every_option_is_on_the_page():
+    help_text = CliRunner().invoke(commands, ["top", "--help"]).output
+    options = set(re.findall(r"(?<!\w)--[a-z]+", help_text.partition("Options:")[2])) - {"--help"}
+    assert set(re.findall(r"^\| `(--[a-z]+)", PAGE, re.MULTILINE)) == options
+
+
+@pytest.mark.parametrize("key", ["p", "+", "-", "c", "l", "?", "q"])
+def test_every_key_on_the_page_is_bound(key):
+    bound = {each for binding in TopScreen.BINDINGS for each in binding.key.split(",")}
+    assert f"`{key}`" in PAGE
+    assert {"+": "plus", "-": "minus", "?": "question_mark"}.get(key, key) in bound
