@@ -31,6 +31,7 @@ from ravi_otel.policy import checks
 
 TIMEOUT_S: Final = 2.0
 _PIECE: Final = 64 * 1024
+_PAUSE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +92,27 @@ def exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
     deadline = time.monotonic() + timeout_s
     place.check_socket(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
-        connection.connect(os.fsencode(path))
+        _connect(connection, path, deadline)
         uid = peer_of(connection).uid
         if uid is not None and uid != os.geteuid():
             raise LiveError(f"another user, {uid}, listens there.")
         connection.sendall(request)
         return _line(connection, deadline)
+
+
+def _connect(connection: socket.socket, path: Path, deadline: float) -> None:
+    """Connect, and wait for a place where many do; TimeoutError when none comes free."""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        try:
+            connection.connect(os.fsencode(path))
+        except BlockingIOError:  # as many as may be stand in line; the system tells nobody when that is over
+            time.sleep(min(left, _PAUSE_S))
+        else:
+            return
 
 
 def _line(connection: socket.socket, deadline: float) -> bytes:
@@ -150,7 +165,7 @@ def _listens(entry: place.Entry, timeout_s: float) -> bool:
         if entry.is_left_over():
             entry.remove()
         return False
-    except (TimeoutError, BlockingIOError):  # it is there, and busy: it may answer when it is asked
+    except TimeoutError:  # it is there, and busy: it may answer when it is asked
         return True
     except (OSError, LiveError):
         return False
@@ -161,7 +176,6 @@ def _knock(path: Path, timeout_s: float) -> None:
     """Raise as `connect` does when nobody listens; nothing is asked."""
     place.check_socket(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
-        connection.connect(os.fsencode(path))
+        _connect(connection, path, time.monotonic() + timeout_s)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -19,6 +19,7 @@ from ravi_otel.local.live.protocol import MOST_REQUEST, VERSION, write_line
 MOST_CONNECTIONS: Final = 8
 IDLE_S: Final = 30.0
 REQUEST_S: Final = 5.0
+_MOST_WAITING: Final = 64
 _PIECE: Final = 64 * 1024
 _BREATHER_S: Final = 0.5
 _MODE: Final = 0o600
@@ -100,7 +101,7 @@ class Server:
         if stat.S_IMODE(path.lstat().st_mode) != _MODE:
             path.chmod(_MODE)  # whatever the umask took
         place.check_socket(path)
-        self._listener.listen(MOST_CONNECTIONS)
+        self._listener.listen(_MOST_WAITING)
 
     def stop(self) -> None:
         """Have the thread end soon; takes no lock and waits for nothing."""

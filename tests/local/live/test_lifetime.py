@@ -20,7 +20,7 @@ from ravi_otel.local.live.start import Live
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 CLIENT
-import os, sys
+import os, sys, time
 import ravi_otel
 ravi_otel.instrument()
 with ravi_otel.run("r"), ravi_otel.agent("a"):
@@ -99,9 +99,9 @@ def test_a_forked_child_is_watched_at_its_own_socket_and_never_answers_at_its_pa
         os._exit(0)  # without a word, as one that is killed: the child still lives
     with ravi_otel.run("of the child"):
         print(os.getpid(), flush=True)
-        while os.getppid() == int(os.environ["PARENT"] if "PARENT" in os.environ else PARENT): pass
+        while os.getppid() == PARENT: time.sleep(0.005)
         print("orphan", flush=True)
-        while not os.path.exists(os.environ["GO"]): pass
+        while not os.path.exists(os.environ["GO"]): time.sleep(0.005)
 """
     work = work.replace("child = os.fork()", "PARENT = os.getpid(); child = os.fork()")
     go = store.parent / "go"
