@@ -35,7 +35,7 @@ _LIMITS = (ravi_otel.cost_limit(0.05, on_unpriced="warn"), ravi_otel.time_limit(
 Say = Callable[[str], None]
 
 
-@click.command(short_help="Watch a runaway agent be stopped, and ten agents work side by side.")
+@click.command(short_help="Watch a runaway agent be stopped, and ten share a run.")
 @click.option("--live", is_flag=True, help="Call the real API with OPENAI_API_KEY, and OPENAI_MODEL (gpt-4.1-mini unless set).")
 def demo(*, live: bool) -> None:
     """Run two stories. At a support desk one agent works inside its budget, another runs away and is stopped.

@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "suggest": "Write a policy file from what past runs used.",
     "replay": "Send a stored run to an OTLP backend.",
     "prune": "Delete old runs from the store.",
-    "demo": "Watch a runaway agent be stopped, and ten agents work side by side.",
+    "demo": "Watch a runaway agent be stopped, and ten share a run.",
     "completion": "Print the completion script of a shell.",
 }
 """Each command with its line of help, in the order of `--help`; `NAME` of module `ravi_otel.cli.NAME`."""
