@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import hypothesis  # noqa: F401 - now, and not in the summary, where the warning with which trio greets it would be an error
 import openai._base_client as openai_client
 import pytest
 from opentelemetry import context as otel_context
