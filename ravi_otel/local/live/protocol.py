@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, cast
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
@@ -119,7 +119,6 @@ class ProcessState:
 
 # -- checking -----------------------------------------------------------------------------------------------------
 
-T = TypeVar("T")
 Check = Callable[[object], bool]
 
 
@@ -192,7 +191,7 @@ def read_line(line: bytes) -> dict[str, Any]:
         raise LiveError("what was sent is not a JSON object.")
     known: dict[str, Any] = said  # pyright: ignore[reportUnknownVariableType]  # its keys are texts, as JSON has no others
     version = known.get("v")
-    if version != VERSION or isinstance(version, bool):
+    if isinstance(version, bool) or version != VERSION:
         raise LiveError(f"v={checks.show(version)} is another version of the protocol than {VERSION}. Use the ravi-otel of the process.")
     return known
 
@@ -241,10 +240,11 @@ def _checked(place: str, given: object, wanted: Mapping[str, Check]) -> dict[str
     return {name: known[name] for name in wanted}  # what a later version adds is left out
 
 
-def _listed(place: str, given: object, most: int) -> list[Any]:
-    if not isinstance(given, list) or len(given) > most:  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody's
-        raise _nonsense(place, given)
-    return given  # pyright: ignore[reportUnknownVariableType]  # the same
+def _listed(place: str, given: Any, most: int) -> list[Any]:
+    known: list[Any] = given if isinstance(given, list) else []  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    if not isinstance(given, list) or len(known) > most:
+        raise _nonsense(place, cast("object", given))
+    return known
 
 
 def _nonsense(place: str, value: object) -> LiveError:
