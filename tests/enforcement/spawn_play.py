@@ -187,7 +187,6 @@ class Play:
         same(stats.waiting, len(model.line()), "waiting")
         for ask in model.asks:
             same(ask.over or ask.waiter.woken, ask.over or ask.rung, "a caller rung for")
-        same((self.slots.is_paused("ghost"), self.slots.is_paused([])), (False, False), "ids that are nobody's")
         for slot in model.slots:
             if slot.real is not None:
                 self._agree_on(slot, slot.real)
@@ -217,6 +216,7 @@ class Play:
                 self.leave(slot)
                 self.release(slot)
         self.agree()
+        same((self.slots.is_paused("ghost"), self.slots.is_paused([])), (False, False), "ids that are nobody's")
         stats = self.slots.stats()
         same((stats.active, stats.paused, stats.waiting, self.slots._roster._held), (1, 0, 0, {}), "what is left")
         told = [outcome for outcome, *_ in self.heard]

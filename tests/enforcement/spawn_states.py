@@ -56,6 +56,7 @@ INSTANCES = (
     Instance("two places", ("a",), (LOW, HIGH), 3, 3, operators=True),
     Instance("closed loops", ("a",), (NORMAL,), 2, 2, 1, loops=True),
     Instance("paused in line", ("a",), (LOW, HIGH), 2, 2, 1, errors=(asyncio.CancelledError,)),
+    Instance("callers in line", ("a",), (LOW,), 2, 2, 2),
     Instance("two paused", ("a",), (NORMAL,), 2, 3, 1, operators=True),
     Instance("resized", ("a",), (HIGH,), 2, 2, 1, sizes=(1, 2, 3), errors=(KeyboardInterrupt,)),
     Instance("paused agents", ("a",), (LOW, HIGH), 2, 2, agents=True),
