@@ -1,4 +1,4 @@
-"""Put this process into the launched run, once the program has imported the client."""
+"""Put this process into the launched run, once the program has imported a client, or us."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Under each kind of limit a program that never stops sends what it may, then nothing, and is ended with status 4."""
 
 import os
+import sys
 
 import pytest
 
@@ -40,6 +41,21 @@ def test_a_program_that_never_stops_sends_what_it_may_and_is_ended(desk, spec, p
 def test_a_tool_that_is_called_for_ever_runs_as_often_as_it_may(desk):
     done = desk.launch(*desk.program("runaway_tools"), flags=["--limit", "tool_calls=5"])
     assert (done.out.split(), done.status) == (["searched"] * 5, 4), done.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "work", "may"),
+    [
+        ("tool_calls=2", "tool(name='t')(lambda: print('done'))()", 2),
+        ("agents_total=3", "agent('a')(lambda: print('done'))()", 3),
+    ],
+)
+def test_a_program_that_imports_no_client_is_held_to_what_it_does_with_us(desk, spec, work, may):
+    program = f"import ravi_otel\nfor _ in range(5):\n    try:\n        ravi_otel.{work}\n    except ravi_otel.RaviError:\n        pass\n"
+    done = desk.launch(sys.executable, "-c", program, flags=["--limit", spec])
+    assert done.out.split() == ["done"] * may, done.err
+    (budget,) = done.run["budgets"]
+    assert (budget["used"], budget["events"][-1]) == (may, "limit_exceeded")
 
 
 def test_a_time_limit_runs_from_the_start_of_the_program(desk):

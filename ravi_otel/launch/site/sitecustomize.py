@@ -3,7 +3,7 @@
 Python imports the first `sitecustomize` on its path, and that is this one; the one it shadows runs right after. It is
 no part of the package, and imports nothing that Python has not imported already: what it imported, a module of the
 same name beside the program's script could no longer be. It says that this process is attached, and waits for the
-program to import a client, because most processes of a program never do.
+program to import a client, or us, because most processes of a program never do.
 """
 # mypy: ignore-errors
 # pyright: basic
@@ -15,17 +15,18 @@ import os
 import sys
 import time
 
-_CLIENTS = ("openai", "anthropic", "groq")
+_AWAITED = ("openai", "anthropic", "groq", "ravi_otel")
+"""The clients, and us: a program may have limited tools and agents without any client of ours."""
 
 
 class _Waiting:
-    """Stand first in line of the finders, and begin whenever the client was imported; it may be asked for and never be."""
+    """Stand first in line of the finders, and begin whenever what is awaited was imported; it may be asked for and never be."""
 
     def __init__(self, begin):
         self._begin = begin
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname not in _CLIENTS:
+        if fullname not in _AWAITED:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
@@ -38,7 +39,7 @@ class _Waiting:
 
 
 class _Loading:
-    """Load the client with its own loader, then begin."""
+    """Load a package with its own loader, then begin."""
 
     def __init__(self, loader, begin):
         self._loader = loader
@@ -135,7 +136,7 @@ def _attach(plan, wanted, notes):
     _watch_end(notes)
     _tell_launcher()
     _say(notes, "attached")
-    if any(client in sys.modules for client in _CLIENTS):  # a `.pth` file was earlier
+    if any(name in sys.modules for name in _AWAITED):  # a `.pth` file was earlier
         begin()
 
 
