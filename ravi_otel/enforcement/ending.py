@@ -97,6 +97,15 @@ def read_group(error: BaseException) -> BaseException:
     return found[0] if all(limit_of(leaf) is not None or isinstance(leaf, _STOPPED) for leaf in found) else group
 
 
+def hand_over(error: BaseException, kept: str | None) -> None:
+    """Have the refusals that ended an agent carry what it kept, where they have no text of their own."""
+    if kept is None:
+        return
+    for leaf in leaves(error):
+        if isinstance(leaf, (BudgetExhaustedError, CancellationError)) and leaf.partial is None:
+            leaf.partial = kept
+
+
 def partial_of(error: BaseException | None) -> str | None:
     """Give the text of the stream whose end ended the scope, None when no stream was cut."""
     return error.partial if isinstance(error, (BudgetError, CancellationError)) else None

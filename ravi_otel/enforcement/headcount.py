@@ -5,6 +5,7 @@ The slots themselves are the `SpawnTracker`'s. Nothing here is asked before some
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
@@ -15,6 +16,7 @@ from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.hooks.records import SpawnEvent
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS
 from ravi_otel.policy.limits import Kind
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class Headcount:
         """Take a spawn event: a denial is counted, and told as any limit's, before telemetry hears of it."""
         if event.outcome == "denied":
             self._denied(event.active + 1)
+        if event.max_agents is not None and event.max_agents >= UNLIMITED_AGENTS.max_agents:
+            event = replace(event, max_agents=None)
         self._engine.listeners.spawn_event(event)
 
     def _denied(self, asked: int) -> None:

@@ -139,10 +139,11 @@ class Lease:
 class Waiter(Sleeper):
     """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again."""
 
-    __slots__ = ("agent_id", "gone", "lease", "paused", "priority", "served", "since")
+    __slots__ = ("agent_id", "gone", "instead", "lease", "paused", "priority", "served", "since")
 
-    def __init__(self, agent_id: str, priority: Priority, paused: Lease | None = None) -> None:
+    def __init__(self, agent_id: str, priority: Priority, paused: Lease | None = None, *, instead: str) -> None:
         super().__init__()
+        self.instead = instead  # what to write where it cannot sleep, since that would stop an event loop
         self.agent_id = agent_id
         self.priority = priority
         self.paused = paused

@@ -10,6 +10,7 @@ import threading
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final, Generic, TypeVar
 
 from ravi_otel import _extras
@@ -49,15 +50,21 @@ class Ranking(Generic[T]):
         if self._live.pop(item, None) is not None:
             self._forget()
 
-    def first(self) -> T | None:
-        """Show the item with the smallest key, None when there is none."""
-        heap = self._heap
+    def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
+        """Show the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
+        heap, found, passed = self._heap, None, []
         while heap:
             _, stamp, item = heap[0]
-            if self._live.get(item) == stamp:
-                return item
-            heapq.heappop(heap)
-        return None
+            if self._live.get(item) != stamp:
+                heapq.heappop(heap)
+            elif item in but:
+                passed.append(heapq.heappop(heap))
+            else:
+                found = item
+                break
+        for entry in passed:
+            heapq.heappush(heap, entry)
+        return found
 
     def __contains__(self, item: T) -> bool:
         return item in self._live

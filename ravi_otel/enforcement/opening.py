@@ -14,21 +14,18 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.seats import Seat, seat_for
+from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.enforcement.terms import PLAIN, Terms, close_suspension
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
-from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision
-
-UNLIMITED_AGENTS = SpawnBudget(max_agents=1_000_000_000)
-"""What a run without a spawn budget has: counted, never refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,7 @@ class Opening:
     counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
     `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `seat` is the slot that is kept for this agent;
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
-    budget. `hooks` are passed on as they are.
+    budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost.
     """
 
     kind: ScopeKind
@@ -64,6 +61,7 @@ class Opening:
     suspended: frozenset[str] = frozenset()
     reason: str | None = None
     hooks: tuple[object, ...] = ()
+    waits: bool = False
 
 
 def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
@@ -186,9 +184,9 @@ def _stopped_alone(engine: Engine, outer: CancellationToken) -> None:
 
 def _terms(ask: Opening) -> Terms:
     pools = ask.share in (POOL, WEIGHTED)
-    if not pools and not ask.suspended:
+    if not pools and not ask.suspended and not ask.waits:
         return PLAIN
-    return Terms(pools=pools, suspended=ask.suspended)
+    return Terms(pools=pools, suspended=ask.suspended, waits=ask.waits)
 
 
 def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> ScopeFacts:
@@ -346,8 +344,17 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
             raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
         try:
             scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)
-        except SpawnDeniedError:
+        except SpawnDeniedError as denied:
             if not scope.engine.observe:
+                _name_the_free_one(denied, facts.agent_id, scope.spawn)
                 raise
     if scope.entry is not None:
         scope.entry.confirm(scope)
+
+
+def _name_the_free_one(denied: SpawnDeniedError, agent_id: str, slots: SpawnTracker) -> None:
+    """Say that a slot is kept around here, for an agent of another id: most likely one of the two is misspelt."""
+    seat = free_seat(slots)
+    if seat is not None:
+        kept, asked = named(seat.agent_id), named(agent_id)
+        denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, for agent({kept}): give both the same id as {asked}.",)

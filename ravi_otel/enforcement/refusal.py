@@ -291,10 +291,12 @@ def cancelled(scope: Scope) -> CancellationError:
     return CancellationError(f"{place(owner.facts)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
 
 
-def paused(agent_id: str, partial: str | None = None) -> AgentPausedError:
+def paused(
+    agent_id: str, partial: str | None = None, way_out: str = "End it with what it has, or raise SpawnBudget.max_agents."
+) -> AgentPausedError:
     """Write the error of work of an agent that has no slot any more."""
     return AgentPausedError(
-        f"agent {named(agent_id)} is paused: its slot went to more urgent work. End it with what it has, or raise SpawnBudget.max_agents.",
+        f"agent {named(agent_id)} is paused: its slot went to more urgent work. {way_out}",
         agent_id=agent_id,
         partial=partial,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
 from ravi_otel.enforcement.leases import Held, Keeper, Lease, SpawnStats, State, Waiter
@@ -51,21 +52,26 @@ class Roster:
         events, self._events = self._events, []
         return wakes, events
 
+    @property
+    def rooted(self) -> bool:
+        """Tell whether the run had its root by now."""
+        return self._rooted
+
     def _headcount(self) -> int:
         return 1 + len(self._active)
 
     def _room(self) -> bool:
         return self._headcount() < self._budget.max_agents
 
-    def acquire(self, agent_id: str, priority: Priority) -> Lease | None:
-        """Grant a slot or deny it now."""
-        lease = self._try(agent_id, priority)
+    def acquire(self, agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | None:
+        """Grant a slot or deny it now; the leases `around`, of the agents who wait for this one, are no victims."""
+        lease = self._try(agent_id, priority, around)
         if lease is None:
             self._deny(agent_id, priority)
         return lease
 
-    def _try(self, agent_id: str, priority: Priority) -> Lease | None:
-        if self._room() or self._preempt(priority):
+    def _try(self, agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | None:
+        if self._room() or self._preempt(priority, around):
             return self._grant(agent_id, priority)
         if not self._observe:
             return None
@@ -76,8 +82,8 @@ class Roster:
         self._denied += 1
         self._note("denied", agent_id, priority)
 
-    def _preempt(self, priority: Priority) -> bool:
-        victim = self._active.first()
+    def _preempt(self, priority: Priority, around: AbstractSet[Lease]) -> bool:
+        victim = self._active.first(around)
         if priority <= Priority.NORMAL or not self._budget.allow_preempt or victim is None or victim.priority >= priority:
             return False
         self._pause(victim)
@@ -165,12 +171,12 @@ class Roster:
     def _of(self, agent_id: object) -> Held | None:
         return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
-    def enter(self, agent_id: str, priority: Priority, adopt: Lease | None) -> Lease | None:
+    def enter(self, agent_id: str, priority: Priority, adopt: Lease | None, around: AbstractSet[Lease]) -> Lease | None:
         """Let an agent in, None when denied."""
         lease = self._adoptable(agent_id, adopt)
         adopted = lease is not None
         if lease is None:
-            lease = self.acquire(agent_id, priority) if self._rooted else self._grant(agent_id, priority, is_root=True)
+            lease = self.acquire(agent_id, priority, around) if self._rooted else self._grant(agent_id, priority, is_root=True)
             self._rooted = True
         if lease is not None:
             held = self._held[agent_id]
@@ -269,10 +275,10 @@ class Roster:
         # priority + (now - since) / AGING_S orders any two waiters the same way at any time: `now` can be left out.
         return (1, since - priority * AGING_S)
 
-    def join(self, waiter: Waiter, timeout_s: float | None) -> bool:
+    def join(self, waiter: Waiter, timeout_s: float | None, around: AbstractSet[Lease]) -> bool:
         """Grant, deny, or put in line (True) somebody who wants a new lease."""
         waiter.since = self._clock()
-        waiter.lease = self._try(waiter.agent_id, waiter.priority)
+        waiter.lease = self._try(waiter.agent_id, waiter.priority, around)
         if waiter.lease is not None:
             return False
         if timeout_s == 0 or self._budget.max_agents == 1:

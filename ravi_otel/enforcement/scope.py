@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
-from ravi_otel.enforcement.ending import how_it_ended, how_it_returned, partial_of, read_group, say_what_it_is, swallows
+from ravi_otel.enforcement.ending import hand_over, how_it_ended, how_it_returned, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
@@ -23,6 +23,7 @@ from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tally import Tallies, Tally
 from ravi_otel.enforcement.terms import PLAIN, Terms, chain_of, charged, set_aside
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL, Formula, formula_of
@@ -138,6 +139,14 @@ class Scope:
     def supervision(self) -> Supervision | None:
         """Give this scope's place in the supervision tree: its agent's, else its run's; None outside both."""
         return self.facts.supervision
+
+    @property
+    def hooks(self) -> tuple[HookManager, ...]:
+        """List the managers that hear of work in here, each once: of the process, the runs around, and the agent.
+
+        For code that fires events of its own kind, such as `HookEvent.STEP_START`: `for hooks in scope.hooks: hooks.emit(...)`.
+        """
+        return merged(self.engine.listeners.managers, self.facts.hooks)
 
     @property
     def meta(self) -> RunMeta:
@@ -369,6 +378,8 @@ class Scope:
             self.status, self.stop_reason = how_it_returned(self, wrapped_up(self))
             return False
         mine = swallows(self.facts.scope_id, error, catch=catch)
+        if self.facts.kind is ScopeKind.AGENT:
+            hand_over(error, self.partial)
         error = read_group(error)
         self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
         self.partial = partial_of(error) or self.partial

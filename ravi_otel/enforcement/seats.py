@@ -44,8 +44,12 @@ class Seat:
 
     def suits(self, agent_id: str, slots: SpawnTracker | None) -> bool:
         """Tell whether an agent of this id, in the run with these slots, may sit here at this moment."""
+        return agent_id == self.agent_id and self.is_free(slots)
+
+    def is_free(self, slots: SpawnTracker | None) -> bool:
+        """Tell whether nobody sits here at this moment, in the run with these slots."""
         living = self.lease is None or not self.lease.ended
-        return bool(self._free) and living and agent_id == self.agent_id and slots is self._slots
+        return bool(self._free) and living and slots is self._slots
 
     def take(self) -> bool:
         """Sit down; False when another agent was faster."""
@@ -74,5 +78,13 @@ def seat_for(agent_id: str, slots: SpawnTracker | None) -> Seat | None:
     """Give the innermost free seat that the enclosing code keeps for this agent; None where there is none."""
     seat: Seat | None = _current.seat()
     while seat is not None and not seat.suits(agent_id, slots):
+        seat = seat.outer
+    return seat
+
+
+def free_seat(slots: SpawnTracker | None) -> Seat | None:
+    """Give the innermost free seat that the enclosing code keeps, whoever for; None where there is none."""
+    seat: Seat | None = _current.seat()
+    while seat is not None and not seat.is_free(slots):
         seat = seat.outer
     return seat

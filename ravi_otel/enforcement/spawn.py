@@ -8,7 +8,8 @@ The line: paused leases promoted by `reprioritize` in order of promotion, then t
 `Lease.resumed` by priority with aging: 30 s of waiting are worth one point of priority (a NORMAL waiter, 2, passes a
 HIGH one, 4, who came 60 s later), equal ones in order of arrival. Who stands in line preempts nobody.
 
-The victim of a preemption is the lowest-priority active agent, among equals the one granted last; never the root.
+The victim of a preemption is the lowest-priority active agent, among equals the one granted last; never the root, and never
+an agent around the code that asks: paused, it could not collect what it asked for.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.leases import Lease, SpawnStats, Stops, Waiter
+from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.roster import Roster
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority, SpawnBudget
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
 
 _NS: Final = 1_000_000_000
+_NOBODY: Final[frozenset[Lease]] = frozenset()
 R = TypeVar("R")
 
 
@@ -74,7 +78,7 @@ class SpawnTracker:
     def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        lease = self._locked(self._roster.acquire, name, rank, undo=self._roster.release)
+        lease = self._locked(self._roster.acquire, name, rank, _around(rank), undo=self._roster.release)
         if lease is None:
             raise self._refusal(agent_id)
         return lease
@@ -145,16 +149,36 @@ class SpawnTracker:
         `Lease.leave`. Raises SpawnDeniedError.
         """
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        lease = self._locked(self._roster.enter, name, rank, adopt, undo=self._roster.leave)
+        lease = self._locked(self._roster.enter, name, rank, adopt, _around(rank), undo=self._roster.leave)
         if lease is None:
             raise self._refusal(agent_id)
         return lease
 
+    def enter_first(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
+        """Let an agent in as the run's root; None where the run has one, or somebody took a lease for this id."""
+        return self._locked(self._enter_first, agent_id, priority, undo=self._roster.leave)
+
+    def _enter_first(self, agent_id: str, priority: Priority) -> Lease | None:
+        lease = None if self._roster.rooted else self._roster.enter(agent_id, priority, None, _NOBODY)
+        if lease is None or lease.is_root:
+            return lease
+        self._roster.leave(lease)
+        return None
+
     def slot(
-        self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None, *, stops: Stops | None = None
+        self,
+        agent_id: str,
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+        *,
+        stops: Stops | None = None,
+        instead: str = "await wait_for_slot()",
     ) -> Flow[Lease]:
-        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before."""
-        waiter = Waiter(checks.name("agent_id", agent_id), checks.member("priority", priority, Priority))
+        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
+
+        `instead` is what to write where a blocking wait would stop an event loop.
+        """
+        waiter = Waiter(checks.name("agent_id", agent_id), checks.member("priority", priority, Priority), instead=instead)
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if waiter.lease is None:
             raise self._refusal(agent_id, waiter)
@@ -162,10 +186,10 @@ class SpawnTracker:
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
         """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
-        waiter = Waiter(lease.agent_id, lease.priority, lease)
+        waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()")
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if not waiter.served:
-            raise self._refusal(lease.agent_id, waiter)
+            raise self._still_paused(lease, waiter)
 
     def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
         """End a lease: `Lease.release`."""
@@ -238,7 +262,7 @@ class SpawnTracker:
 
     def _asleep(self, waiter: Waiter, timeout_s: float | None) -> bool:
         if waiter.paused is None:
-            return self._locked(self._roster.join, waiter, timeout_s)
+            return self._locked(self._roster.join, waiter, timeout_s, _around(waiter.priority))
         return self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
 
     def _refusal(self, agent_id: str, waiter: Waiter | None = None) -> SpawnDeniedError:
@@ -248,18 +272,40 @@ class SpawnTracker:
             way_out = "Raise {}: a run's first agent is its root, and counts as 1 until the run ends."
         waited = ""
         if waiter is not None and limit > 1:
-            waited = f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
+            waited = self._waited(waiter)
             way_out = "Raise {}, release an agent, or wait longer."
             if waiter.unfit:
-                way_out = "A blocking wait would stop the event loop of this thread: await wait_for_slot() instead."
-            if waiter.paused is not None and waiter.paused.ended:
-                way_out = "Its lease was released: acquire a new one."
+                way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
         by_limit = None if self._headcount is None else self._headcount.refusal(agent_id, waited, limit, way_out)
         if by_limit is not None:
             return by_limit
         way_out = way_out.format("SpawnBudget.max_agents")
         message = f"No slot for agent {agent_id!r}{waited}: SpawnBudget.max_agents={limit} are live. {way_out}"
         return SpawnDeniedError(message, agent_id=agent_id, max_agents=limit)
+
+    def _waited(self, waiter: Waiter) -> str:
+        return "" if waiter.unfit else f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
+
+    def _still_paused(self, lease: Lease, waiter: Waiter) -> SpawnDeniedError:
+        """Write the error of who cannot go on: there is no slot, an operator holds it, or the slot is given back."""
+        name, limit = named(lease.agent_id), self.budget.max_agents
+        most = None if limit >= UNLIMITED_AGENTS.max_agents else limit
+        if lease.ended:
+            message = f"Agent {name} cannot be resumed: it has ended, and its slot was given back. Open another with agent({name})."
+        elif waiter.unfit:
+            message = f"Agent {name} is paused, and a blocking wait would stop the event loop of this thread: {waiter.instead} instead."
+        elif lease.on_hold:
+            waited = self._waited(waiter)
+            message = f"Agent {name} is still paused{waited}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
+        else:
+            return self._refusal(lease.agent_id, waiter)
+        return SpawnDeniedError(message, agent_id=lease.agent_id, max_agents=most)
+
+
+def _around(priority: Priority) -> AbstractSet[Lease]:
+    """Give the leases of the agents around the caller; nobody's where the newcomer is not urgent, and takes no slot."""
+    scope: Any = _current.leaf() if priority > Priority.NORMAL else None
+    return _NOBODY if scope is None else frozenset(each.lease for each in scope.upwards() if each.lease is not None)
 
 
 def _seconds(timeout_s: float | None) -> float | None:

@@ -23,7 +23,8 @@ class Terms:
     An agent that `pools` charges its parent agent's tab too. `left_out` are accounts that it does not charge: those a part was
     carved out of for it, which are charged when it closes, and, once it is closed, that part itself. `suspended` are the kinds
     whose limits count and do not refuse, where they are declared with `suspend="allow"`. `carved` is the part it has. `metered` are
-    the counters of a weighted share, each with the accounts of which it counts what is charged in here.
+    the counters of a weighted share, each with the accounts of which it counts what is charged in here. An agent that `waits` stands
+    in line for the slot that it lost, where others end.
     """
 
     pools: bool = False
@@ -31,6 +32,7 @@ class Terms:
     suspended: frozenset[str] = frozenset()
     carved: CarveOut | None = None
     metered: tuple[tuple[Account, frozenset[Account]], ...] = ()
+    waits: bool = False
 
 
 PLAIN: Final = Terms()

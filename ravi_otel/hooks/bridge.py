@@ -40,6 +40,11 @@ class Bridge(Listener):
         self._open: dict[str, Trace] = {}
         self._slots: dict[tuple[str | None, str | None], dict[str, ScopeFacts]] = {}
 
+    @property
+    def managers(self) -> tuple[HookManager, ...]:
+        """See `Listener.managers`."""
+        return self._managers
+
     def retire(self) -> None:
         """Tell those of the process nothing more; runs and agents that are open tell their own."""
         self._managers = ()

@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -250,10 +250,11 @@ def read_hooks(parameter: str, given: Hooks) -> tuple[HookManager, ...]:
         return ()
     if isinstance(given, HookManager):
         return (given,)
-    found: list[object] | None = list(cast("Any", given)) if isinstance(given, Iterable) else None  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+    found: list[object] | None = list(cast("Any", given)) if several else None
     if found is None or not all(isinstance(each, HookManager) for each in found):
         raise ConfigurationError(
-            f"{parameter}={checks.show(given)} must be a HookManager, or several in a list. Register callbacks with HookManager().on(...)."
+            f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. Register callbacks with HookManager().on(...)."
         )
     return merged(found, ())
 

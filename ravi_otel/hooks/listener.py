@@ -18,6 +18,11 @@ class Listener:
     stream's call is ended by `call_ended`, long after its context manager was left.
     """
 
+    @property
+    def managers(self) -> tuple[object, ...]:
+        """List the hooks it tells of everything in the process; most have none."""
+        return ()
+
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Hear that a run, agent or block was entered."""
 
@@ -117,6 +122,11 @@ class Listeners:
         """Tell one more, which is the one that passes it on to hooks."""
         self.bridged = True
         self.add(listener)
+
+    @property
+    def managers(self) -> tuple[object, ...]:
+        """List the hooks that hear everything in the process."""
+        return tuple(each for heard in self._all for each in heard.managers)
 
     def add_once(self, listener: Listener) -> None:
         """Tell one more, unless it is told already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from typing import Final
 
 from ravi_otel.policy import checks
 
@@ -43,6 +44,10 @@ class SpawnBudget:
         least = "the root agent counts as 1"
         object.__setattr__(self, "max_agents", checks.count("max_agents", self.max_agents, least=1, way_out=least))
         checks.flag("allow_preempt", self.allow_preempt)
+
+
+UNLIMITED_AGENTS: Final = SpawnBudget(max_agents=1_000_000_000)
+"""What a run without a spawn budget has: counted, never refused."""
 
 
 @dataclass(frozen=True, slots=True)

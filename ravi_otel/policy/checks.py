@@ -179,7 +179,17 @@ def member(parameter: str, value: object, kind: type[EnumT]) -> EnumT:
         for known in kind:
             if known.value == value:
                 return known
-    raise ConfigurationError(unknown_choice(parameter, value, [known.value for known in kind]))
+    if all(isinstance(known.value, str) for known in kind):
+        raise ConfigurationError(unknown_choice(parameter, value, [known.value for known in kind]))
+    raise ConfigurationError(_unknown_member(parameter, value, kind))
+
+
+def _unknown_member(parameter: str, value: object, kind: type[Enum]) -> str:
+    """Write the sentence for what is no member of an enum of numbers, which is named by its members."""
+    members = {known.name.lower(): f"{kind.__name__}.{known.name}" for known in kind}
+    close = nearest(value, members)
+    hint = f"; did you mean {members[close]}?" if close else "."
+    return f"{parameter}={show(value)} is unknown: give one of {', '.join(members.values())}{hint}"
 
 
 def choice(parameter: str, value: object, known: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 from ravi_otel.enforcement.refusal import named, shown
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.records import Spend
+from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 
 MOST_ENDED: Final = 100
@@ -22,6 +23,13 @@ MOST_BELOW: Final = 30
 """Lines below one agent."""
 
 MOST_LINES: Final = 300
+
+WIDTH: Final = 80
+"""Columns of a line, unless the tree is deep or the figures are long."""
+
+_SHORTEST: Final = 8
+_MANY: Final = 10_000
+_USUAL: Final = Priority.NORMAL.name.lower()
 _TRIES: Final = 4
 _DRAWN: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT})
 
@@ -162,14 +170,15 @@ def draw(root: Node | None) -> str:
     """Draw the tree below a node, a line each; names that came from outside are quoted."""
     if root is None:
         return ""
-    lines = [_line(root)]
+    lines = [_line(root, WIDTH)]
     waiting: list[tuple[Node | Sum, str, bool]] = _below(root, "")
     while waiting:
         if len(lines) >= MOST_LINES:
             lines.append("… and more, which is not shown")
             break
         item, guide, last = waiting.pop()
-        lines.append(f"{guide}{'└── ' if last else '├── '}{item if isinstance(item, Sum) else _line(item)}")
+        guided = f"{guide}{'└── ' if last else '├── '}"
+        lines.append(f"{guided}{item if isinstance(item, Sum) else _line(item, WIDTH - len(guided))}")
         if isinstance(item, Node):
             waiting.extend(_below(item, f"{guide}{'    ' if last else '│   '}"))
     return "\n".join(lines)
@@ -200,20 +209,31 @@ def _add_all(rest: Sum, nodes: Iterable[Node]) -> None:
         waiting.extend(list(node.children))
 
 
-def _line(node: Node) -> str:
+def _line(node: Node, room: int) -> str:
+    """Write a line, in so many columns where names can be shortened to that."""
     facts = node.facts
     status, priority, spend = node.read()
     own_id = facts.run_id if facts.kind is ScopeKind.RUN else facts.agent_id
-    who = " ".join(
-        [
-            facts.kind.value,
-            *([named(facts.name)] if facts.name else []),
-            *([f"(id {named(own_id)})"] if own_id not in (None, facts.name) else []),
-        ]
-    )
-    depth = [] if facts.kind is ScopeKind.RUN or facts.supervision is None else [f"depth {facts.supervision.depth}"]
-    told = " · ".join([who, *depth, *([priority] if priority else []), status])
-    return told + _spent(spend.requests, spend.total_tokens, spend.cost_usd, partly=_is_partly_unknown(spend))
+    ranked = [] if facts.kind is ScopeKind.RUN or priority in ("", _USUAL) else [priority]
+    told = "".join(f" · {each}" for each in (*ranked, status, f"{spend.duration_s:,.1f} s"))
+    told += _spent(spend.requests, spend.total_tokens, spend.cost_usd, partly=_is_partly_unknown(spend))
+    kind = ["run"] if facts.kind is ScopeKind.RUN else []
+    left = room - len(told) - sum(len(word) + 1 for word in kind)
+    if own_id is None or own_id == facts.name:
+        return " ".join([*kind, _brief(facts.name or "", left)]) + told
+    own = _brief(own_id, (left - len(" (id )")) // 2 if facts.name else left - len("(id )"))
+    also = f"(id {own})"
+    return " ".join([*kind, *([_brief(facts.name, left - len(also) - 1)] if facts.name else []), also]) + told
+
+
+def _brief(name: str, room: int) -> str:
+    """Quote a name in so many columns."""
+    quoted, room = named(name), max(_SHORTEST, room)
+    name = f"{name[:room]}…"
+    while len(quoted) > room and len(name) > 1:
+        name = f"{name[:-2]}…"
+        quoted = named(name)
+    return quoted
 
 
 def _is_partly_unknown(spend: Spend) -> bool:
@@ -224,4 +244,12 @@ def _spent(requests: int, tokens: int, cost_usd: float | None, *, partly: bool) 
     if not requests:
         return ""
     cost = "cost unknown" if not cost_usd and partly else ("≥ " if partly else "") + shown(Kind.COST, round((cost_usd or 0.0) * NANO))
-    return f" · {requests:,} {'request' if requests == 1 else 'requests'} · {tokens:,} tokens · {cost}"
+    return f" · {requests:,} {'call' if requests == 1 else 'calls'} · {_rough(tokens)} tokens · {cost}"
+
+
+def _rough(number: int) -> str:
+    """Write a count in few digits: `4200`, `12.3k`, `1.2M`."""
+    if number < _MANY:
+        return str(number)
+    power = min((len(str(number)) - 1) // 3, 4)
+    return f"{number / 1000**power:.1f}{' kMGT'[power]}"

@@ -30,7 +30,7 @@ from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain, later, look_for
 from ravi_otel.runtime.progress import MOST, Progress
 from ravi_otel.runtime.resuming import refuse_twice
-from ravi_otel.runtime.spawning import resumption
+from ravi_otel.runtime.resumption import resumption
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.waiting import Waiting
 
@@ -143,11 +143,15 @@ class ScopeHandle:
         parent = STATE.around()
         if self._ask.hooks:
             hear(parent.engine.listeners)
-        scope = self._scope = open_scope(parent.engine, parent, self._ask)
+        scope: Scope | None = None
         try:
+            scope = self._scope = open_scope(parent.engine, parent, self._ask)
             self._enter(scope)
         except BaseException as error:  # a signal: nobody will leave what was not entered
-            self.__exit__(type(error), error, None)
+            if self._attachment is not None:
+                self.__exit__(type(error), error, None)
+            elif scope is not None:
+                close_scope(scope, error)
             raise
         return self
 
@@ -258,7 +262,7 @@ class Run(ScopeHandle):
             token.cancel(reason)
 
     def tree(self) -> str:
-        """Draw its agents, a line each: name, id, depth, priority, status and spend, of the living and of those that have ended.
+        """Draw its agents, a line each: name, id, priority unless it is NORMAL, status, time and spend, living or ended.
 
         However many there are it is at most some hundred lines: of those that ended the last hundred, and the rest as one figure.
         """

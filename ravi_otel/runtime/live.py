@@ -16,6 +16,7 @@ from ravi_otel.runtime.capping import Sizing, sized
 from ravi_otel.runtime.charging import dearest_tier
 from ravi_otel.runtime.late import attend
 from ravi_otel.runtime.patience import around, owner, patience
+from ravi_otel.runtime.resumption import checkpoint
 from ravi_otel.runtime.settlement import Settlement
 
 _TOKENS = Kind.TOKENS.value
@@ -34,7 +35,11 @@ class LiveCall(Settlement):
         `sizing` knows how large it can be, which only strict limits ask.
         """
         record, scope = self.record, self.scope
-        scope.checkpoint(record)
+        passing = checkpoint(scope, record)
+        if not is_done(passing):
+            self.waiting = True
+            yield from passing
+            self.waiting = False
         refused, self.refused = self.refused, None
         if refused is not None:
             raise refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
@@ -62,7 +63,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     return Run(ask)
 
 
-def agent(
+def agent(  # noqa: PLR0913 - the front door's documented keywords
     name: str,
     *,
     agent_id: str | None = None,
@@ -72,6 +73,7 @@ def agent(
     retention: HistoryRetention = HistoryRetention.RUN,
     share: Share = OWN,
     hooks: Hooks = None,
+    when_paused: Literal["end", "wait"] = "end",
 ) -> Agent:
     """Open an agent: its own span and its own tab; what it spends counts for every enclosing scope but its parent agent's.
 
@@ -81,7 +83,8 @@ def agent(
     that live with such a share, and charges as it goes. Takes a slot of the run's spawn budget for its time (the run's first
     agent is its root, and is the 1). Raises SpawnDeniedError on entry when no slot is left, BudgetExhaustedError when the share
     is not left, and BudgetContendedError when only others' shares and calls are in its way. `hooks` hear of its own work, and not of
-    its child agents' or of runs inside.
+    its child agents' or of runs inside. When its slot goes to more urgent work, its next call or tool raises AgentPausedError, or with
+    `when_paused="wait"` waits in line for a slot and goes on: a declared wait, within the deadlines around.
     """
     ask = Opening(
         kind=ScopeKind.AGENT,
@@ -93,6 +96,7 @@ def agent(
         retention=checks.member("agent(retention)", retention, HistoryRetention),
         share=check_share("agent(share)", share),
         hooks=read_hooks("agent(hooks)", hooks),
+        waits=checks.choice("agent(when_paused)", when_paused, ("end", "wait")) == "wait",
     )
     if not isinstance(share, str):
         watch_parts()

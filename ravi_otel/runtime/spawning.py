@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, run_async, run_sync
-from ravi_otel.enforcement import clocks, refusal
 from ravi_otel.enforcement.leases import Lease
+from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat
 from ravi_otel.enforcement.spawn import SpawnTracker
@@ -19,8 +18,9 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.asking import scope_name, tab
+from ravi_otel.runtime.asking import tab
 from ravi_otel.runtime.late import drain
+from ravi_otel.runtime.resumption import in_time, resumption
 from ravi_otel.runtime.state import STATE
 
 
@@ -98,20 +98,33 @@ class Spawned:
         scope = STATE.around()
         scope.checkpoint()
         slots = scope.spawn
-        lease = None if slots is None else (yield from _slot(scope, slots, self.agent_id, priority, wait_s))
-        seat = Seat(self.agent_id, priority, retention, slots=slots, lease=lease, budget=budget)
-        seat.outer = _current.seat()
-        self._scope, self._seat = scope, seat
-        self._attachment = _current.Attachment(_current.with_seat(seat))
-        self._attachment.__enter__()
+        lease: Lease | None = None
+        try:
+            lease = None if slots is None else (yield from _slot(scope, slots, self.agent_id, priority, wait_s))
+            seat = Seat(self.agent_id, priority, retention, slots=slots, lease=lease, budget=budget)
+            seat.outer = _current.seat()
+            self._scope, self._seat = scope, seat
+            self._attachment = _current.Attachment(_current.with_seat(seat))
+            self._attachment.__enter__()
+        except BaseException as error:  # a signal: nobody will leave what was not entered
+            attachment, self._attachment = self._attachment, None
+            if attachment is not None:
+                attachment.restore()
+            if lease is not None:
+                _end(lease, quiet=isinstance(error, GeneratorExit))
+            raise
 
 
 def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority, wait_s: float | None) -> Flow[Lease]:
-    """Take a slot, and at once sit on it, so that no other agent of this id finds it free."""
+    """Take a slot, and at once sit on it, so that no other agent of this id finds it free; the first one is the run's root."""
+    root = slots.enter_first(agent_id, priority)
+    if root is not None:
+        return root
     if wait_s == 0:
         lease = slots.acquire(agent_id, priority)
     else:
-        lease = yield from slots.slot(agent_id, priority, _in_time(scope, wait_s), stops=scope)
+        instead = f"write async with ravi_otel.spawn({named(agent_id)}, ...)"
+        lease = yield from slots.slot(agent_id, priority, in_time(scope, wait_s), stops=scope, instead=instead)
     try:
         entered = slots.enter(agent_id, priority, adopt=lease)
     except BaseException:
@@ -125,48 +138,6 @@ def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority, 
 def _end(lease: Lease, *, quiet: bool) -> None:
     lease.__exit__(GeneratorExit if quiet else None, None, None)
     lease.leave(quiet=quiet)
-
-
-def _in_time(scope: Scope, timeout_s: float | None) -> float | None:
-    """Wait no longer than the deadlines around allow."""
-    left = clocks.left_ns(scope)
-    if left is None:
-        return timeout_s
-    left_s = max(0, left) / NANO
-    return left_s if timeout_s is None else min(timeout_s, left_s)
-
-
-class _Unpaused:
-    """Stop the wait of a paused agent for whatever ends it, but that it is paused."""
-
-    __slots__ = ("_scope",)
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
-        """See `Stops.on_stop`."""
-        return self._scope.on_stop(wake)
-
-    def checkpoint(self) -> None:
-        """See `Stops.checkpoint`."""
-        scope = self._scope
-        if scope.cancellation is not None and scope.cancellation.cancelled:
-            raise refusal.cancelled(scope)
-        scope.refuse_closed()
-        late = clocks.overdue(scope, None)
-        if late is not None:
-            raise late
-
-
-def resumption(scope: Scope | None, lease: Lease | None, timeout_s: float | None) -> Flow[None]:
-    """Wait until `lease` is active, as long as nothing ends `scope`; nothing happens where there is no slot to wait for."""
-    longest_s = None if timeout_s is None else checks.nanoseconds("resumed(timeout_s)", timeout_s) / NANO
-    if scope is None or lease is None or scope.spawn is None:
-        return
-    stops = _Unpaused(scope)
-    stops.checkpoint()
-    yield from scope.spawn.resumption(lease, _in_time(scope, longest_s), stops=stops)
 
 
 def spawn(
@@ -186,7 +157,7 @@ def spawn(
     Outside any run there are no slots, and nothing is refused.
     """
     return Spawned(
-        str(scope_name("spawn(agent_id)", agent_id, required=True)),
+        checks.name("spawn(agent_id)", agent_id, "researcher"),
         checks.member("spawn(priority)", priority, Priority),
         tab("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,

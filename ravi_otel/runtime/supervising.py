@@ -22,14 +22,14 @@ from ravi_otel.hooks.records import CountEvent, RetryRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
 from ravi_otel.policy.limits import NANO, ScopeKind
-from ravi_otel.runtime.asking import scope_name, tab
+from ravi_otel.runtime.asking import tab
 from ravi_otel.runtime.handles import Agent
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.waiting import Waiting
 
 R = TypeVar("R")
 _MOST_CAUSES: Final = 20
-_SECRETLY_ASYNC: Final = "gave a coroutine. Hand over the coroutine function itself, with functools.partial(fn, ...) for its arguments."
+_HAND_OVER: Final = "Hand over the coroutine function itself, with functools.partial(fn, ...) for its arguments."
 
 
 @overload
@@ -77,12 +77,11 @@ def supervise(
     declared as a wait. `policy` counts by the agent's name, by default up to 3 retries; a success resets the count.
     Raises RetriesExhaustedError from the last crash, SpawnDeniedError when no slot is left. Each restart is told as `ravi.retry`.
     """
-    if not callable(child):
-        raise ConfigurationError(f"supervise(child={checks.show(child)}) takes a function without arguments: functools.partial(fn, ...).")
+    _check_child(child)
     if policy is not None and not isinstance(policy, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(f"supervise(policy={checks.show(policy)}) must be a RetryPolicy, such as RetryPolicy(max_retries=3).")
     crew = _Crew(
-        str(scope_name("supervise(agent)", agent if agent is not None else _name_of(child), required=True)),
+        checks.name("supervise(agent)", agent if agent is not None else _name_of(child), "researcher"),
         RetryPolicy() if policy is None else policy,
         tab("supervise(budget)", budget),
         checks.member("supervise(priority)", priority, Priority),
@@ -94,11 +93,29 @@ def supervise(
     return run_sync(crew.work(Step(partial(_called, child))))
 
 
+def _check_child(child: object) -> None:
+    if inspect.iscoroutine(child):
+        child.close()  # nothing of it has run
+        raise ConfigurationError(f"supervise(child={checks.show(child)}) is a coroutine, which runs once. {_HAND_OVER}")
+    if not callable(child):
+        raise ConfigurationError(f"supervise(child={checks.show(child)}) takes a function without arguments: functools.partial(fn, ...).")
+    try:
+        signature = inspect.signature(child)
+    except (TypeError, ValueError):  # a builtin without one
+        return
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise ConfigurationError(
+            f"supervise(child={checks.show(child)}) is called without arguments: {error}. Hand over functools.partial(fn, ...)."
+        ) from None
+
+
 def _called(child: Callable[[], Any]) -> Any:
     result = child()
     if inspect.iscoroutine(result):
         result.close()  # nothing of it has run
-        raise ConfigurationError(f"supervise(child={checks.show(child)}) {_SECRETLY_ASYNC}")
+        raise ConfigurationError(f"supervise(child={checks.show(child)}) gave a coroutine. {_HAND_OVER}")
     return result
 
 
@@ -135,8 +152,9 @@ class _Crew:
         around = STATE.around()
         around.checkpoint()
         spawned = seat_for(self._name, around.spawn)
-        seat = spawned or self._seat(around)
+        seat: Seat | None = None
         try:
+            seat = spawned or self._seat(around)
             ask = self._asked(around, seat)
             attempt = 0
             while True:
@@ -156,7 +174,7 @@ class _Crew:
                 if self._backoff_s > 0:
                     yield from self._rest(around)
         finally:
-            if spawned is None:
+            if spawned is None and seat is not None:
                 seat.give_up(Lease.leave)
 
     def _seat(self, around: Scope) -> Seat:

@@ -21,6 +21,7 @@ from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import later
 from ravi_otel.runtime.patience import Enclosure, enclose, leave
 from ravi_otel.runtime.pausing import pause, pause_after
+from ravi_otel.runtime.resumption import checkpoint
 from ravi_otel.runtime.settlement import REFUSED
 from ravi_otel.runtime.state import STATE
 from ravi_otel.telemetry.redaction import is_redacting
@@ -45,7 +46,7 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -
     status: Status = "ok"
     try:
         entered = engine.listeners.tool_started(record)
-        _check(scope, record)
+        yield from _check(scope, record)
         scope.reserve_now(tool_lines(scope, name), record)
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
@@ -91,9 +92,9 @@ def _returned(record: ToolRecord, result: Any, *, told: bool) -> Any:
     return result
 
 
-def _check(scope: Scope, record: ToolRecord) -> None:
+def _check(scope: Scope, record: ToolRecord) -> Flow[None]:
     try:
-        scope.checkpoint(record)
+        yield from checkpoint(scope, record)
         if scope.wrapping is not None:
             scope.wrapping.refuse_tool(scope, record.name)
     except RaviError:

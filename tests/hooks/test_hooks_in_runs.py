@@ -1,6 +1,7 @@
 """What hooks hear of runs, agents, calls, tools, limits and slots, and who hears it."""
 
 import asyncio
+import contextvars
 import gc
 import threading
 from contextlib import nullcontext
@@ -350,7 +351,7 @@ def test_preempted_and_resumed_are_told_to_the_run_and_to_that_agent(hooks, log)
     with ravi_otel.run("r", hooks=outer, spawn_budget=SpawnBudget(max_agents=2)), ravi_otel.agent("root"):
         with ravi_otel.agent("slow", hooks=hooks):
             tracker = SpawnTracker.current()
-            urgent = tracker.acquire("urgent", Priority.HIGH)
+            urgent = contextvars.Context().run(tracker.acquire, "urgent", Priority.HIGH)  # from outside the agent that loses its slot
             urgent.release()
             tracker.reprioritize("slow", Priority.NORMAL)
         with ravi_otel.agent("other"):

@@ -288,7 +288,9 @@ def test_one_handle_is_open_once_at_a_time_and_may_be_used_again(run_of, inside)
     ("given", "named"),
     [
         ({"agent_id": ""}, r"spawn\(agent_id\)"),
-        ({"priority": "high"}, r"spawn\(priority\)"),
+        ({"priority": "high"}, r"spawn\(priority\)='high' is unknown: .*did you mean Priority\.HIGH\?"),
+        ({"priority": 3}, r"give one of Priority\.BACKGROUND, Priority\.LOW, Priority\.NORMAL, Priority\.HIGH, Priority\.CRITICAL\."),
+        ({"agent_id": print}, r"spawn\(agent_id\)=<built-in function print> is not text.*such as 'researcher'\.$"),
         ({"wait_s": -1}, r"spawn\(wait_s\)"),
         ({"budget": 5}, r"spawn\(budget\)"),
         ({"retention": "for ever"}, r"spawn\(retention\)"),

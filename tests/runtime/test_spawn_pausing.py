@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from contextlib import contextmanager
+from contextvars import Context
 
 import pytest
 
@@ -54,7 +55,8 @@ def low():
 
 
 def take_over():
-    return SpawnTracker.current().acquire("urgent", Priority.HIGH)
+    """Take the slot from outside: an agent never loses its own to what is asked for inside it."""
+    return Context().run(SpawnTracker.current().acquire, "urgent", Priority.HIGH)
 
 
 @contextmanager
@@ -233,3 +235,43 @@ async def test_blocking_a_thread_that_runs_a_loop_is_refused(full):
 def test_what_is_kept_is_text(full):
     with full(), low() as agent, pytest.raises(ConfigurationError, match=r"keep\(partial=5\) takes text"):
         agent.keep(5)
+
+
+@pytest.mark.parametrize("budget", [None, SpawnBudget(2)])
+def test_one_that_has_ended_is_not_resumed_and_says_so(instrumented, resumed, budget):
+    with ravi_otel.run("r", spawn_budget=budget), ravi_otel.agent("root"):
+        with low() as agent:
+            pass
+        with pytest.raises(SpawnDeniedError) as caught:
+            resumed(agent)
+    assert str(caught.value) == (
+        "Agent 'low' cannot be resumed: it has ended, and its slot was given back. Open another with agent('low')."
+    )
+
+
+def test_what_was_kept_is_in_the_refusal_and_in_the_cancellation_that_end_the_agent(instrumented, client, ask):
+    def ended(error, stop, **more):
+        with ravi_otel.run("r") as run, pytest.raises(error) as caught, ravi_otel.agent("a", **more) as agent:  # noqa: PT012 - the agent must end by it
+            agent.keep("chapter one")
+            stop(run, agent)
+            ask(client)
+        return caught.value.partial, agent.partial
+
+    kept = ("chapter one", "chapter one")
+    assert ended(CancellationError, lambda run, agent: run.cancel()) == kept
+    assert ended(CancellationError, lambda run, agent: agent.cancel()) == kept
+    assert ended(BudgetExhaustedError, lambda run, agent: None, limits=["requests=0"]) == kept
+    assert ended(DeadlineExceededError, lambda run, agent: None, limits=["time=0s"]) == kept
+
+
+def test_a_text_of_its_own_goes_before_what_was_kept_and_other_errors_are_left_alone(instrumented):
+    def ended(error):
+        with pytest.raises(type(error)), ravi_otel.agent("a") as agent:  # noqa: PT012 - the agent must end by it
+            agent.keep("chapter one")
+            raise error
+        return error
+
+    assert ended(CancellationError(partial="cut")).partial == "cut"
+    assert not hasattr(ended(KeyError()), "partial")
+    group = ended(ExceptionGroup("both", [CancellationError(), ValueError()]))
+    assert group.exceptions[0].partial == "chapter one"

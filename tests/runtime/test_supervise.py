@@ -5,6 +5,7 @@ import functools
 import inspect
 import pickle
 import threading
+from contextvars import Context
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -242,7 +243,7 @@ def test_a_cancelled_run_starts_no_further_attempt(run_of, supervised):
 def test_a_child_that_lost_its_slot_when_it_crashed_is_not_started_again(run_of, supervised):
     with run_of(2), ravi_otel.agent("root"):
         slots = SpawnTracker.current()
-        child = Crashing(9, before=lambda: slots.acquire("urgent", Priority.HIGH))
+        child = Crashing(9, before=lambda: Context().run(slots.acquire, "urgent", Priority.HIGH))
         with pytest.raises(AgentPausedError, match="agent 'child' is paused"):
             supervised(child)
         assert len(child.scopes) == 1
@@ -343,3 +344,34 @@ def test_each_restart_is_an_event_on_the_span_around_and_is_counted(stage):
     assert sum(point.value for point in retries.data.data_points) == 2
     meters.shutdown()
     tracers.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("child", "said"),
+    [
+        (lambda x: x, r"is called without arguments: missing a required argument: 'x'\. Hand over functools\.partial"),
+        (5, r"supervise\(child=5\) takes a function without arguments"),
+    ],
+)
+def test_a_child_that_cannot_be_called_so_is_refused_at_once(run_of, child, said):
+    with run_of(2), ravi_otel.agent("root"):
+        with pytest.raises(ConfigurationError, match=said):
+            ravi_otel.supervise(child, agent="child")
+        assert SpawnTracker.current().stats().granted_total == 1
+
+
+def test_a_coroutine_is_refused_and_what_to_hand_over_is_said():
+    async def child():
+        pytest.fail("it ran")
+
+    with pytest.raises(ConfigurationError, match=r"is a coroutine, which runs once\. Hand over the coroutine function itself"):
+        ravi_otel.supervise(child())
+
+
+def test_a_callable_that_tells_nothing_of_its_arguments_is_called(instrumented):
+    assert ravi_otel.supervise(dict, agent="child") == {}
+
+
+def test_an_agents_name_is_text():
+    with pytest.raises(ConfigurationError, match=r"supervise\(agent\)=<Agent 'a' not entered> is not text"):
+        ravi_otel.supervise(dict, agent=ravi_otel.agent("a"))

@@ -1,12 +1,18 @@
 """The tree of agents as `Run.tree()` draws it: the living and the ended, small however many there were."""
 
-from contextvars import copy_context
+import re
+from contextvars import Context, copy_context
 
 import pytest
 
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget, SpawnTracker
-from ravi_otel.runtime.family import MOST_BELOW, MOST_ENDED, MOST_LINES
+from ravi_otel.runtime.family import MOST_BELOW, MOST_ENDED, MOST_LINES, _rough
+
+
+def timeless(drawn):
+    """Give the lines without the seconds in them."""
+    return [re.sub(r"· [\d.]+ s", "· T s", line) for line in drawn.splitlines()]
 
 
 def test_it_shows_who_is_under_whom_and_what_they_spent(client, ask):
@@ -17,17 +23,36 @@ def test_it_shows_who_is_under_whom_and_what_they_spent(client, ask):
         with (
             ravi_otel.agent("low", priority=Priority.LOW),
             SpawnTracker.current().acquire("a"),
-            SpawnTracker.current().acquire("b", Priority.HIGH),
+            Context().run(SpawnTracker.current().acquire, "b", Priority.HIGH),
         ):
             seen = run.tree()
         assert lead.status == "open"
-    assert seen.splitlines() == [
-        "run 'triage' (id 'r-1') · normal · open · 1 request · 200 tokens · $0.20",
-        "└── agent 'lead' · depth 0 · normal · open · 1 request · 200 tokens · $0.20",
-        "    ├── agent 'helper' (id 'helper-1') · depth 1 · normal · error",
-        "    └── agent 'low' · depth 1 · low · paused",
+    assert timeless(seen) == [
+        "run 'triage' (id 'r-1') · open · T s · 1 call · 200 tokens · $0.20",
+        "└── 'lead' · open · T s · 1 call · 200 tokens · $0.20",
+        "    ├── 'helper' (id 'helper-1') · error · T s",
+        "    └── 'low' · low · paused · T s",
     ]
-    assert "└── agent 'lead' · depth 0 · normal · ok · 1 request" in run.tree()
+    assert "└── 'lead' · ok · T s · 1 call" in timeless(run.tree())[1]
+
+
+def test_a_line_has_at_most_80_columns_and_names_give_way(client, ask):
+    with (
+        ravi_otel.run("r" * 200, run_id="i" * 200) as run,
+        ravi_otel.agent("root"),
+        ravi_otel.agent("a" * 200, agent_id="\u202e" * 200),
+        ravi_otel.agent("b" * 70, priority=Priority.CRITICAL),
+    ):
+        for _ in range(60):
+            ask(client)
+    lines = run.tree().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert "· critical · ok · T s · 60 calls · 12.0k tokens · $12.00" in timeless(lines[3])[0]
+
+
+@pytest.mark.parametrize(("tokens", "shown"), [(9_999, "9999"), (12_345, "12.3k"), (1_000_000, "1.0M"), (10**16, "10000.0T")])
+def test_counts_are_short(tokens, shown):
+    assert _rough(tokens) == shown
 
 
 def test_of_thousands_that_ended_the_last_are_shown_and_the_others_counted(instrumented):
@@ -74,9 +99,9 @@ def test_a_run_inside_an_agent_is_drawn_where_it_is_and_by_itself(instrumented):
     with ravi_otel.run("outer") as outer, ravi_otel.agent("a"), ravi_otel.run("inner") as inner, ravi_otel.agent("b"):
         assert [line.split(" · ")[0].lstrip("└─ ").split(" (id")[0] for line in outer.tree().splitlines()] == [
             "run 'outer'",
-            "agent 'a'",
+            "'a'",
             "run 'inner'",
-            "agent 'b'",
+            "'b'",
         ]
         assert "'a'" not in inner.tree()
 
@@ -98,4 +123,4 @@ def test_an_agent_that_outlives_one_long_forgotten_is_drawn_further_up(instrumen
         assert left.scope.node.folded
         inner = ravi_otel.agent("late")
         with ravi_otel._current.Attachment(ravi_otel._current.with_leaf(left.scope)), inner:
-            assert "agent 'late' · depth 1" in run.tree()
+            assert "├── 'late' · open" in run.tree() or "└── 'late' · open" in run.tree()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from ravi_otel.enforcement.opening import UNLIMITED_AGENTS
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
@@ -32,6 +31,7 @@ from ravi_otel.local.live.protocol import (
     is_number,
 )
 from ravi_otel.local.store.processes import began
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS
 from ravi_otel.policy.limits import NANO, UNITS, Kind, ScopeKind
 
 WINDOW_S: Final = 10

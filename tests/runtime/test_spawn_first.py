@@ -1,0 +1,110 @@
+"""What `spawn()` does first thing in a run, when it is interrupted, and what it says when it cannot."""
+
+import asyncio
+
+import pytest
+
+import ravi_otel
+from ravi_otel import SpawnBudget, SpawnDeniedError, SpawnTracker
+
+
+@pytest.fixture(params=["sync", "async"])
+def inside(request):
+    """Run a function inside a handle, entered in either colour."""
+
+    def entered(handle, body):
+        if request.param == "sync":
+            with handle as opened:
+                return body(opened)
+
+        async def main():
+            async with handle as opened:
+                return body(opened)
+
+        return asyncio.run(main())
+
+    return entered
+
+
+@pytest.fixture
+def run_of(instrumented):
+    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
+
+
+def counts():
+    stats = SpawnTracker.current().stats()
+    return stats.active, stats.paused, stats.waiting
+
+
+def test_the_first_one_of_a_run_is_its_root(run_of, inside):
+    def body(spawned):
+        with ravi_otel.agent("a") as agent:
+            assert (agent.scope.lease is spawned.lease, spawned.lease.is_root, counts()) == (True, True, (1, 0, 0))
+            with pytest.raises(SpawnDeniedError), ravi_otel.agent("b"):
+                pytest.fail("it opened")
+
+    with run_of(1):
+        inside(ravi_otel.spawn("a"), body)
+        stats = SpawnTracker.current().stats()
+        assert (stats.active, stats.granted_total, stats.released_total) == (1, 1, 1)
+
+
+def test_the_first_one_leaves_a_lease_alone_that_the_program_took_for_the_same_id(run_of):
+    with run_of(3):
+        mine = SpawnTracker.current().acquire("a")
+        with ravi_otel.spawn("a") as spawned:
+            assert (spawned.lease is mine, mine.entered, counts()) == (False, False, (3, 0, 0))
+        assert (mine.ended, counts()) == (False, (2, 0, 0))
+
+
+def test_a_blocking_wait_on_an_event_loop_is_told_what_to_write(run_of):
+    async def main():
+        with pytest.raises(SpawnDeniedError, match=r"live\. A blocking wait .*: write async with ravi_otel\.spawn\('a', \.\.\.\) instead"):
+            ravi_otel.spawn("a", wait_s=1).__enter__()
+
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("other"):
+        asyncio.run(main())
+
+
+def test_a_denied_agent_is_told_of_the_slot_that_is_kept_for_another_id(run_of):
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.spawn("writer"):
+        with pytest.raises(SpawnDeniedError, match=r"spawn\('writer'\) around it keeps one that is free, for agent\('writer'\)"):
+            ravi_otel.agent("riter").__enter__()
+        with ravi_otel.agent("writer"), pytest.raises(SpawnDeniedError) as denied:
+            ravi_otel.agent("riter").__enter__()
+    assert "keeps one that is free" not in str(denied.value)
+
+
+def test_what_interrupts_it_between_the_slot_and_the_block_gives_the_slot_back(run_of, inside, monkeypatch):
+    def interrupt(context):
+        raise KeyboardInterrupt
+
+    with run_of(3), ravi_otel.agent("root"):
+        with monkeypatch.context() as patch:
+            patch.setattr(ravi_otel._current, "with_seat", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                inside(ravi_otel.spawn("worker"), lambda spawned: None)
+        assert counts() == (1, 0, 0)
+        inside(ravi_otel.spawn("worker"), lambda spawned: None)
+
+
+def test_what_interrupts_an_agent_between_its_slot_and_its_block_gives_the_slot_back(run_of, monkeypatch):
+    def interrupt(context):
+        raise KeyboardInterrupt
+
+    with run_of(3), ravi_otel.agent("root"):
+        monkeypatch.setattr(ravi_otel._current, "with_leaf", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ravi_otel.agent("worker").__enter__()
+        assert counts() == (1, 0, 0)
+
+
+def test_hooks_and_errors_of_a_run_without_a_cap_show_none(instrumented):
+    told = []
+    hooks = ravi_otel.HookManager()
+    hooks.register(ravi_otel.HookEvent.PREEMPTED, lambda event: told.append(event["max_agents"]))
+    with ravi_otel.run("r", hooks=hooks), ravi_otel.agent("root"), ravi_otel.agent("low") as low:
+        SpawnTracker.current().pause("low")
+        with pytest.raises(SpawnDeniedError, match=r"still paused after waiting .*: SpawnTracker\.pause\(\) stopped it") as caught:
+            low.resumed_blocking(0.01)
+    assert (told, caught.value.max_agents, "1000000000" in str(caught.value)) == ([None], None, False)
