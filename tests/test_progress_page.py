@@ -58,7 +58,7 @@ def test_the_events_of_a_busy_run_have_the_data_that_is_on_the_page():
 def _busy(client):
     with ravi_otel.run("r", limits=["turns=1:on=observe"], spawn_budget=SpawnBudget(2)) as run:
         progress = run.progress()
-        with ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW) as low:
+        with ravi_otel.agent("root"), ravi_otel.spawn("low", priority=Priority.LOW) as low:
             run.report("begun", done=1)
             for _ in range(2):
                 client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
@@ -66,7 +66,7 @@ def _busy(client):
             with pytest.raises(ravi_otel.SpawnDeniedError), ravi_otel.agent("late"):
                 pytest.fail("it opened")
             with ravi_otel.agent("urgent", priority=Priority.CRITICAL):
-                assert low.scope.lease.paused
+                assert low.paused
             run.scope.spawn.reprioritize("low", Priority.NORMAL)
     return progress
 

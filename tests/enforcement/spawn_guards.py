@@ -1,7 +1,8 @@
 """Take away the guards of the slots' source one by one, and see that the walk through all states finds each out.
 
 A guard is a condition, or one part of it, of an `if`, a `while`, a conditional expression or a filter; it is taken away by
-having it always hold, and by having it never hold. `python tests/enforcement/spawn_guards.py` prints which instance found
+having it always hold, and by having it never hold. They are those of the roster, of who comes first in a ranking, and of how the
+tracker waits and tells. `python tests/enforcement/spawn_guards.py` prints which instance found
 what, and fails when something was not found; with a number, of every so many guards.
 """
 
@@ -17,14 +18,23 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel.enforcement import roster, spawn
+from ravi_otel.enforcement import line, roster, spawn
 
 SOURCE = Path(roster.__file__)
+FUNCTIONS = {roster: None, line: ("first",), spawn: ("_tell", "_asleep", "slot", "resumption")}
+"""Whose guards are taken away, by module; None is all."""
 
 
-def conditions(tree):
+def functions(tree, names):
+    """Give what is looked through in a module."""
+    if names is None:
+        return [tree]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
+
+
+def conditions(tree, names=None):
     """Give each condition and each part of one, with its place: the node, and where it hangs."""
-    for node in ast.walk(tree):
+    for node in (node for function in functions(tree, names) for node in ast.walk(function)):
         tests = [node.test] if isinstance(node, ast.If | ast.While | ast.IfExp) else []
         if isinstance(node, ast.comprehension):
             tests = list(node.ifs)
@@ -43,15 +53,16 @@ def parts(test):
         yield from parts(test.operand)
 
 
-def guards(source):
-    """List the guards: line, text, and the truth it is nailed to."""
-    return [(node.lineno, ast.unparse(node), truth) for node in conditions(ast.parse(source)) for truth in (True, False)]
+def guards(module=roster):
+    """List the guards of a module: line, text, and the truth it is nailed to."""
+    nodes = conditions(ast.parse(Path(module.__file__).read_text(encoding="utf-8")), FUNCTIONS[module])
+    return [(node.lineno, ast.unparse(node), truth) for node in nodes for truth in (True, False)]
 
 
-def without(source, number):
-    """Give the tree of the source in which one guard, by its number, always has one truth."""
-    tree = ast.parse(source)
-    node, truth = [(node, truth) for node in conditions(tree) for truth in (True, False)][number]
+def without(module, number):
+    """Give the tree of a module's source in which one guard, by its number, always has one truth."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    node, truth = [(node, truth) for node in conditions(tree, FUNCTIONS[module]) for truth in (True, False)][number]
 
     class Nail(ast.NodeTransformer):
         def visit(self, at):
@@ -68,25 +79,30 @@ def without(source, number):
     return ast.fix_missing_locations(Nail().visit(tree))
 
 
-def tracker_without(number):
-    """Give a SpawnTracker whose roster misses one guard; nothing else in the process is touched."""
-    mutant = types.ModuleType("roster_without_a_guard")
-    exec(compile(without(SOURCE.read_text(encoding="utf-8"), number), "roster_without_a_guard", "exec"), mutant.__dict__)
+def tracker_without(module, number):
+    """Give a SpawnTracker that misses one guard; nothing else in the process is touched."""
+    mutant = types.ModuleType("without_a_guard")
+    exec(compile(without(module, number), "without_a_guard", "exec"), mutant.__dict__)
+    if module is spawn:
+        return mutant.SpawnTracker
 
     class Tracker(spawn.SpawnTracker):
         def __init__(self, budget=None, *, observe=False, run_id=None, clock=lambda: 0, **rest):
             super().__init__(budget, observe=observe, run_id=run_id, clock=clock, **rest)
-            self._roster = mutant.Roster(self, self.budget, run_id, clock, observe=observe)
+            if module is roster:
+                self._roster = mutant.Roster(self, self.budget, run_id, clock, observe=observe)
+            else:
+                self._roster._active, self._roster._line = mutant.Ranking(), mutant.Ranking()
 
     return Tracker
 
 
-def found_out(number, last=None):
+def found_out(module, number, last=None):
     """Name the instance whose walk fails without a guard, and how; None where no walk does.
 
     The one by that name, which found the guard before, is tried first.
     """
-    tracker = tracker_without(number)
+    tracker = tracker_without(module, number)
     for instance in sorted(INSTANCES, key=lambda each: each.name != last):
         try:
             explore(instance, tracker)
@@ -98,9 +114,10 @@ def found_out(number, last=None):
 def table(every=1):
     """Give a row for each guard: line, text, what was put in its place, and what found it out."""
     found = None
-    for number, (line, text, truth) in list(enumerate(guards(SOURCE.read_text(encoding="utf-8"))))[::every]:
-        found = found_out(number, found and found[0])
-        yield line, text, truth, found
+    numbered = [(module, number, guard) for module in FUNCTIONS for number, guard in enumerate(guards(module))]
+    for module, number, (at, text, truth) in numbered[::every]:
+        found = found_out(module, number, found and found[0])
+        yield f"{Path(module.__file__).stem} {at}", text, truth, found
         gc.collect()
 
 
@@ -109,10 +126,10 @@ def main():
     sys.unraisablehook = lambda _: None  # callers that a broken roster leaves in line are collected
     gc.disable()  # walks leave much garbage, and it is collected after each guard
     began, rows, missed = time.process_time(), 0, 0
-    print("| line | guard | always | found out by |\n|---:|---|---|---|")
-    for line, text, truth, found in table(int((sys.argv[1:] or ["1"])[0])):
+    print("| line | guard | always | found out by |\n|---|---|---|---|")
+    for at, text, truth, found in table(int((sys.argv[1:] or ["1"])[0])):
         rows, missed = rows + 1, missed + (found is None)
-        print(f"| {line} | `{text}` | {truth} | {found[0] if found else '**nobody**'} |", flush=True)
+        print(f"| {at} | `{text}` | {truth} | {found[0] if found else '**nobody**'} |", flush=True)
     print(f"\n{rows - missed} of {rows} were found out, in {time.process_time() - began:.0f} s")
     sys.exit(missed > 0)
 

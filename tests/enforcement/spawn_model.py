@@ -17,6 +17,7 @@ class Slot:
         self.on_hold = False  # an operator paused it
         self.since = self.arrived = None  # when it began to wait, and its place among equals
         self.asking = []
+        self.parent = None  # the slot of the agent that asked for it
         self.real = None
 
 
@@ -36,6 +37,7 @@ class Model:
     def __init__(self, max_agents, allow_preempt=True, observe=False):
         self.max_agents, self.allow_preempt, self.observe = max_agents, allow_preempt, observe
         self.slots, self.asks, self.told = [], [], []
+        self.asker = None  # the slot of the agent that takes this step
         self.now, self.ticks = 7, 0  # seconds, not begun at 0: what forgets to look at the clock is wrong
         self.rooted = False
         self.granted = self.denied = self.preempted = self.released = 0
@@ -59,6 +61,9 @@ class Model:
     def headcount(self):
         return 1 + len(self.live())
 
+    def around(self, slot):
+        return [] if slot is None else [slot, *self.around(slot.parent)]
+
     def room(self):
         return self.headcount() < self.max_agents
 
@@ -79,6 +84,7 @@ class Model:
     def grant(self, agent_id, priority, *, root=False):
         self.granted += 1
         slot = Slot(agent_id, priority, self.tick(), self.granted, root=root)
+        slot.parent = self.asker
         self.slots.append(slot)
         self.peak = max(self.peak, self.headcount())
         self.tell("granted", agent_id, priority)
@@ -111,7 +117,8 @@ class Model:
 
     def attempt(self, agent_id, priority):
         if not self.room():
-            below = [slot for slot in self.victims() if slot.priority < priority]
+            around = self.around(self.asker)
+            below = [slot for slot in self.victims() if slot.priority < priority and slot not in around]
             if priority in URGENT and self.allow_preempt and below:
                 self.take_slot_of(below[0])
             elif self.observe:

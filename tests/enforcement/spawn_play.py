@@ -4,10 +4,17 @@ import contextlib
 
 from spawn_model import Ask, Model, Slot
 
+from ravi_otel import _current
+from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.leases import Lease
+from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import SpawnBudget
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import ScopeKind
+
+ENGINE = Engine()
 
 
 class Differs(AssertionError):  # noqa: N818 - it reads as what it says
@@ -55,6 +62,22 @@ class Play:
     def acquire(self, agent_id, priority):
         slot = self.model.acquire(agent_id, priority)
         return self._met(slot, outcome(lambda: self.slots.acquire(agent_id, priority)))
+
+    def inside(self, slot, step, *given):
+        """Have the agent on a slot take a step."""
+        self.model.asker = slot
+        try:
+            with _current.Attachment(_current.with_leaf(self._place(slot))):
+                return getattr(self, step)(*given)
+        finally:
+            self.model.asker = None
+
+    def _place(self, slot):
+        if slot is None:
+            return Scope(ENGINE, ScopeFacts(scope_id="run", kind=ScopeKind.RUN), None)
+        scope = Scope(ENGINE, ScopeFacts(scope_id=str(slot.order), kind=ScopeKind.AGENT), self._place(slot.parent))
+        scope.lease = slot.real
+        return scope
 
     def enter(self, agent_id, priority, adopt=None):
         slot = self.model.enter(agent_id, priority, adopt)

@@ -39,6 +39,7 @@ class Instance:
     agents: bool = False
     loops: bool = False
     operators: bool = False
+    tree: bool = False
     tick_s: int = 0
     oldest_s: int = 0
     errors: tuple[type[BaseException], ...] = field(default=())
@@ -47,6 +48,7 @@ class Instance:
 INSTANCES = (
     Instance("agents", ("a", "b"), (NORMAL,), 2, 2, agents=True, errors=(KeyError, GeneratorExit)),
     Instance("line", ("a", "b"), (NORMAL,), 2, 2, 2, errors=(GeneratorExit,)),
+    Instance("tree", ("a",), (LOW, HIGH), 3, 3, tree=True),
     Instance("root", ("a",), (NORMAL,), 2, 2, agents=True, operators=True),
     Instance("priorities", ("a",), (LOW, NORMAL, HIGH), 2, 2, operators=True),
     Instance("callers", ("a",), (LOW,), 2, 1, 2, operators=True, tick_s=30, oldest_s=30),
@@ -59,6 +61,7 @@ INSTANCES = (
     Instance("callers in line", ("a",), (LOW,), 2, 2, 2),
     Instance("two paused", ("a",), (NORMAL,), 2, 3, 1, operators=True),
     Instance("resized", ("a",), (HIGH,), 2, 2, 1, sizes=(1, 2, 3), errors=(KeyboardInterrupt,)),
+    Instance("callers in a tree", ("a",), (LOW, HIGH), 2, 2, 1, tree=True),
     Instance("paused agents", ("a",), (LOW, HIGH), 2, 2, agents=True),
 )
 """Small runs, the quick ones first: between them there is every rule."""
@@ -70,6 +73,7 @@ def key_of(play, instance):
     alive = model.alive()
     place = {slot.order: at for at, slot in enumerate(alive)}
     asks = [ask for ask in model.asks if not ask.over]
+    around = tuple(tuple(place[each.order] for each in model.around(slot.parent) if each.order in place) for slot in alive)
     line = tuple(place[each.order] if hasattr(each, "order") else -1 - asks.index(each) for each in model.line())
 
     def age(who, waits):
@@ -94,6 +98,7 @@ def key_of(play, instance):
             for ask in asks
         ),
         line,
+        around,
         tuple((agent_id, tuple(place[slot.order] for slot in model.free(agent_id))) for agent_id in instance.ids),
         tuple((agent_id, tuple(place[slot.order] for slot in model.adopted(agent_id))) for agent_id in instance.ids),
     )
@@ -107,15 +112,19 @@ def ways_of(play, instance):
         known.append(-1)
     asks = [at for at, ask in enumerate(ask for ask in model.asks if not ask.over)]
     may_come = len(model.alive()) < instance.leases
-    yield from _steps_by_id(play, instance, may_come=may_come, may_ask=len(asks) < instance.asks)
+    may_ask = len(asks) < instance.asks
+    yield from _steps_by_id(play, instance, may_come=may_come, may_ask=may_ask)
     for at in known:
         yield from (("release", at), *(("crash", at, error) for error in instance.errors))
         if instance.agents:
             yield "leave", at
         if instance.asks:
             yield "wait_paused", at, 0
-        if len(asks) < instance.asks:
+        if may_ask:
             yield "wait_paused", at, None
+    if instance.tree and may_come:
+        comes = [way for way in _steps_by_id(play, instance, may_come=True, may_ask=may_ask) if way[0] in {"acquire", "enter", "wait"}]
+        yield from (("inside", at, *way) for at in known for way in comes if way[0] != "enter" or way[-1] is None)
     for at, ask in enumerate(ask for ask in model.asks if not ask.over and not ask.lost):
         yield from (("wake", at), *(("cancel", at, error) for error in instance.errors))
         if instance.loops and not ask.rung:
@@ -151,7 +160,7 @@ def go(play, way):
     name, *given = way
     alive = play.model.alive()
     ended = [slot for slot in play.model.slots if slot.state == "ended" and slot.real]
-    if name in {"release", "leave", "crash", "wait_paused"}:
+    if name in {"release", "leave", "crash", "wait_paused", "inside"}:
         given[0] = ended[-1] if given[0] == -1 else alive[given[0]]
     if name in {"wake", "cancel", "lose"}:
         given[0] = [ask for ask in play.model.asks if not ask.over and not ask.lost][given[0]]

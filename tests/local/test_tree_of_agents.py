@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 
 import pytest
@@ -16,6 +17,11 @@ def look() -> None:
     """Be a tool, which is refused to a paused agent."""
 
 
+def roll_back():
+    with ravi_otel.agent("rollback", priority=Priority.CRITICAL):
+        pass
+
+
 @pytest.fixture
 def record():
     record = RunRecord()
@@ -23,9 +29,9 @@ def record():
         instrumentation.listen(record)
         with ravi_otel.run("night", limits=["tool_calls=9"], spawn_budget=SpawnBudget(2)), ravi_otel.agent("lead"):
             look()
+            beside = contextvars.copy_context()
             with pytest.raises(AgentPausedError), ravi_otel.agent("digest", priority=Priority.BACKGROUND):  # noqa: PT012 - what pauses it
-                with ravi_otel.agent("rollback", priority=Priority.CRITICAL):
-                    pass
+                beside.run(roll_back)
                 look()
     return record
 

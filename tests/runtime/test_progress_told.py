@@ -126,7 +126,7 @@ def test_nothing_that_was_asked_or_answered_is_in_an_event_also_where_content_is
 def test_what_becomes_of_slots_is_told(instrumented):
     with ravi_otel.run("r", spawn_budget=SpawnBudget(2)) as run:
         progress = run.progress()
-        with ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW):
+        with ravi_otel.agent("root"), ravi_otel.spawn("low", priority=Priority.LOW):
             with pytest.raises(SpawnDeniedError), ravi_otel.agent("late"):
                 pytest.fail("it opened")
             with ravi_otel.agent("urgent", priority=Priority.CRITICAL):

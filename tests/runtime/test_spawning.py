@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_an_agent_that_fails_gives_its_slot_back(run_of):
 
 def test_one_high_agent_preempts_once_and_its_release_frees_one(run_of, stage, client, ask):
     with run_of(2), ravi_otel.agent("root"):
-        with ravi_otel.agent("low", priority=Priority.LOW) as low:
+        with ravi_otel.spawn("low", priority=Priority.LOW) as low:
             with ravi_otel.agent("urgent", priority=Priority.HIGH):
                 assert counts() == (2, 1)
                 with pytest.raises(SpawnDeniedError), ravi_otel.agent("urgent too", priority=Priority.HIGH):
@@ -102,7 +103,7 @@ def test_one_high_agent_preempts_once_and_its_release_frees_one(run_of, stage, c
             assert counts() == (1, 1)
             with ravi_otel.agent("next"):
                 assert counts() == (2, 1)
-            assert low.scope.lease.paused
+            assert low.paused
         assert counts() == (1, 0)
 
 
@@ -116,13 +117,13 @@ def test_without_preemption_a_full_run_denies_the_most_urgent_too(run_of):
 
 def test_a_paused_agents_next_call_raises_and_it_ends_paused(run_of, stage, client, ask):
     with run_of(2), ravi_otel.agent("root"):
-        slots = SpawnTracker.current()
+        slots, beside = SpawnTracker.current(), contextvars.copy_context()
         with (  # noqa: PT012 - the agent must end by it
             pytest.raises(AgentPausedError, match="agent 'low' is paused") as caught,
             ravi_otel.agent("low", priority=Priority.LOW) as low,
         ):
             ask(client)
-            urgent = slots.acquire("urgent", Priority.HIGH)
+            urgent = beside.run(slots.acquire, "urgent", Priority.HIGH)
             ask(client)
         urgent.release()
         ask(client)
@@ -138,10 +139,11 @@ def test_a_paused_agents_next_tool_raises_too(run_of):
         ran.append(1)
 
     with run_of(2), ravi_otel.agent("root"):
+        beside = contextvars.copy_context()
         with (
             pytest.raises(AgentPausedError),
             ravi_otel.agent("low", priority=Priority.LOW),
-            SpawnTracker.current().acquire("urgent", Priority.HIGH),
+            beside.run(SpawnTracker.current().acquire, "urgent", Priority.HIGH),
         ):
             work()
         assert ran == []
@@ -151,7 +153,8 @@ def test_a_paused_agents_next_tool_raises_too(run_of):
 def test_a_paused_agent_that_is_resumed_goes_on(run_of, client, ask):
     with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW):
         slots = SpawnTracker.current()
-        slots.acquire("urgent", Priority.HIGH).release()
+        slots.pause("low")
+        assert slots.is_paused("low")
         slots.reprioritize("low", Priority.NORMAL)
         assert not slots.is_paused("low")
         ask(client)
@@ -195,7 +198,7 @@ def test_what_became_of_each_request_is_told(run_of, heard):
     with (
         run_of(2),
         ravi_otel.agent("root"),
-        ravi_otel.agent("low", priority=Priority.LOW),
+        ravi_otel.spawn("low", priority=Priority.LOW),
         ravi_otel.agent("urgent", priority=Priority.HIGH),
     ):
         pass

@@ -129,7 +129,7 @@ def test_a_wait_a_pause_and_a_cancellation_are_told(ask_it):
     with ravi_otel.run("r", spawn_budget=SpawnBudget(2)) as run, ravi_otel.agent("root"), ravi_otel.agent("low", priority=Priority.LOW):
         with run.waiting("approval"):
             assert ask_it().state().runs[0].scopes[0].status == "waiting"
-        run.scope.spawn.acquire("urgent", Priority.CRITICAL)
+        run.scope.spawn.pause("low")
         run.cancel()
         told = ask_it().state().runs[0]
     assert (told.status, told.scopes[-1].status) == ("cancelled", "paused")
