@@ -42,6 +42,10 @@ class SpawnGame(RuleBasedStateMachine):
     def enter(self, agent_id, priority, adopt):
         return some(self.play.enter(agent_id, priority, adopt))
 
+    @rule(target=leases, slot=leases, step=st.sampled_from(["acquire", "enter"]), agent_id=IDS, priority=PRIORITIES)
+    def one_comes_inside_another(self, slot, step, agent_id, priority):
+        return some(self.play.inside(slot, step, agent_id, priority))
+
     @rule(slot=leases)
     def leave(self, slot):
         self.play.leave(slot)
