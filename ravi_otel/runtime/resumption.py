@@ -62,6 +62,8 @@ def resumption(scope: Scope | None, lease: Lease | None, timeout_s: float | None
     if not lease.ended:  # else that is what there is to say, whatever else is over by now
         stops.checkpoint()
     yield from scope.spawn.resumption(lease, in_time(scope, longest_s), stops=stops)
+    if scope.lease is lease:
+        scope.pauses = 0  # what was refused is made again
 
 
 # -- agents that wait where others end --------------------------------------------------------------------------------
@@ -84,18 +86,20 @@ def checkpoint(scope: Scope, at: CallRecord | ToolRecord | None) -> Flow[None]:
     return _AT_ONCE
 
 
-def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, error: AgentPausedError) -> Flow[None]:
-    refused: AgentPausedError | None = error
-    fit = yield Step(_may_block, _may_await)
-    while refused is not None:
-        paused = next((one for one in scope.upwards() if one.lease is not None and one.lease.paused), None)
-        if paused is not None and paused.lease is not None:  # else it has its slot again by now
-            if not paused.terms.waits:
-                raise refused
-            if not fit:
-                raise refusal.paused(paused.lease.agent_id, paused.partial, _HERE)
-            yield from _stand_in_line(scope, paused, paused.lease)
-        refused = _refused(scope, at)
+def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError | None) -> Flow[None]:
+    try:
+        fit = yield Step(_may_block, _may_await)
+        while refused is not None:
+            paused = next((one for one in scope.upwards() if one.lease is not None and one.lease.paused), None)
+            if paused is not None and paused.lease is not None:  # else it has its slot again by now
+                if not paused.terms.waits:
+                    raise refused
+                if not fit:
+                    raise refusal.paused(paused.lease.agent_id, paused.partial, _HERE)
+                yield from _stand_in_line(scope, paused, paused.lease)
+            refused = _refused(scope, at)
+    finally:
+        refused = None  # its traceback knows this frame: a cycle that would keep both alive
 
 
 def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:

@@ -51,8 +51,8 @@ def test_the_model_gets_the_result_of_each_sub_agent_the_denied_and_the_paused_o
 def test_the_orchestrator_goes_on_to_its_answer_and_tells_what_it_used(story):
     assert "All of them have dams." in story.stdout
     assert re.search(r"SpawnStats\(limit=4, .*denied_total=1, preempted_total=1, .*peak=4", story.stdout)
-    assert re.search(r"agent 'Faro' .* low .* paused .* 1 request ", story.stdout)
-    assert re.search(r"agent 'Madeira' .* high .* ok .* 2 requests ", story.stdout)
+    assert re.search(r"'Faro' · low · paused · .* · 1 call · ", story.stdout)
+    assert re.search(r"'Madeira' · high · ok · .* · 2 calls · ", story.stdout)
     assert f"requests={len(story.requests)}" in story.stdout
     assert len(story.requests) == 2 + 2 * 3 + 1
 

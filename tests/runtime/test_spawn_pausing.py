@@ -131,6 +131,20 @@ def test_one_that_went_on_after_its_pause_has_succeeded(full, client, ask, resum
         assert agent.status == "ok"
 
 
+def test_one_that_lost_its_slot_once_more_after_all_was_done_has_succeeded(full, client, ask, resumed):
+    with full():
+        with low() as agent:
+            urgent = take_over()
+            with pytest.raises(AgentPausedError):
+                ask(client)
+            urgent.release()
+            resumed(agent)
+            ask(client)
+            take_over()
+            assert agent.paused
+        assert agent.status == "ok"
+
+
 def test_the_agents_below_a_paused_one_are_refused_too(full, client, ask):
     with ravi_otel.run("r", spawn_budget=SpawnBudget(3)), ravi_otel.agent("root"), pytest.raises(AgentPausedError, match="'low'"):  # noqa: PT012, SIM117 - the agent must end by it
         with low(), ravi_otel.agent("below", priority=Priority.HIGH):
