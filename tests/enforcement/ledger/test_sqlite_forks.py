@@ -150,6 +150,7 @@ wait([child])
     ],
 )
 def test_forks(tmp_path, program):
-    command = [sys.executable, "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
+    # From Python 3.12 on each fork beside threads is warned of, which is what this is about.
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
