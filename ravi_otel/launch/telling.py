@@ -8,8 +8,10 @@ import sys
 from typing import Final
 
 from ravi_otel.local.wording import amount, clean, percent
+from ravi_otel.policy.limits import Kind
 
 _LOGGER: Final = "ravi_otel.limits"
+_AGENTS: Final = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL, Kind.FAN_OUT, Kind.DEPTH})
 
 
 class Telling(logging.Handler):
@@ -37,8 +39,17 @@ def sentence(line: str) -> str:
     where = f"{told['scope']} {clean(told['scope_name'], 40)}".rstrip()
     if told["event"] == "limit_nearing":
         return f"{percent(told['ratio'])} of the {clean(kind, 30)} of {where}: {used} of {most}"
-    what = "observed only: would be refused" if told["decision"] == "observed" else "nothing more is sent"
+    what = "observed only: would be refused" if told["decision"] == "observed" else _consequence(kind)
     return f"{clean(kind, 30)} of {where} exceeded: {used} of {most}, {what}"
+
+
+def _consequence(kind: str) -> str:
+    """Say what is refused from now on: limits of agents and tools do not stop model calls."""
+    if kind.partition("@")[0] in _AGENTS:
+        return "no more agents are let in" if kind != Kind.DEPTH else "no agents are let in below that"
+    if kind.startswith("tool"):
+        return "no more tool calls are let through"
+    return "nothing more is sent"
 
 
 def install(*, quiet: bool) -> None:

@@ -28,6 +28,7 @@ _STYLES: Final[dict[Tone, str]] = {
 }
 _HEADS: Final = ("ms", "tokens in", "tokens out", "cost")
 _SHORT_HEADS: Final = ("ms", "in", "out", "cost")
+_STILL_HELD: Final = "Held in what was closed: by calls that had not ended then, and were not heard of since."
 _LEAST_NAME: Final = 34
 _LEAST_TABLE: Final = 72
 _COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "denied")
@@ -46,6 +47,8 @@ def render(record: RunRecord, to: Console) -> None:
     if budgets:
         to.print()
         _print_budgets(to, budgets, more, observed=record.observed)
+        if any(reading.held > 0 and branch.view is not None and branch.view.status != "open" for branch, reading in outline.limits(record)):
+            _print(to, Text(_STILL_HELD, "dim"), wrap=True)
     missing = outline.left_out(record)
     if missing:
         to.print()

@@ -224,7 +224,14 @@ _EVENT_ROWS: Final = (
     Name(semconv.EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),
     Name(semconv.RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again, or an agent that crashed."),
     Name(semconv.SUSPENDED_EVENT, "event", "", "recommended", _OURS, "Limits were set aside for a stretch of auxiliary work."),
-    Name(semconv.STATE_EVENT, "event", "", "recommended", _OURS, "Where a limit stood when its run or agent closed."),
+    Name(
+        semconv.STATE_EVENT,
+        "event",
+        "",
+        "recommended",
+        _OURS,
+        "Where a limit stood when its run or agent closed, or, on a call, when that ended later.",
+    ),
     Name(semconv.ERROR_LIMIT, "value", "", "required", _OURS, "error.type of what a limit refused or cut."),
     Name(semconv.ERROR_PAUSED, "value", "", "required", _OURS, "error.type of what ended because its agent was preempted."),
 )

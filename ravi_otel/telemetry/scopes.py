@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -22,7 +23,7 @@ from ravi_otel.telemetry.cardinality import Guard, figure, finite, optional_text
 from ravi_otel.telemetry.identity import identity
 from ravi_otel.telemetry.instruments import Instruments
 from ravi_otel.telemetry.pipeline import Pipeline
-from ravi_otel.telemetry.spans import Open
+from ravi_otel.telemetry.spans import MARK, Open
 
 _MOST_OPEN: Final = 50_000
 _MOST_READINGS: Final = 32
@@ -38,9 +39,10 @@ _BUDGETS: Final = {
 class _State:
     """Hold what is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
 
-    __slots__ = ("agent", "calls", "open", "started_ns", "tools")
+    __slots__ = ("agent", "calls", "open", "started_ns", "tools", "view")
 
-    def __init__(self, opened: Open | None, agent: _State | None, *, is_agent: bool) -> None:
+    def __init__(self, scope: ScopeView, opened: Open | None, agent: _State | None, *, is_agent: bool) -> None:
+        self.view = weakref.ref(scope)  # one that is abandoned must be free to go
         self.open = opened
         self.agent = self if is_agent else agent
         self.started_ns = time.perf_counter_ns()
@@ -54,6 +56,7 @@ class Scopes(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._states: dict[str, _State] = {}
+        self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
         self._lock = threading.Lock()
         self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
 
@@ -63,7 +66,7 @@ class Scopes(Listener):
         tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
         opened = None if tracer is None else _start(tracer, scope, self._pipeline.above.context())
         parent = self._states.get(scope.parent_id or "")
-        state = _State(opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
+        state = _State(scope, opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
         if len(self._states) < _MOST_OPEN:
             self._states[scope.facts.scope_id] = state
         elif opened is not None:
@@ -82,6 +85,7 @@ class Scopes(Listener):
         state = self._states.pop(scope.facts.scope_id, None)
         if state is None:
             return
+        self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
             self._pipeline.above.surrounding = None
         error = outcomes.error_type(scope.status, None, scope.error)
@@ -99,11 +103,13 @@ class Scopes(Listener):
                 self._record(self._pipeline.signals().instruments, scope, state, error, context)
 
     def call_ended(self, record: CallRecord) -> None:
-        """Count a model call for the agent that made it."""
+        """Count a model call for the agent that made it, and tell of limits whose run or agent did not wait for it."""
         agent = self._agent(record)
         if agent is not None:
             with self._lock:
                 agent.calls += 1
+        if self._closed:
+            self._tell_late(record)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Count a tool call for the agent that made it."""
@@ -136,6 +142,23 @@ class Scopes(Listener):
         """Give the span of an open scope, None when it has none."""
         state = self._states.get(scope_id)
         return None if state is None else state.open
+
+    def _tell_late(self, record: CallRecord) -> None:
+        """Say on the span of a call where the limits around it stand now, of runs and agents that were closed before it ended."""
+        mark = record.marks.get(MARK)
+        if not isinstance(mark, Open) or not mark.span.is_recording():
+            return
+        for scope in self._around(record.facts.scope_id):
+            if scope.status != "open" and scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
+                for reading in scope.readings()[:_MOST_READINGS]:
+                    mark.span.add_event(semconv.STATE_EVENT, {**_state_attributes(reading), semconv.LIMIT_SCOPE_ID: scope.facts.scope_id})
+
+    def _around(self, scope_id: str) -> Iterator[ScopeView]:
+        state = self._states.get(scope_id)
+        at = self._closed.get(scope_id) if state is None else state.view()
+        while at is not None:
+            yield at
+            at = at.parent
 
     def _agent(self, record: CallRecord | ToolRecord) -> _State | None:
         if record.status == "refused":

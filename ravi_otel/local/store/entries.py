@@ -165,7 +165,7 @@ def _amount(said: Attributes, key: str) -> float:
 
 
 def state_of(event: SpanEvent, scope: ScopeKind, name: str | None) -> LimitReading | None:
-    """Read where a limit of a run or agent stood when that closed; None for another event."""
+    """Read where a limit of a run or agent stood when that closed, or a call in it that ended later; None for another event."""
     if event.name != semconv.STATE_EVENT:
         return None
     said = event.attributes

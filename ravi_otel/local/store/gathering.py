@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from ravi_otel.local.record import Leaf, What
 from ravi_otel.local.store.entries import entry_of
-from ravi_otel.local.store.spans import Span, SpanEvent
+from ravi_otel.local.store.spans import Span, SpanEvent, text_of
 from ravi_otel.local.store.sums import Entry, Sums
 from ravi_otel.telemetry import semconv
 
@@ -66,6 +66,8 @@ class Gathering:
         self.sums: dict[Place, Sums] = {}
         self.groups: dict[Group, Sums] = {}
         self.events: list[tuple[Place, Leaf | None, SpanEvent]] = []
+        self.late: list[tuple[int, str, SpanEvent]] = []
+        """Where limits of a scope that had been closed stood when a call in it ended: at what time, of which scope."""
         self.processes: dict[str, tuple[int, int]] = {}
         self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
 
@@ -84,6 +86,8 @@ class Gathering:
         for event in span.events:
             if event.name != semconv.STATE_EVENT:
                 self._event(place._replace(parent_id=span.span_id), leaf, event)
+            elif span.ours and (of := text_of(event.attributes, semconv.LIMIT_SCOPE_ID)) is not None and len(self.late) < self._most:
+                self.late.append((span.end_ns, of, event))
 
     def _ours(self, span: Span, place: Place) -> Leaf | None:
         known = self.processes.get(place.process, (0, 0))

@@ -15,7 +15,7 @@ from ravi_otel.local.store.directory import Manifest, StoredRun
 from ravi_otel.local.store.entries import budget_of, event_of, state_of, status_of
 from ravi_otel.local.store.gathering import Gathering, Group, Place, process_of
 from ravi_otel.local.store.pruning import is_running
-from ravi_otel.local.store.spans import Span, Unread, spans_of
+from ravi_otel.local.store.spans import Span, SpanEvent, Unread, spans_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit
@@ -179,6 +179,18 @@ class _Tree:
             reason = span.text(semconv.STOP_REASON) or (StopReason.SUCCESS if status == "ok" else None)
             view = StoredScope(facts, None, status, reason, None, span.start_ns, span.end_ns, limits=readings)
             self._by_scope[facts.scope_id] = self._branches[span_id] = Branch(facts, view)
+        for _, scope_id, event in sorted(self._files.late, key=lambda told: told[0]):
+            self._correct(self._by_scope.get(scope_id), event)
+
+    def _correct(self, branch: Branch | None, event: SpanEvent) -> None:
+        """Put a later reading of a limit in the place of the one that its scope was closed with; a launched run's are final already."""
+        if branch is None or (branch is self._root and self._manifest.budgets):
+            return
+        limits = _view(branch).limits
+        later = state_of(event, branch.facts.kind, branch.facts.name)
+        for at, known in enumerate(limits):
+            if later is not None and known.limit.label == later.limit.label and known.limit.value == later.limit.value:
+                limits[at] = later
 
     def _hang_scopes(self) -> None:
         """Hang each with what stands above it first; what stands in a circle hangs from its process."""

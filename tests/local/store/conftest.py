@@ -76,21 +76,21 @@ class Desk:
 
 class _Working:
     def __init__(self, desk: Desk, model: Any, options: dict[str, Any]) -> None:
-        self._desk, self._server, self._options = desk, ScriptedLLM(model), options
+        self._desk, self.server, self._options = desk, ScriptedLLM(model), options
 
     def __enter__(self) -> openai.OpenAI:
         capture = self._desk.capture
-        self._server.__enter__()
+        self.server.__enter__()
         providers = (capture.tracer_provider, capture.meter_provider, capture.logger_provider)
         names = ("tracer_provider", "meter_provider", "logger_provider")
         ravi_otel.instrument(**dict(zip(names, providers, strict=True))).listen(self._desk.live)
-        self._client = openai.OpenAI(base_url=self._server.base_url, api_key="any", **{"max_retries": 0, **self._options})
+        self._client = openai.OpenAI(base_url=self.server.base_url, api_key="any", **{"max_retries": 0, **self._options})
         return self._client
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
         ravi_otel.uninstrument()
-        self._server.__exit__(None, None, None)
+        self.server.__exit__(None, None, None)
 
 
 @pytest.fixture
