@@ -1,4 +1,4 @@
-"""Start threads of ours so that signals stay the program's.
+"""Start threads of ours so that signals stay the program's, and let what signals may come between be done by one at a time.
 
 A signal for the process goes to any thread that does not block it. A program that blocks signals in its own threads and
 waits for them would be killed by one that a thread of ours took, with the default action.
@@ -7,7 +7,8 @@ waits for them would be killed by one that a thread of ours took, with the defau
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
@@ -22,3 +23,38 @@ def without_signals() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Turns:
+    """Let one at a time do something, and nobody wait for it.
+
+    A signal's handler may raise right after a lock was taken, before any code of ours could note that: the lock would be held
+    for ever. Here whoever leaves lets go of what is his, whether or not he knows that he has it.
+    """
+
+    __slots__ = ("_busy", "_lock")
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Be free, in a forked child that has none of the threads which were at it."""
+        self._lock = threading.RLock()
+        self._busy = False
+
+    def alone(self, work: Callable[[], object]) -> bool:
+        """Do `work`, or nothing (False) while another thread is at it, or this one below a signal's handler or a finaliser."""
+        try:
+            if not self._lock.acquire(blocking=False) or self._busy:
+                return False
+            try:
+                self._busy = True
+                work()
+            finally:
+                self._busy = False
+            return True
+        finally:
+            try:  # noqa: SIM105 - no call may come before this one, or a signal could
+                self._lock.release()
+            except RuntimeError:  # it is another thread's
+                pass

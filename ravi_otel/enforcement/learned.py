@@ -5,9 +5,11 @@ from __future__ import annotations
 import bisect
 import heapq
 import os
-import threading
+from functools import partial
 from typing import Final
 from weakref import WeakSet
+
+from ravi_otel._threads import Turns
 
 ENOUGH: Final = 8
 """Answers that must have come before the percentile means anything."""
@@ -90,11 +92,11 @@ class Learned:
     Reading takes no lock. Two threads that write at once do not wait for each other: one of the two answers is not counted.
     """
 
-    __slots__ = ("__weakref__", "_lengths", "_lock", "_stamp")
+    __slots__ = ("__weakref__", "_lengths", "_stamp", "_turns")
 
     def __init__(self) -> None:
         self._lengths: dict[_Key, _Lengths] = {}
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._stamp = 0
         _all.add(self)
 
@@ -119,19 +121,16 @@ class Learned:
         """Count one answer of so many output tokens, unless no model writes that many."""
         if tokens > MOST_PLAUSIBLE:
             return
-        if not self._lock.acquire(blocking=False):
-            return  # held by another thread, or by what a signal handler has interrupted
-        try:
-            key = (agent, model)
-            known = self._lengths.get(key)
-            if known is None:
-                if len(self._lengths) >= MOST_KEYS:
-                    self._forget()
-                known = self._lengths[key] = _Lengths()
-            self._stamp = known.stamp = self._stamp + 1
-            known.add(tokens)
-        finally:
-            self._lock.release()
+        self._turns.alone(partial(self._add, (agent, model), tokens))  # one answer more or less: nobody waits for it
+
+    def _add(self, key: tuple[str | None, str | None], tokens: int) -> None:
+        known = self._lengths.get(key)
+        if known is None:
+            if len(self._lengths) >= MOST_KEYS:
+                self._forget()
+            known = self._lengths[key] = _Lengths()
+        self._stamp = known.stamp = self._stamp + 1
+        known.add(tokens)
 
     def _forget(self) -> None:
         """Forget those that were not heard of for longest, several at once: looking for them takes a while."""
@@ -139,8 +138,8 @@ class Learned:
             del self._lengths[key]
 
     def unlock_after_fork(self) -> None:
-        """Replace the lock that another thread may have held when this process was forked."""
-        self._lock = threading.Lock()
+        """Be free of the thread that may have been at it when this process was forked."""
+        self._turns.renew()
 
 
 def _unlock_all() -> None:

@@ -8,16 +8,17 @@ them has ended.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._flow import run_sync
+from ravi_otel._threads import Turns
 from ravi_otel.enforcement import refusal, weighted
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.terms import charged
 from ravi_otel.errors import BudgetError, ConfigurationError
@@ -101,7 +102,7 @@ class CarveOut:
         self._charged: dict[str, int] = {}
         self._first: dict[str, int] = {}
         self._grown: list[tuple[str, str, int]] = []
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._todo: deque[Callable[[], None]] = deque()
 
     def take(self, scope: Scope, sources: dict[str, list[Account]]) -> None:
@@ -145,8 +146,14 @@ class CarveOut:
     def _lines(self, scope: Scope, accounts: list[Account]) -> list[Line]:
         if isinstance(self.share, int):
             return self._whole(scope, accounts, self.share)
-        left = min(each.value - each.used - each.held - each.reserved for each in _firm(accounts))
-        want = max(1, int(left * self.share))
+        firm = _firm(accounts)
+        left = {each: each.value - each.used - each.held - each.reserved for each in firm}
+        want = int(min(left[each] - claimed(each) for each in firm) * self.share)
+        promised = next((each for each in firm if claimed(each)), None)
+        if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
+            self._engine.count("contended", promised)
+            raise owned(refusal.no_share(promised, scope.facts, max(1, int(left[promised] * self.share)), "contended"), promised)
+        want = max(1, want)
         return [Line(each, want, 1, carved=True) for each in accounts]
 
     def _whole(self, scope: Scope, accounts: list[Account], amount: int, have: int = 0) -> list[Line]:
@@ -184,13 +191,13 @@ class CarveOut:
 
     def settle(self) -> None:
         """Do what there is to do; whoever finds somebody at it leaves it to him, as a signal handler must."""
-        while self._todo and self._lock.acquire(blocking=False):
-            try:
-                while self._todo:
-                    self._do(self._todo[0])
-                    self._todo.popleft()  # only now: what a signal interrupts is done again
-            finally:
-                self._lock.release()
+        while self._todo and self._turns.alone(self._do_all):
+            pass  # and once more: somebody may have left word just before the turn was over
+
+    def _do_all(self) -> None:
+        while self._todo:
+            self._do(self._todo[0])
+            self._todo.popleft()  # only now: what a signal interrupts is done again
 
     def _do(self, step: Callable[[], None]) -> None:
         try:

@@ -11,11 +11,10 @@ from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 """One lock for all tallies: an operation adds to several at once, and none may show half of it."""
 
 
-_PATIENCE_S = 0.1
 _MOST_KINDS = 1_000
 OTHER: Final = "_other"
 """What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
@@ -24,7 +23,7 @@ _NOTHING: Final[Mapping[str, int]] = {}
 
 def _renew() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew)
@@ -71,10 +70,9 @@ class Tally:
     def photograph(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price.
 
-        Never waits long: a signal handler may ask while the code it interrupted is adding, and then sees half of it.
+        A signal's handler may ask while the code it interrupted is adding, and then sees half of it.
         """
-        locked = _lock.acquire(timeout=_PATIENCE_S)
-        try:
+        with _lock:  # and in no other way: a signal's handler that raises right after an acquire() would leave it held for ever
             unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
             return Spend(
                 requests=self.requests,
@@ -92,9 +90,6 @@ class Tally:
                 charged=dict(self.charged),
                 duration_s=duration_s,
             )
-        finally:
-            if locked:
-                _lock.release()
 
 
 Tallies = tuple[Tally, ...]

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from ravi_otel._flow import run_sync
-from ravi_otel._threads import without_signals
+from ravi_otel._threads import Turns, without_signals
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.clock import Moved, SystemClock
 from ravi_otel.enforcement.engine import Engine
@@ -278,7 +278,7 @@ class _Thread:
     def __init__(self) -> None:
         self.schedule = Schedule()
         self._started = False
-        self._starting = threading.Lock()
+        self._starting = Turns()
         self._until_ns = 0
         self._gate = threading.Lock()
 
@@ -293,18 +293,17 @@ class _Thread:
                 self._gate.release()
 
     def _start(self) -> None:
-        if not self._starting.acquire(blocking=False):
-            return  # somebody is at it; the thread looks at the schedule before it sleeps
+        self._starting.alone(self._start_thread)  # else somebody is at it; the thread looks at the schedule before it sleeps
+
+    def _start_thread(self) -> None:
+        if self._started:
+            return
+        self._started, self._until_ns = True, 0
         try:
-            if not self._started:
-                self._started = True
-                self._until_ns = 0
-                with without_signals():
-                    threading.Thread(target=self._live, name="ravi-otel-alarms", daemon=True).start()
+            with without_signals():
+                threading.Thread(target=self._live, name="ravi-otel-alarms", daemon=True).start()
         except RuntimeError:  # the interpreter is ending, or has no room: clocks are still looked at by every call
             self._started = False
-        finally:
-            self._starting.release()
 
     def _live(self) -> None:
         try:
@@ -339,7 +338,7 @@ class _Thread:
         """Start anew in a forked child: the scopes are the parent's, and so is the thread."""
         self.schedule.renew()
         self._started = False
-        self._starting = threading.Lock()
+        self._starting.renew()
         self._until_ns = 0
         self._gate = threading.Lock()
 
