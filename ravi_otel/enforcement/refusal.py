@@ -145,9 +145,10 @@ def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, 
     asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}{kind}, and {there}"
     fields = _fields(account, account.used, account.held, reason)
     if reason == "contended":
+        promised = claimed(account)
+        why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else " while others hold theirs"
         return BudgetContendedError(
-            f"Share contended: {asked} while others hold theirs. Wait for one of them to close, ask for less, "
-            f"or raise {_in_force(account)}.",
+            f"Share contended: {asked}{why}. Wait for one of them to close, ask for less, or raise {_in_force(account)}.",
             **fields,
         )
     return BudgetExhaustedError(f"Share too large: {asked}. Ask for less, or raise {_in_force(account)}.", **fields)

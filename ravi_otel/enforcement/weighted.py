@@ -18,7 +18,7 @@ from ravi_otel.enforcement.ledger.claims import Claim
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Kind, Outcome
+from ravi_otel.policy.limits import Kind, Outcome, public_amount
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
@@ -66,6 +66,16 @@ def leave(scope: Scope) -> None:
                 account.claims = rest
             if gone:
                 _split(scope, account)
+
+
+def promised(scope: Scope) -> dict[str, float]:
+    """Give, by kind and in its public unit, what is promised to the agent of a scope and neither used nor held by now."""
+    found: dict[str, float] = {}
+    for meter, accounts in scope.terms.metered:
+        left = [claim.left for account in accounts for claim in account.claims if claim.meter is meter]
+        if left:  # none of it any more once the agent was closed
+            found[meter.kind] = public_amount(meter.limit.kind, min(left))
+    return found
 
 
 def _split(scope: Scope, account: Account) -> None:

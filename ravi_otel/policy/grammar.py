@@ -14,12 +14,13 @@ them stand for themselves. Reading takes time proportional to the length of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeAlias
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, NOT_YET, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+from ravi_otel.policy.words import Word, scan
 
 MAX_SPEC: Final = 4_096
 """Longest limit that is read: more than every name at its longest, quoted."""
@@ -60,16 +61,6 @@ _EXAMPLES: Final[dict[str, str]] = {
     Kind.DEPTH: "depth=3",
     Kind.FAN_OUT: "fan_out=4",
 }
-
-Flaw: TypeAlias = Callable[[str], LimitSyntaxError]
-"""Make the error for what is wrong."""
-
-
-class _Word(NamedTuple):
-    """Hold one piece of a dotted path; a quoted one is never a keyword."""
-
-    text: str
-    quoted: bool
 
 
 class _Target(NamedTuple):
@@ -190,7 +181,7 @@ class _Reader:
         written = self._spec.partition("=")[0].strip()
         if written in _WORDS:  # without a value there is no telling what comes before it
             self._example = _EXAMPLES.get(_WORDS[written], f"{written}=500k")
-        path, at = _scan(self._spec, self._flaw)
+        path, at = scan(self._spec, self._flaw)
         target = self._target(path)
         if target.kind in _WORDS:
             self._example = _EXAMPLES.get(target.kind, f"{target.kind}=500k")
@@ -205,7 +196,7 @@ class _Reader:
 
     def kind(self, *, own: bool) -> NamedKind:
         """Read what stands left of the equals sign, where nothing else stands."""
-        path, end = _scan(f"{self._spec}=", self._flaw)
+        path, end = scan(f"{self._spec}=", self._flaw)
         if end <= len(self._spec):
             what = "a value goes with a limit, and here stands a kind alone"
             raise self._flaw(what)
@@ -222,7 +213,7 @@ class _Reader:
             return LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec)
         return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}. For example: {self._example}", spec=self._spec)
 
-    def _target(self, path: list[_Word | None]) -> _Target:
+    def _target(self, path: list[Word | None]) -> _Target:
         """Read the dotted path; None in it stands for the `@` before the agent."""
         split = path.index(None) if None in path else len(path)
         words = [word for word in path[:split] if word is not None]
@@ -238,11 +229,20 @@ class _Reader:
             raise self._flaw(f"{scope} takes no name, so leave {checks.show(scope_name)} out")
         target = self._kind(rest[start:])._replace(agent=agent, scope=scope, scope_name=scope_name)
         if agent is not None and (target.kind in _NOT_PER_AGENT or scope == ScopeKind.AGENT):
-            self._example = "agent.researcher.message=12"
-            raise self._flaw(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; write agent.NAME. in front")
+            raise self._flaw(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; {self._instead(target)}")
         return target
 
-    def _kind(self, words: list[_Word]) -> _Target:
+    def _instead(self, target: _Target) -> str:
+        """Say how to limit agents of a name where `@` cannot."""
+        self._example = "agent.researcher.message=12"
+        if target.scope == ScopeKind.AGENT:
+            return "leave the @ and what follows it out"
+        if target.kind not in {Kind.AGENTS, Kind.DEPTH}:
+            return "write agent.NAME. in front"
+        self._example = "fan_out@researcher=4"
+        return "fan_out@NAME limits the live agents under each of them, agents_total@NAME how many of them are entered"
+
+    def _kind(self, words: list[Word]) -> _Target:
         head = words[0].text
         if head in _TOOL_WORDS and len(words) > 1:
             return _Target(Kind.TOOL_CALLS, detail=self._name("the tool", words[1:]))
@@ -253,7 +253,7 @@ class _Reader:
             return _Target(own)
         return _Target(_WORDS[head])
 
-    def _name(self, whose: str, words: list[_Word]) -> str:
+    def _name(self, whose: str, words: list[Word]) -> str:
         text = ".".join(word.text for word in words)
         flaw = checks.flaw_of_name(text)
         if flaw is None and all(word.text for word in words):
@@ -325,53 +325,7 @@ def _is_number(text: str) -> bool:
     return len(text) <= _MAX_DIGITS and digits.isascii() and digits.isdigit()
 
 
-def _scan(spec: str, flaw: Flaw) -> tuple[list[_Word | None], int]:
-    """Cut the path left of the first unquoted `=` into words; give them and where the value begins."""
-    path: list[_Word | None] = []
-    at = 0
-    while True:
-        word, at = _word(spec, at, flaw)
-        path.append(word)
-        mark = spec[at : at + 1]
-        at += 1
-        if mark == "=":
-            return path, at
-        if mark == "@":
-            if None in path:
-                what = "@ is there twice"
-                raise flaw(what)
-            path.append(None)
-        elif mark != ".":
-            raise flaw("'=' and a value are missing" if not mark else f"{mark!r} stands before the value")
-
-
-def _word(spec: str, at: int, flaw: Flaw) -> tuple[_Word, int]:
-    while spec[at : at + 1].isspace():
-        at += 1
-    if spec[at : at + 1] == '"':
-        text, at = _quoted(spec, at + 1, flaw)
-        while spec[at : at + 1].isspace():
-            at += 1
-        return _Word(text, quoted=True), at
-    start = at
-    while at < len(spec) and spec[at] not in ".@=:":
-        at += 1
-    return _Word(spec[start:at].rstrip(), quoted=False), at
-
-
-def _quoted(spec: str, at: int, flaw: Flaw) -> tuple[str, int]:
-    text: list[str] = []
-    while at < len(spec) and spec[at] != '"':
-        at += spec[at] == "\\"
-        text.append(spec[at : at + 1])
-        at += 1
-    if at >= len(spec):
-        what = "a closing quote is missing"
-        raise flaw(what)
-    return "".join(text), at + 1
-
-
-def _kind_starts(words: list[_Word]) -> int | None:
+def _kind_starts(words: list[Word]) -> int | None:
     """Find the first place from which the words are a kind: `tokens`, `tool.NAME` or `charge.NAME`."""
     for at, word in enumerate(words):
         last = at == len(words) - 1
@@ -382,7 +336,7 @@ def _kind_starts(words: list[_Word]) -> int | None:
     return None
 
 
-def _unknown(words: list[_Word], start: int | None, scope: str | None) -> str:
+def _unknown(words: list[Word], start: int | None, scope: str | None) -> str:
     if start is not None:
         name = words[0].text
         close = checks.nearest(name, PREFIXES)
@@ -394,7 +348,9 @@ def _unknown(words: list[_Word], start: int | None, scope: str | None) -> str:
     if word in {_TOOL, _CHARGE}:
         return f"{word} needs a name, such as {word}.search"
     close = checks.nearest(word, (*_WORDS, *PREFIXES) if scope is None and len(words) > 1 else _WORDS)
-    hint = f", did you mean {close!r}" if close else ""
+    before = checks.nearest(words[-2].text, (_TOOL, _CHARGE)) if len(words) > 1 and not words[-2].quoted else None
+    close = f"{before}.{word}" if before else close
+    hint = f", did you mean {checks.show(close)}" if close else ""
     return (
         f"kind {checks.show(word)} is unknown{hint}; the kinds are {', '.join(Kind)}, and {_CHARGE}.NAME is one your program charges itself"
     )

@@ -16,6 +16,7 @@ from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.refusal import refused
+from ravi_otel.enforcement.weighted import promised
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 
@@ -114,6 +115,38 @@ def test_a_background_agent_uses_what_nobody_claims_and_claims_nothing(parent):
     close_scope(child, None)
     spend(background, 1500)
     assert begin(background, 1).reason == "exhausted"
+
+
+def test_a_part_beside_weighted_agents_is_one_of_what_nobody_was_promised(parent):
+    child_of(parent)
+    parent.set_limit("tokens", 1501)
+    child_of(parent, name="b")  # promised half of it each, and one is left over
+    with pytest.raises(BudgetContendedError) as refusal:
+        agent_of(parent, "part", share=0.5)
+    assert str(refusal.value) == (
+        "Share contended: agent 'part' of run 'r' asks for 750 tokens, and 1501 of 1501 are left in agent 'p' of run 'r', 1500 of them "
+        "promised to agents with a weighted share. Wait for one of them to close, ask for less, or raise tokens=1501 (set by "
+        "set_limit(), instead of tokens=1500)."
+    )
+    assert parent.accounts[0].held == 0
+    with pytest.raises(BudgetContendedError, match="1500 of them promised"):
+        agent_of(parent, "number", share=300)
+
+
+def test_what_is_promised_can_be_read_while_the_agent_lives(parent):
+    a = child_of(parent, name="a")
+    assert promised(a) == {"tokens": 1500}
+    b = child_of(parent, HIGH)
+    assert (promised(a), promised(b)) == ({"tokens": 500}, {"tokens": 1000})
+    spend(a, 200)
+    assert (promised(a), promised(b)) == ({"tokens": 300}, {"tokens": 1000})
+    close_scope(b, None)
+    assert (promised(a), promised(b)) == ({"tokens": 1300}, {})
+
+
+@pytest.mark.parametrize("share", ["own", "pool", 0.5])
+def test_an_agent_without_a_weighted_share_is_promised_nothing(parent, share):
+    assert promised(agent_of(parent, "x", share=share)) == {}
 
 
 @pytest.mark.parametrize("share", ["own", "pool"])
