@@ -147,18 +147,27 @@ class SpawnDeniedError(RaviError):
     def as_tool_error(self) -> dict[str, str | int | None]:
         """Say it to the model that asked for the agent: the result of a tool that could not start one, as a JSON object.
 
-        *Shape*: `error` "spawn_denied", `message` the sentence, `agent_id`, `max_agents`, `limit_kind`, and `way_out` what a model can
-        do about it, which raises no limit. `json.dumps(denied.as_tool_error())` is the content of the tool's message.
+        *Shape*: `error` "spawn_denied", `message` what is the case, `agent_id`, `max_agents`, `limit_kind`, and `way_out` what a model can
+        do about it, which raises no limit. What the program could do is in the error's own text and not in here.
+        `json.dumps(denied.as_tool_error())` is the content of the tool's message.
         """
-        ended = "do that work yourself" if self.limit_kind == "agents_total" else "do that work yourself, or ask again when one has ended"
+        lasting = self.limit_kind == "agents_total" or (self.max_agents == 1 and self.limit_kind == "agents")
+        ended = "do that work yourself" if lasting else "do that work yourself, or ask again when one has ended"
         return {
             "error": "spawn_denied",
-            "message": str(self),
+            "message": self._facts(),
             "agent_id": self.agent_id,
             "max_agents": self.max_agents,
             "limit_kind": self.limit_kind,
             "way_out": f"Go on without another agent: {ended}.",
         }
+
+    def _facts(self) -> str:
+        who = "another agent" if self.agent_id is None else f"agent {self.agent_id!r}"
+        if self.max_agents is None:
+            return f"There is no room for {who} now."
+        agents = f"{self.max_agents} {'agent' if self.max_agents == 1 else 'agents'}"
+        return f"There is no room for {who}: {_ALLOWED.get(self.limit_kind, _ALLOWED['agents']).format(agents)}."
 
 
 class AgentPausedError(RaviError):
@@ -196,6 +205,13 @@ class RetriesExhaustedError(RaviError):
 class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
     """Block the chain from inside a middleware."""
 
+
+_ALLOWED = {
+    "agents": "at most {} may be at work at once",
+    "agents_total": "{} in all were allowed, and none more may begin",
+    "fan_out": "at most {} may be at work at once under the one that asks",
+}
+"""What a limit of agents means to a model."""
 
 _BUDGET_FIELDS = (
     "limit_kind",

@@ -51,6 +51,35 @@ TREE = {
 }
 
 
+DENIALS = [
+    ({"agent_id": "x", "max_agents": 3}, "There is no room for agent 'x': at most 3 agents may be at work at once.", "ask again"),
+    (
+        {"agent_id": "{}", "max_agents": 1},
+        "There is no room for agent '{}': at most 1 agent may be at work at once.",
+        "do that work yourself.",
+    ),
+    (
+        {"agent_id": "x", "max_agents": 9, "limit_kind": "agents_total"},
+        "There is no room for agent 'x': 9 agents in all were allowed, and none more may begin.",
+        "do that work yourself.",
+    ),
+    (
+        {"agent_id": "x", "max_agents": 1, "limit_kind": "fan_out"},
+        "There is no room for agent 'x': at most 1 agent may be at work at once under the one that asks.",
+        "ask again",
+    ),
+    ({"agent_id": "x"}, "There is no room for agent 'x' now.", "ask again"),
+    ({}, "There is no room for another agent now.", "ask again"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message", "way_out"), DENIALS)
+def test_a_model_is_told_what_is_the_case_and_what_it_can_do_and_not_what_the_program_could(fields, message, way_out):
+    told = errors.SpawnDeniedError("Raise SpawnBudget.max_agents, or await wait_for_slot().", **fields).as_tool_error()
+    assert told["message"] == message
+    assert way_out in told["way_out"]
+
+
 def _classes() -> set[type]:
     return {found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, errors.RaviError)}
 

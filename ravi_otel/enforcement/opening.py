@@ -36,7 +36,9 @@ class Opening:
     counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
     `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `seat` is the slot that is kept for this agent;
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
-    budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost.
+    budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost. `attempt`
+    counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which goes
+    before what its slot was taken with.
     """
 
     kind: ScopeKind
@@ -62,6 +64,9 @@ class Opening:
     reason: str | None = None
     hooks: tuple[object, ...] = ()
     waits: bool = False
+    attempt: int | None = None
+    own_priority: Priority | None = None
+    own_retention: HistoryRetention | None = None
 
 
 def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
@@ -220,6 +225,7 @@ def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> Sco
         surrounding=ask.surrounding,
         hooks=hooks,
         run_hooks=run_hooks,
+        attempt=ask.attempt,
     )
 
 
@@ -322,16 +328,17 @@ def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
 
 
 def _seated(parent: Scope, ask: Opening) -> Opening:
-    """Have an agent sit down where a slot is kept for it; its own budget goes before the one it was spawned with."""
+    """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
     if ask.kind is not ScopeKind.AGENT:
         return ask
+    own = ask.own_priority
+    ask = replace(ask, priority=ask.priority if own is None else own, retention=ask.own_retention or ask.retention)
     seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
     if seat is None:
         return ask
     if not seat.take():
         return replace(ask, seat=None)
-    priority = seat.priority if seat.lease is None else seat.lease.priority
-    return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=priority, retention=seat.retention)
+    return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=ask.own_retention or seat.retention)
 
 
 def _enter_agent(scope: Scope, ask: Opening) -> None:
@@ -346,15 +353,15 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
             scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)
         except SpawnDeniedError as denied:
             if not scope.engine.observe:
-                _name_the_free_one(denied, facts.agent_id, scope.spawn)
+                _name_the_free_one(denied, scope.spawn)
                 raise
     if scope.entry is not None:
         scope.entry.confirm(scope)
 
 
-def _name_the_free_one(denied: SpawnDeniedError, agent_id: str, slots: SpawnTracker) -> None:
+def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:
     """Say that a slot is kept around here, for an agent of another id: most likely one of the two is misspelt."""
     seat = free_seat(slots)
     if seat is not None:
-        kept, asked = named(seat.agent_id), named(agent_id)
-        denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, for agent({kept}): give both the same id as {asked}.",)
+        kept = named(seat.agent_id)
+        denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, which only agent({kept}) takes: give both the same id.",)

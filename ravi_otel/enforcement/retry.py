@@ -15,7 +15,8 @@ MAX_REMEMBERED: Final = 10_000
 class RetryPolicy:
     """Allow each agent `max_retries` more attempts, None without end, 0 none.
 
-    One policy serves any number of agents and threads. It remembers the 10,000 agents asked about last; one that was
+    One policy serves any number of agents and threads. `supervise()` takes `max_retries` from it for each call anew. Who asks
+    `should_retry` counts by agent: it remembers the 10,000 agents asked about last; one that was
     not asked about for longer than that starts at 0 again. Raises ConfigurationError for a ceiling that is no whole number.
     """
 

@@ -78,6 +78,10 @@ class Roster:
         self._deny(agent_id, priority)
         return self._grant(agent_id, priority)  # told, and let through
 
+    def count_denied(self) -> None:
+        """Count an agent that was denied for another reason than want of a slot, and is told of elsewhere."""
+        self._denied += 1
+
     def _deny(self, agent_id: str, priority: Priority) -> None:
         self._denied += 1
         self._note("denied", agent_id, priority)
@@ -239,6 +243,12 @@ class Roster:
                 self._rank_paused(lease)
             elif not lease.is_root:
                 self._rank_active(lease)
+
+    def rank(self, lease: Lease, priority: Priority) -> None:
+        """Change the priority of one lease, and who is the next victim; nobody is paused or resumed for it."""
+        lease.priority = priority
+        if lease in self._active:
+            self._activate(lease)
 
     def _rank_active(self, lease: Lease) -> None:
         if lease.priority < Priority.NORMAL and not self._room():

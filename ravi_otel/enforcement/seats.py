@@ -20,7 +20,7 @@ class Seat:
     `lease` is None outside any run, which has no slots. Nothing in it takes a lock, so a finaliser may leave it.
     """
 
-    __slots__ = ("_free", "_given_up", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
+    __slots__ = ("_free", "_given_up", "_ranked", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Seat:
         self.outer: Seat | None = None
         self._slots = slots
         self._free = [True]  # whoever pops it sits here: one step, which no other thread can come between
+        self._ranked: tuple[Priority, Priority] | None = None  # what who sat here last was told itself, and the seat's own
         self._given_up: Callable[[Lease], object] | None = None
 
     def suits(self, agent_id: str, slots: SpawnTracker | None) -> bool:
@@ -58,6 +59,19 @@ class Seat:
         except IndexError:
             return False
         return True
+
+    def rank(self, own: Priority | None) -> Priority:
+        """Give the priority of the agent that sat down, and its slot: its `own`, else the seat's, as others changed it since."""
+        if self.lease is None or self._slots is None:
+            return self.priority if own is None else own
+        usual = self.lease.priority
+        if self._ranked is not None and self._ranked[0] is usual:  # nobody but the agent before changed it
+            usual = self._ranked[1]
+        priority = usual if own is None else own
+        self._ranked = None if own is None else (own, usual)
+        if priority is not self.lease.priority:
+            self._slots.rank(self.lease, priority)
+        return priority
 
     def leave(self) -> None:
         """Stand up; when it was given up meanwhile, the slot goes back."""

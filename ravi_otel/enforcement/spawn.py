@@ -154,6 +154,10 @@ class SpawnTracker:
             raise self._refusal(agent_id)
         return lease
 
+    def count_denied(self) -> None:
+        """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
+        self._locked(self._roster.count_denied)
+
     def enter_first(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
         """Let an agent in as the run's root; None where the run has one, or somebody took a lease for this id."""
         return self._locked(self._enter_first, agent_id, priority, undo=self._roster.leave)
@@ -164,6 +168,10 @@ class SpawnTracker:
             return lease
         self._roster.leave(lease)
         return None
+
+    def rank(self, lease: Lease, priority: Priority) -> None:
+        """Give one lease another priority, for what comes: it neither loses its slot for that nor gets one."""
+        self._locked(self._roster.rank, lease, priority)
 
     def slot(
         self,

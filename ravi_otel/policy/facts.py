@@ -16,7 +16,8 @@ class ScopeFacts:
     Made once when the scope opens, read by telemetry, hooks, events and errors. `scope_id` is unique per opened scope,
     `name` is its own name, `run_name` and `agent_name` are those of the innermost enclosing run and agent. A `surrounding`
     scope is the whole process's: no block of code entered it, and several processes may have the same one. `hooks` are who the
-    program wants told of what happens right here, and `run_hooks` those of them that the scopes inside inherit.
+    program wants told of what happens right here, and `run_hooks` those of them that the scopes inside inherit. `attempt` says of an
+    agent that is supervised which one of its attempts this is, from 1.
     """
 
     scope_id: str
@@ -33,3 +34,4 @@ class ScopeFacts:
     surrounding: bool = False
     hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
     run_hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    attempt: int | None = None

@@ -50,14 +50,18 @@ class CancellationToken:
     def cancel(self, reason: str | None = None) -> None:
         """Ask to stop, this token and its children; later calls change nothing, the first reason stays.
 
-        Whoever is told finds all of them cancelled already.
+        Whoever is told finds all of them cancelled already. What a callback raises to end the program, such as SystemExit, is
+        raised when all were told.
         """
         self._state.setdefault("reason", reason)
         found: list[CancellationToken] = [self]
         for token in found:  # which grows; not by recursion: a chain of children may be longer than the stack
             found.extend(token._pass_on(self.reason))  # noqa: SLF001 - another token of this class
+        ends: list[BaseException] = []
         for token in found:
-            token._tell()  # noqa: SLF001 - another token of this class
+            ends.extend(token._tell())  # noqa: SLF001 - another token of this class
+        if ends:
+            raise ends[0]
 
     def _pass_on(self, reason: str | None) -> list[CancellationToken]:
         """Cancel the children that were not, and give them."""
@@ -102,14 +106,16 @@ class CancellationToken:
         """
         key = object()
         self._callbacks[key] = callback
-        if self.cancelled:
-            self._tell()
+        if self.cancelled and (ends := self._tell()):
+            raise ends[0]
         return lambda: self._unsubscribe(key)
 
     def _unsubscribe(self, key: object) -> None:
         self._callbacks.pop(key, None)
 
-    def _tell(self) -> None:
+    def _tell(self) -> list[BaseException]:
+        """Call all callbacks; give what they raised that is no Exception."""
+        ends: list[BaseException] = []
         for key in list(self._callbacks):
             callback = self._callbacks.pop(key, None)  # only one of several tellers gets it
             if callback is not None:
@@ -117,6 +123,9 @@ class CancellationToken:
                     callback()
                 except Exception:  # noqa: BLE001 - a stranger's callback must not keep others from hearing
                     _log.exception("A callback of a CancellationToken failed.")
+                except BaseException as error:  # noqa: BLE001 - raised by the caller, once nobody is left to tell
+                    ends.append(error)
+        return ends
 
     def __repr__(self) -> str:
         return f"<CancellationToken {f'cancelled: {self.reason}' if self.cancelled else 'active'}>"

@@ -28,6 +28,7 @@ WIDTH: Final = 80
 """Columns of a line, unless the tree is deep or the figures are long."""
 
 _SHORTEST: Final = 8
+_SHORTEST_ID: Final = 12
 _MANY: Final = 10_000
 _USUAL: Final = Priority.NORMAL.name.lower()
 _TRIES: Final = 4
@@ -37,13 +38,13 @@ _DRAWN: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT})
 class Sum:
     """Add up what many spent."""
 
-    __slots__ = ("cost_usd", "requests", "statuses", "tokens", "unknown")
+    __slots__ = ("cost_usd", "estimated", "requests", "statuses", "tokens", "unknown")
 
     def __init__(self) -> None:
         self.statuses: Counter[str] = Counter()
         self.requests = self.tokens = 0
         self.cost_usd = 0.0
-        self.unknown = False
+        self.unknown = self.estimated = False
 
     def add(self, status: str, spend: Spend) -> None:
         """Add one."""
@@ -52,6 +53,7 @@ class Sum:
         self.tokens += spend.total_tokens
         self.cost_usd += spend.cost_usd or 0.0
         self.unknown = self.unknown or _is_partly_unknown(spend)
+        self.estimated = self.estimated or spend.estimated_calls > 0
 
     def take_in(self, other: Sum | None) -> None:
         """Add another sum, if there is one."""
@@ -62,11 +64,12 @@ class Sum:
         self.tokens += other.tokens
         self.cost_usd += other.cost_usd
         self.unknown = self.unknown or other.unknown
+        self.estimated = self.estimated or other.estimated
 
     def __str__(self) -> str:
         number = self.statuses.total()
         how = ", ".join(f"{count:,} {status}" for status, count in sorted(self.statuses.items()))
-        return f"… {number:,} more: {how}{_spent(self.requests, self.tokens, self.cost_usd, partly=self.unknown)}"
+        return f"… {number:,} more: {how}{_spent(self)}"
 
 
 class _Family:
@@ -215,13 +218,16 @@ def _line(node: Node, room: int) -> str:
     status, priority, spend = node.read()
     own_id = facts.run_id if facts.kind is ScopeKind.RUN else facts.agent_id
     ranked = [] if facts.kind is ScopeKind.RUN or priority in ("", _USUAL) else [priority]
-    told = "".join(f" · {each}" for each in (*ranked, status, f"{spend.duration_s:,.1f} s"))
-    told += _spent(spend.requests, spend.total_tokens, spend.cost_usd, partly=_is_partly_unknown(spend))
+    again = [f"attempt {facts.attempt}"] if facts.attempt is not None and facts.attempt > 1 else []
+    told = "".join(f" · {each}" for each in (*ranked, *again, status, f"{spend.duration_s:,.1f} s"))
+    alone = Sum()
+    alone.add(status, spend)
+    told += _spent(alone)
     kind = ["run"] if facts.kind is ScopeKind.RUN else []
     left = room - len(told) - sum(len(word) + 1 for word in kind)
     if own_id is None or own_id == facts.name:
         return " ".join([*kind, _brief(facts.name or "", left)]) + told
-    own = _brief(own_id, (left - len(" (id )")) // 2 if facts.name else left - len("(id )"))
+    own = _brief(own_id, max(_SHORTEST_ID, left - len(f"{named(facts.name)} (id )")) if facts.name else left - len("(id )"))
     also = f"(id {own})"
     return " ".join([*kind, *([_brief(facts.name, left - len(also) - 1)] if facts.name else []), also]) + told
 
@@ -240,11 +246,14 @@ def _is_partly_unknown(spend: Spend) -> bool:
     return spend.requests > 0 and (spend.cost_usd is None or spend.unpriced_calls > 0 or spend.unreported_calls > 0)
 
 
-def _spent(requests: int, tokens: int, cost_usd: float | None, *, partly: bool) -> str:
-    if not requests:
+def _spent(spent: Sum) -> str:
+    if not spent.requests:
         return ""
-    cost = "cost unknown" if not cost_usd and partly else ("≥ " if partly else "") + shown(Kind.COST, round((cost_usd or 0.0) * NANO))
-    return f" · {requests:,} {'call' if requests == 1 else 'calls'} · {_rough(tokens)} tokens · {cost}"
+    about = "~" if spent.estimated else ""
+    known = f"{'≥ ' if spent.unknown else ''}{about}{shown(Kind.COST, round(spent.cost_usd * NANO))}"
+    cost = "cost unknown" if not spent.cost_usd and spent.unknown else known
+    calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
+    return f" · {calls} · {about}{_rough(spent.tokens)} tokens · {cost}"
 
 
 def _rough(number: int) -> str:

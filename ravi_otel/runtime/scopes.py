@@ -68,9 +68,9 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     *,
     agent_id: str | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
-    priority: Priority = Priority.NORMAL,
+    priority: Priority | None = None,
     limits: Limits = (),
-    retention: HistoryRetention = HistoryRetention.RUN,
+    retention: HistoryRetention | None = None,
     share: Share = OWN,
     hooks: Hooks = None,
     when_paused: Literal["end", "wait"] = "end",
@@ -83,7 +83,8 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     that live with such a share, and charges as it goes. Takes a slot of the run's spawn budget for its time (the run's first
     agent is its root, and is the 1). Raises SpawnDeniedError on entry when no slot is left, BudgetExhaustedError when the share
     is not left, and BudgetContendedError when only others' shares and calls are in its way. `hooks` hear of its own work, and not of
-    its child agents' or of runs inside. When its slot goes to more urgent work, its next call or tool raises AgentPausedError, or with
+    its child agents' or of runs inside. Without `priority` and `retention` it has those of the `spawn()` around it, else NORMAL and
+    RUN. When its slot goes to more urgent work, its next call or tool raises AgentPausedError, or with
     `when_paused="wait"` waits in line for a slot and goes on: a declared wait, within the deadlines around.
     """
     ask = Opening(
@@ -92,8 +93,8 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
         agent_id=scope_name("agent(agent_id)", agent_id),
         limits=read_limits("agent(limits)", limits),
         budget=tab("agent(budget)", budget),
-        priority=checks.member("agent(priority)", priority, Priority),
-        retention=checks.member("agent(retention)", retention, HistoryRetention),
+        own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
+        own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
         share=check_share("agent(share)", share),
         hooks=read_hooks("agent(hooks)", hooks),
         waits=checks.choice("agent(when_paused)", when_paused, ("end", "wait")) == "wait",

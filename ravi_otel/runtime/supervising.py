@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 
@@ -11,7 +12,7 @@ from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.ending import leaves
 from ravi_otel.enforcement.leases import Lease
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.line import Sleeper, on_event_loop
 from ravi_otel.enforcement.opening import Opening, inherited_budget
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.scope import Scope
@@ -39,8 +40,8 @@ def supervise(
     *,
     agent: str | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
-    priority: Priority = Priority.NORMAL,
-    retention: HistoryRetention = HistoryRetention.RUN,
+    priority: Priority | None = None,
+    retention: HistoryRetention | None = None,
     backoff_s: float = 0,
 ) -> Awaitable[R]: ...
 
@@ -52,8 +53,8 @@ def supervise(
     *,
     agent: str | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
-    priority: Priority = Priority.NORMAL,
-    retention: HistoryRetention = HistoryRetention.RUN,
+    priority: Priority | None = None,
+    retention: HistoryRetention | None = None,
     backoff_s: float = 0,
 ) -> R: ...
 
@@ -64,8 +65,8 @@ def supervise(
     *,
     agent: str | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
-    priority: Priority = Priority.NORMAL,
-    retention: HistoryRetention = HistoryRetention.RUN,
+    priority: Priority | None = None,
+    retention: HistoryRetention | None = None,
     backoff_s: float = 0,
 ) -> Any:
     """Run `child()` as an agent, and once more when it crashes: its result, or with a coroutine function what to await for it.
@@ -74,8 +75,9 @@ def supervise(
     tab of what was spent, and one deadline, which runs from the first. A crash is an exception of the program's own. What is never
     tried again: a refusal, cancellation or pause of ours, also where another exception was raised `from` it, and what is no
     Exception, such as KeyboardInterrupt. Between attempts the checkpoint of the code around runs, and `backoff_s` seconds pass,
-    declared as a wait. `policy` counts by the agent's name, by default up to 3 retries; a success resets the count.
-    Raises RetriesExhaustedError from the last crash, SpawnDeniedError when no slot is left. Each restart is told as `ravi.retry`.
+    declared as a wait. `policy` allows so many retries, by default 3, to each call of `supervise`, whoever else uses it.
+    `priority` and `retention` are those of its slot, NORMAL and RUN, unless given. Raises RetriesExhaustedError from the last crash,
+    SpawnDeniedError when no slot is left. Each restart is told as `ravi.retry`.
     """
     _check_child(child)
     if policy is not None and not isinstance(policy, RetryPolicy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
@@ -84,12 +86,17 @@ def supervise(
         checks.name("supervise(agent)", agent if agent is not None else _name_of(child), "researcher"),
         RetryPolicy() if policy is None else policy,
         tab("supervise(budget)", budget),
-        checks.member("supervise(priority)", priority, Priority),
-        checks.member("supervise(retention)", retention, HistoryRetention),
+        None if priority is None else checks.member("supervise(priority)", priority, Priority),
+        None if retention is None else checks.member("supervise(retention)", retention, HistoryRetention),
         checks.nanoseconds("supervise(backoff_s)", backoff_s) / NANO,
     )
     if _is_async(child):
         return run_async(crew.work(Step(child, child)))
+    if backoff_s > 0 and on_event_loop():
+        raise ConfigurationError(
+            f"supervise(backoff_s={backoff_s:g}) of a plain function would stop the event loop of this thread while it waits. "
+            "Use a coroutine function and await it, or backoff_s=0."
+        )
     return run_sync(crew.work(Step(partial(_called, child))))
 
 
@@ -99,6 +106,11 @@ def _check_child(child: object) -> None:
         raise ConfigurationError(f"supervise(child={checks.show(child)}) is a coroutine, which runs once. {_HAND_OVER}")
     if not callable(child):
         raise ConfigurationError(f"supervise(child={checks.show(child)}) takes a function without arguments: functools.partial(fn, ...).")
+    if _is_generator(child) or _is_generator(getattr(child, "__call__", None)):  # noqa: B004 - not whether it can be called, but how
+        raise ConfigurationError(
+            f"supervise(child={checks.show(child)}) is a generator function, of which a call runs nothing. "
+            "Hand over the function that goes through it and returns the whole result."
+        )
     try:
         signature = inspect.signature(child)
     except (TypeError, ValueError):  # a builtin without one
@@ -109,6 +121,10 @@ def _check_child(child: object) -> None:
         raise ConfigurationError(
             f"supervise(child={checks.show(child)}) is called without arguments: {error}. Hand over functools.partial(fn, ...)."
         ) from None
+
+
+def _is_generator(fn: object) -> bool:
+    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def _called(child: Callable[[], Any]) -> Any:
@@ -136,12 +152,13 @@ class _Crew:
         name: str,
         policy: RetryPolicy,
         budget: ExecutionBudget | ExecutionTracker | None,
-        priority: Priority,
-        retention: HistoryRetention,
+        priority: Priority | None,
+        retention: HistoryRetention | None,
         backoff_s: float,
     ) -> None:
         self._name = name
         self._policy = policy
+        self._own_rule = type(policy).should_retry is not RetryPolicy.should_retry  # a program's own, which counts by what it likes
         self._budget = budget
         self._priority = priority
         self._retention = retention
@@ -161,18 +178,20 @@ class _Crew:
                 attempt += 1
                 result: Any = None  # what is left when the agent's own limit stops it
                 try:
-                    with Agent(ask) as opened:
+                    with Agent(replace(ask, attempt=attempt)) as opened:
                         opened.scope.checkpoint()  # cancelled, past the deadline of the first attempt, or paused between two of them
                         result = yield step
                 except BaseException as raised:
                     if not is_crash(cause(raised)):
                         raise
-                    self._again(around, attempt, cause(raised))
+                    pause_s = self._pause_s(around, ask)
+                    self._again(around, attempt, cause(raised), pause_s)
                 else:
-                    self._policy.reset(self._name)
+                    if self._own_rule:
+                        self._policy.reset(self._name)
                     return result
-                if self._backoff_s > 0:
-                    yield from self._rest(around)
+                if pause_s > 0:
+                    yield from _rest(around, pause_s)
         finally:
             if spawned is None and seat is not None:
                 seat.give_up(Lease.leave)
@@ -180,13 +199,14 @@ class _Crew:
     def _seat(self, around: Scope) -> Seat:
         """Take a slot as any agent does; it is kept for all attempts."""
         slots, lease = around.spawn, None
+        priority = Priority.NORMAL if self._priority is None else self._priority
         if slots is not None:
             try:
-                lease = slots.enter(self._name, self._priority)
+                lease = slots.enter(self._name, priority)
             except SpawnDeniedError:
                 if not around.engine.observe:
                     raise
-        return Seat(self._name, self._priority, self._retention, slots=slots, lease=lease)
+        return Seat(self._name, priority, self._retention or HistoryRetention.RUN, slots=slots, lease=lease)
 
     def _asked(self, around: Scope, seat: Seat) -> Opening:
         """Say what each attempt is: one tab for all of them, and a deadline that runs from now on."""
@@ -198,16 +218,16 @@ class _Crew:
             name=self._name,
             budget=tracker,
             budget_title=None if own else "ExecutionBudget",
-            priority=self._priority,
-            retention=self._retention,
+            own_priority=self._priority,
+            own_retention=self._retention,
             seat=seat,
             started_ns=None if tracker.budget.deadline_s is None else around.engine.clock.monotonic_ns(),
         )
 
-    def _again(self, around: Scope, attempt: int, crash: BaseException) -> None:
+    def _again(self, around: Scope, attempt: int, crash: BaseException, pause_s: float) -> None:
         """Tell that there will be another attempt, or raise because there will not."""
         kind = type(crash).__name__
-        if not self._policy.should_retry(self._name):
+        if not self._allows(attempt):
             times = "once" if attempt == 1 else f"{attempt} times"
             raise RetriesExhaustedError(
                 f"agent {self._name!r} crashed {times}, the last time with {kind}, and RetryPolicy.max_retries={self._policy.max_retries} "
@@ -216,20 +236,34 @@ class _Crew:
                 attempts=attempt,
             ) from crash
         place = next((one for one in around.upwards() if one.facts.kind in (ScopeKind.RUN, ScopeKind.AGENT)), around)
-        retry = RetryRecord(attempt, None, self._backoff_s or None, kind)
+        retry = RetryRecord(attempt, None, pause_s or None, kind)
         around.engine.listeners.counted(CountEvent("restarted", 1, scope_id=place.facts.scope_id, retry=retry))
 
-    def _rest(self, around: Scope) -> Flow[None]:
-        """Wait before the next attempt, no longer than the deadlines around allow; what stops the code around ends it."""
+    def _allows(self, attempt: int) -> bool:
+        """Tell whether the policy allows one more attempt: of this call's own, since others may share the policy and the name."""
+        if self._own_rule:
+            return self._policy.should_retry(self._name)
+        most = self._policy.max_retries
+        return most is None or attempt <= most
+
+    def _pause_s(self, around: Scope, ask: Opening) -> float:
+        """Give how long to wait before the next attempt: no longer than its own deadline and those around allow."""
         left = clocks.left_ns(around)
-        longest_s = self._backoff_s if left is None else min(self._backoff_s, max(0, left) / NANO)
-        sleeper = Sleeper()
-        forget = around.on_stop(sleeper.wake)
-        try:
-            with Waiting("restart", around):
-                yield Step(partial(sleeper.block, longest_s), partial(sleeper.wait, longest_s))
-        finally:
-            forget()
+        if ask.started_ns is not None and isinstance(ask.budget, ExecutionTracker) and ask.budget.budget.deadline_s is not None:
+            own = ask.started_ns + round(ask.budget.budget.deadline_s * NANO) - around.engine.clock.monotonic_ns()
+            left = own if left is None else min(left, own)
+        return self._backoff_s if left is None else min(self._backoff_s, max(0, left) / NANO)
+
+
+def _rest(around: Scope, pause_s: float) -> Flow[None]:
+    """Wait before the next attempt; what stops the code around ends it."""
+    sleeper = Sleeper()
+    forget = around.on_stop(sleeper.wake)
+    try:
+        with Waiting("restart", around):
+            yield Step(partial(sleeper.block, pause_s), partial(sleeper.wait, pause_s))
+    finally:
+        forget()
 
 
 def is_crash(error: BaseException) -> bool:

@@ -141,6 +141,25 @@ def test_a_failing_callback_keeps_nobody_from_hearing(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
 
 
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt])
+def test_a_callback_that_ends_the_program_does_so_when_everybody_has_heard(end):
+    def stop():
+        raise end(3)
+
+    heard = []
+    token = CancellationToken()
+    token.subscribe(stop)
+    token.subscribe(lambda: heard.append("beside"))
+    below = token.child()
+    below.subscribe(stop)
+    below.subscribe(lambda: heard.append("below"))
+    with pytest.raises(end):
+        token.cancel()
+    assert heard == ["beside", "below"]
+    with pytest.raises(end):
+        token.subscribe(stop)
+
+
 def test_a_callback_may_cancel_and_subscribe_again():
     token, told = CancellationToken(), []
     token.subscribe(lambda: (token.cancel("again"), token.subscribe(lambda: told.append(token.reason))))

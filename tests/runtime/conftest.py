@@ -193,3 +193,23 @@ def until():
 @pytest.fixture(params=["tasks", "threads"])
 def crowd(stage, instrumented, request):
     return Crowd(stage, request.param)
+
+
+@pytest.fixture(params=["sync", "async"])
+def supervised(request):
+    """Supervise a plain function in either colour."""
+
+    def supervised(child, policy=None, **more):
+        if request.param == "sync":
+            return ravi_otel.supervise(child, policy, **{"agent": "child", **more})
+
+        async def awaited():
+            await asyncio.sleep(0)
+            return child()
+
+        async def main():
+            return await ravi_otel.supervise(awaited, policy, **{"agent": "child", **more})
+
+        return asyncio.run(main())
+
+    return supervised

@@ -68,7 +68,7 @@ def test_a_blocking_wait_on_an_event_loop_is_told_what_to_write(run_of):
 
 def test_a_denied_agent_is_told_of_the_slot_that_is_kept_for_another_id(run_of):
     with run_of(2), ravi_otel.agent("root"), ravi_otel.spawn("writer"):
-        with pytest.raises(SpawnDeniedError, match=r"spawn\('writer'\) around it keeps one that is free, for agent\('writer'\)"):
+        with pytest.raises(SpawnDeniedError, match=r"spawn\('writer'\) around it keeps one that is free, which only agent\('writer'\)"):
             ravi_otel.agent("riter").__enter__()
         with ravi_otel.agent("writer"), pytest.raises(SpawnDeniedError) as denied:
             ravi_otel.agent("riter").__enter__()

@@ -1,6 +1,7 @@
 """Slots that programs take for agents to come: `spawn()`, in both colours."""
 
 import asyncio
+import contextvars
 import gc
 import json
 import pickle
@@ -301,6 +302,54 @@ def test_what_cannot_be_used_is_named(given, named):
         ravi_otel.spawn(**{"agent_id": "worker", **given})
 
 
+def test_the_priority_and_retention_an_agent_is_given_go_before_those_it_was_spawned_with(run_of):
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.spawn("worker", priority=Priority.LOW) as spawned:
+        for given, rank, kept in [
+            ({"priority": Priority.HIGH, "retention": HistoryRetention.PERMANENT}, Priority.HIGH, HistoryRetention.PERMANENT),
+            ({}, Priority.LOW, HistoryRetention.RUN),
+            ({"priority": Priority.BACKGROUND}, Priority.BACKGROUND, HistoryRetention.RUN),
+            ({"priority": Priority.NORMAL}, Priority.NORMAL, HistoryRetention.RUN),
+            ({}, Priority.LOW, HistoryRetention.RUN),
+        ]:
+            with ravi_otel.agent("worker", **given) as worker:
+                found = worker.supervision
+                assert (worker.priority, found.priority, found.retention, spawned.priority) == (rank, rank, kept, rank)
+                assert not worker.paused
+
+
+def test_what_an_operator_made_of_a_priority_stays_for_the_next_agent(run_of):
+    with run_of(3), ravi_otel.agent("root"), ravi_otel.spawn("worker", priority=Priority.LOW):
+        with ravi_otel.agent("worker", priority=Priority.NORMAL):
+            SpawnTracker.current().reprioritize("worker", Priority.HIGH)
+        with ravi_otel.agent("worker") as worker:
+            assert worker.priority is Priority.HIGH
+
+
+def test_an_agent_that_made_itself_urgent_is_no_victim_any_more(run_of):
+    slots = []
+
+    def urgent():
+        return contextvars.Context().run(slots[0].acquire, "urgent", Priority.HIGH)
+
+    with run_of(3), ravi_otel.agent("root"):
+        slots.append(SpawnTracker.current())
+        with (
+            ravi_otel.spawn("first", priority=Priority.LOW) as first,
+            ravi_otel.agent("first", priority=Priority.CRITICAL),
+            ravi_otel.spawn("second", priority=Priority.NORMAL) as second,
+            urgent(),
+        ):
+            assert (first.paused, second.paused) == (False, True)
+
+
+def test_outside_any_run_an_agents_own_priority_goes_first_too(instrumented):
+    with ravi_otel.spawn("worker", priority=Priority.LOW):
+        with ravi_otel.agent("worker", priority=Priority.HIGH) as worker:
+            assert worker.priority is Priority.HIGH
+        with ravi_otel.agent("worker") as worker:
+            assert worker.priority is Priority.LOW
+
+
 def test_a_denied_spawn_goes_to_the_model_as_a_tool_error_and_the_run_goes_on(run_of, client, ask):
     @ravi_otel.tool
     def delegate(agent_id):
@@ -317,7 +366,8 @@ def test_a_denied_spawn_goes_to_the_model_as_a_tool_error_and_the_run_goes_on(ru
     told = json.loads(content)
     assert carried.as_tool_error() == told
     assert (told["error"], told["agent_id"], told["max_agents"], told["limit_kind"]) == ("spawn_denied", "one\u202emore", 2, "agents")
-    assert told["message"].startswith("No slot for agent")
+    assert told["message"].startswith("There is no room for agent")
+    assert "SpawnBudget" not in content
     assert told["way_out"].startswith("Go on without another agent")
     assert (run.status, run.stats().tool_calls) == ("ok", 1)
 

@@ -4,8 +4,10 @@ import asyncio
 import functools
 import inspect
 import pickle
+import sys
 import threading
 from contextvars import Context
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -24,6 +26,7 @@ from ravi_otel import (
     DeadlineExceededError,
     ExecutionBudget,
     ExecutionTracker,
+    HistoryRetention,
     Priority,
     RetriesExhaustedError,
     RetryPolicy,
@@ -32,48 +35,14 @@ from ravi_otel import (
     SpawnTracker,
 )
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-@pytest.fixture(params=["sync", "async"])
-def supervised(request):
-    """Supervise a plain function in either colour."""
-
-    def supervised(child, policy=None, **more):
-        if request.param == "sync":
-            return ravi_otel.supervise(child, policy, **{"agent": "child", **more})
-
-        async def awaited():
-            await asyncio.sleep(0)
-            return child()
-
-        async def main():
-            return await ravi_otel.supervise(awaited, policy, **{"agent": "child", **more})
-
-        return asyncio.run(main())
-
-    return supervised
+from crashing import Crashing
 
 
 @pytest.fixture
 def run_of(instrumented):
     return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count), **more)
-
-
-class Crashing:
-    """Crash so often, then give "done"; note the scope of each attempt."""
-
-    def __init__(self, times, error=ValueError, before=lambda: None):
-        self.left = times
-        self.error = error
-        self.before = before
-        self.scopes = []
-
-    def __call__(self):
-        self.scopes.append(ravi_otel.current_scope())
-        self.before()
-        if self.left:
-            self.left -= 1
-            raise self.error("no good")
-        return "done"
 
 
 def headcount():
@@ -182,6 +151,13 @@ def test_inside_a_spawn_of_its_name_it_takes_that_slot(run_of, supervised):
             assert next_one.scope.lease is spawned.lease
 
 
+def test_the_priority_and_retention_it_is_given_go_before_those_of_the_spawn_around(run_of, supervised):
+    child = Crashing(1)
+    with run_of(2), ravi_otel.agent("root"), ravi_otel.spawn("child", priority=Priority.LOW):
+        supervised(child, priority=Priority.HIGH, retention=HistoryRetention.PERMANENT)
+    assert {(one.supervision.priority, one.supervision.retention) for one in child.scopes} == {(Priority.HIGH, HistoryRetention.PERMANENT)}
+
+
 def refusals():
     def contended():
         raise BudgetContendedError("contended")
@@ -264,19 +240,6 @@ def test_a_pause_before_the_next_attempt_ends_with_the_run(run_of, supervised):
             supervised(child, backoff_s=3_600)
         canceller.join()
         assert len(child.scopes) == 1
-
-
-def test_one_policy_counts_by_name_and_a_success_sets_it_back(run_of, supervised):
-    policy = RetryPolicy(2)
-    with run_of(2):
-        for _ in range(3):
-            assert supervised(Crashing(2), policy) == "done"
-        with pytest.raises(RetriesExhaustedError):
-            supervised(Crashing(9), policy)
-        with pytest.raises(RetriesExhaustedError) as caught:
-            supervised(Crashing(9), policy)
-        assert caught.value.attempts == 1
-        assert supervised(Crashing(2), policy, agent="another") == "done"
 
 
 def test_its_agent_is_named_like_the_function_and_arguments_go_with_partial(run_of):

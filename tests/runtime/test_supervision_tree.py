@@ -8,6 +8,7 @@ import pytest
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget, SpawnTracker
 from ravi_otel.runtime.family import MOST_BELOW, MOST_ENDED, MOST_LINES, _rough
+from ravi_otel.testing import Text
 
 
 def timeless(drawn):
@@ -48,6 +49,29 @@ def test_a_line_has_at_most_80_columns_and_names_give_way(client, ask):
     lines = run.tree().splitlines()
     assert max(len(line) for line in lines) <= 80
     assert "· critical · ok · T s · 60 calls · 12.0k tokens · $12.00" in timeless(lines[3])[0]
+
+
+def test_a_run_id_of_ours_gives_way_to_the_name_of_the_run(instrumented):
+    with ravi_otel.run("nightly report of everything") as run:
+        pass
+    line = run.tree()
+    assert line.startswith(f"run 'nightly report of everything' (id '{run.id[:12]}")
+    assert "…')" in line
+    assert len(line) <= 80
+
+
+def test_figures_that_are_estimated_say_so_as_those_of_many_do(stage, client, ask):
+    with ravi_otel.run("r") as run:
+        with ravi_otel.agent("cut"):
+            stage.answer = Text("one two three")
+            list(client.chat.completions.create(model="gpt-5-mini", messages=[{"role": "user", "content": "Go."}], stream=True))
+        with ravi_otel.agent("whole"):
+            stage.answer = Text("ok", usage=(100, 100))
+            ask(client)
+    top, cut, whole = timeless(run.tree())
+    assert re.search(r" · 2 calls · ~\d+ tokens · ~\$", top)
+    assert re.search(r" · 1 call · ~\d+ tokens · ~\$", cut)
+    assert whole.endswith(" · 1 call · 200 tokens · $0.20")
 
 
 @pytest.mark.parametrize(("tokens", "shown"), [(9_999, "9999"), (12_345, "12.3k"), (1_000_000, "1.0M"), (10**16, "10000.0T")])
