@@ -135,7 +135,8 @@ class ScopeHandle:
     def __enter__(self) -> Self:
         if self._attachment is not None:
             raise ConfigurationError(
-                f"{self._factory}({self._ask.name!r}) is already open. Give each with block a {self._factory}() of its own."
+                f"{self._factory}({self._ask.name!r}) is already open. "
+                f"Give each with block {_article(self._factory)} {self._factory}() of its own."
             )
         drain()
         if self._ask.resume is not None:
@@ -359,6 +360,10 @@ class Suspension(ScopeHandle):
         place = next((outer for outer in scope.upwards() if outer.facts.kind in (ScopeKind.RUN, ScopeKind.AGENT)), scope)
         reason = str(self._ask.reason)
         scope.engine.listeners.counted(CountEvent("suspended", 1, kind, reason=reason, scope_id=place.facts.scope_id))
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
 
 
 def _say_nothing_is_suspended(*, others: bool) -> None:

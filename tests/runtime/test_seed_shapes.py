@@ -391,3 +391,9 @@ def test_a_paused_agent_ends_paused(error):
     with pytest.raises(AgentPausedError), ravi_otel.agent("a") as agent:
         raise error
     assert (agent.status, agent.stop_reason) == ("paused", "paused")
+
+
+def test_the_message_of_an_agent_entered_twice_is_good_english(instrumented):
+    handle = ravi_otel.agent("x")
+    with handle, pytest.raises(ConfigurationError, match=r"Give each with block an agent\(\) of its own\."), handle:
+        pytest.fail("it opened twice")
