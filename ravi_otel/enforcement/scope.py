@@ -371,7 +371,8 @@ class Scope:
 
     def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
         """Write how the body ended; tell whether it swallows the error: by its own limits' outcome, or by `catch`."""
-        self.ended_ns = self.engine.clock.monotonic_ns()
+        if self.ended_ns is None:  # else it was left in a finaliser, and the rest comes later
+            self.ended_ns = self.engine.clock.monotonic_ns()
         clocks.conclude(self, self.ended_ns)
         self.error = error
         if error is None:

@@ -10,23 +10,25 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.ids import TopicId
 from ravi_otel.policy.limits import NANO, ScopeKind
 from ravi_otel.policy.supervision import PROGRESS_TOPIC
-from ravi_otel.runtime.progress import MOST, Progress, ProgressEvent
+from ravi_otel.runtime.progress import MOST, EventData, Progress, ProgressEvent
 from ravi_otel.runtime.state import STATE
 
 _SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released": "spawn_released"}
 _MOST_TEXT: Final = 1_000
+_MOST_NAMES: Final = 10_000
 
 
 class _Seat:
@@ -51,10 +53,12 @@ class _Board(Listener):
     def __init__(self) -> None:
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal handler may read a run
         self._seats: dict[str, tuple[_Seat, ...]] = {}
+        self._names: dict[tuple[str | None, str | None], str | None] = {}
 
     def renew(self) -> None:
         """Begin without readers in a forked child: they are the parent's."""
         seats, self._seats = self._seats, {}
+        self._names = {}
         self._lock = threading.RLock()
         for each in seats.values():
             for seat in each:
@@ -68,7 +72,7 @@ class _Board(Listener):
             scope.engine.listeners.add_once(self)
             self._clear()
             self._seats[run_id] = (*self._seats.get(run_id, ()), _Seat(reader, scope.facts.scope_id))
-        if scope.ended_ns is not None:  # it may have been told already
+        if scope.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
             self._end(scope.facts)
 
     def _clear(self) -> None:
@@ -117,15 +121,22 @@ class _Board(Listener):
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that it opened."""
         if self._seats:
-            self._tell("scope_opened", scope.facts, _scope(scope.facts))
+            facts = scope.facts
+            if facts.kind is ScopeKind.AGENT and len(self._names) < _MOST_NAMES:
+                self._names[facts.run_id, facts.agent_id] = facts.agent_name
+            self._tell("scope_opened", facts, _scope(facts))
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell how it ended; with its run a reader's events end."""
+        if self._names:
+            self._names.pop((scope.facts.run_id, scope.facts.agent_id), None)
         if not self._seats:
             return
         spend, facts = scope.spend(), scope.facts
         ending = {"status": scope.status, "stop_reason": _text(scope.stop_reason)}
-        self._tell("scope_closed", facts, {**_scope(facts), **ending, "duration_s": spend.duration_s, "cost_usd": spend.cost_usd})
+        used = {"duration_s": spend.duration_s, "cost_usd": spend.cost_usd}
+        error = None if scope.error is None else type(scope.error).__name__
+        self._tell("scope_closed", facts, {**_scope(facts), **ending, **used, "error_type": error})
         if facts.kind is ScopeKind.RUN:
             self._end(facts)
 
@@ -173,15 +184,25 @@ class _Board(Listener):
         }
         name, agent = (event.agent_name, event.agent_id) if at is None else (at.facts.agent_name, at.facts.agent_id)
         parent, depth = (None, None) if place is None else (_text(place.parent_id), place.depth)
-        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, MappingProxyType(data), time.time()))
+        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, EventData(data), time.time()))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell what became of a slot."""
         seats = self._of(event.run_id) if self._seats else []
         if seats:
             data = {"priority": event.priority, "active": event.active, "paused": event.paused, "max_agents": event.max_agents}
-            name = _SPAWN.get(event.outcome, event.outcome)
-            _give(seats, ProgressEvent(name, event.run_id, None, event.agent_id, None, None, MappingProxyType(data), time.time()))
+            what, name = _SPAWN.get(event.outcome, event.outcome), self._names.get((event.run_id, event.agent_id))
+            _give(seats, ProgressEvent(what, event.run_id, name, event.agent_id, None, None, EventData(data), time.time()))
+
+    def counted(self, event: CountEvent) -> None:
+        """Tell that an agent crashed and is started again, in the run or agent around it; of the rest there are events already."""
+        retry = event.retry
+        if event.what != "restarted" or retry is None or not self._seats:
+            return
+        around = next((one for one in STATE.locate()[0].upwards() if one.facts.scope_id == event.scope_id), None)
+        if around is not None:
+            data = {"attempt": retry.attempt, "wait_s": retry.wait_s, "error_type": retry.error_type}
+            self._tell("restarted", around.facts, data)
 
     def told(self, notice: Notice) -> None:
         """Tell what the program or an operator says."""
@@ -200,7 +221,7 @@ def _give(seats: Iterable[_Seat], event: ProgressEvent) -> None:
 def _event(event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> ProgressEvent:
     place = facts.supervision
     parent, depth = (None, 0) if place is None else (_text(place.parent_id), place.depth)
-    return ProgressEvent(event, facts.run_id, facts.agent_name, facts.agent_id, parent, depth, MappingProxyType(dict(data)), time.time())
+    return ProgressEvent(event, facts.run_id, facts.agent_name, facts.agent_id, parent, depth, EventData(data), time.time())
 
 
 def _text(value: object) -> str | None:
@@ -239,23 +260,35 @@ def _ending(record: CallRecord | ToolRecord) -> dict[str, Any]:
 _inner: Final[weakref.WeakValueDictionary[str, Scope]] = weakref.WeakValueDictionary()
 """Runs inside others, by their id: an operation says only the innermost."""
 
+_entered_on: Final[weakref.WeakKeyDictionary[Scope, int]] = weakref.WeakKeyDictionary()
+"""The thread that entered a run, and has to leave it."""
+
 _BOARD: Final = _Board()
 os.register_at_fork(after_in_child=_BOARD.renew)
 
 
 def note_inner(run: Scope) -> None:
-    """Remember that a run was opened, if it is inside another."""
+    """Remember on which thread a run was opened, and whether inside another."""
+    _entered_on[run] = threading.get_ident()
     if run.parent is not None and run.parent.facts.run_id is not None:
         _inner[str(run.facts.run_id)] = run
 
 
 def read(run: Scope, most: int = MOST) -> Progress:
     """Give a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
-    if checks.count("progress(most)", most) < 1:
-        raise ConfigurationError("progress(most=0) could hold no event. Allow at least 1.")
-    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), most)
+    kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
+    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), kept, partial(_is_inside, weakref.ref(run)))
     _BOARD.sit(reader, run)
     return reader
+
+
+def _is_inside(held: weakref.ref[Scope]) -> bool:
+    """Tell that the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
+    run = held()
+    if run is None or run.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
+        return False
+    scope, entered = STATE.locate()
+    return entered and run in scope.upwards()
 
 
 def report(scope: Scope, text: str, data: Mapping[str, Any]) -> None:

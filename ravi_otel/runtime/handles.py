@@ -27,7 +27,7 @@ from ravi_otel.policy.meta import RunMeta
 from ravi_otel.policy.supervision import Supervision
 from ravi_otel.runtime import board, family
 from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.late import drain, later_here, look_for
 from ravi_otel.runtime.progress import MOST, Progress
 from ravi_otel.runtime.resuming import refuse_twice
 from ravi_otel.runtime.resumption import resumption
@@ -179,7 +179,8 @@ class ScopeHandle:
         # An async generator that is dropped ends in a task of its own, whose context is a copy of one that keeps the scope.
         scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit):
-            later(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
+            scope.ended_ns = scope.engine.clock.monotonic_ns()  # its clocks stand still from here on, whoever does the rest
+            later_here(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
         drain()
         return _finish(scope, error, catch=self._catch)
@@ -272,7 +273,7 @@ class Run(ScopeHandle):
     def progress(self, *, most: int = MOST) -> Progress:
         """Follow what the whole tree of the run does from now on: `async for event in run.progress():`, or `for` in a thread.
 
-        Gives each `ProgressEvent` of its agents at any depth, and of runs inside it, and ends when the run is closed. From any thread
+        Gives each `ProgressEvent` of its agents at any depth, and of runs inside it, and ends when the run is left. From any thread
         and loop, by as many readers as like to. A reader that is slow keeps nobody waiting: at most `most` events wait for it, the
         oldest make room, and the next one says how many it `missed`. Raises ConfigurationError before the run was entered.
         """

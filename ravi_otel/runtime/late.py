@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
@@ -22,6 +24,15 @@ _sweeps: list[Callable[[], object]] = []
 def later(end: Callable[[], object]) -> None:
     """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
     _late.append(end)
+
+
+def later_here(end: Callable[[], object]) -> None:
+    """Queue it, and have the event loop of this thread, where one runs, do it at its next turn; takes no lock either."""
+    _late.append(end)
+    loop = _get_running_loop()
+    if loop is not None:
+        with contextlib.suppress(RuntimeError):  # it is closed, or lets nobody in: who comes next does it
+            loop.call_soon(drain)
 
 
 def drain() -> None:

@@ -9,20 +9,48 @@ counts and how it ended, and what the program reports itself.
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.line import Sleeper, on_event_loop
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.ids import TopicId
+from ravi_otel.runtime.late import drain
 
 MOST: Final = 1_000
 """Events that wait for a reader unless it asks for another number; the oldest make room."""
+
+_OURS: Final = ("ravi-otel", "ravi-ledger", "Otel")
+_GREEN: Final = frozenset({"gevent", "eventlet"})
+_INSIDE: Final = "`for event in run.progress()` waits in the block of the very run that it reads, on the thread that has to leave it"
+_log = logging.getLogger("ravi_otel")
+
+
+class EventData(dict[str, Any]):
+    """Be what an event says besides, by name: a dict that cannot be changed, and is copied and pickled like any other."""
+
+    def _refuse(self, *_args: object, **_more: object) -> NoReturn:
+        raise TypeError("the data of a ProgressEvent is read-only. Work on a copy: dict(event.data).")
+
+    __setitem__ = _refuse
+    __delitem__ = _refuse
+    __ior__ = _refuse
+    clear = _refuse
+    pop = _refuse
+    popitem = _refuse
+    setdefault = _refuse  # pyright: ignore[reportAssignmentType]  # takes whatever a dict takes, and refuses it
+    update = _refuse  # pyright: ignore[reportAssignmentType]  # the same
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[str, Any]]]:
+        """Be read-only again where it arrives."""
+        return type(self), (dict(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +58,18 @@ class ProgressEvent:
     """Tell one thing that happened in a run.
 
     `event` is "scope_opened", "scope_closed", "llm_start", "llm_end", "retry", "tool_start", "tool_end", "limit_nearing",
-    "limit_exceeded", "spawn_granted", "spawn_denied", "spawn_released", "preempted", "resumed", "report" or "command" (of an operator,
-    from outside). `run_id` is the run it happened in, which may be one inside the run that is read. The agent is the one it happened
-    in, of a spawn event the one that it is about; None outside any. `depth` counts from the run's first agent, None where nobody
-    knows. `at` is UTC epoch seconds. `missed` says how many events before this one the reader was too slow for.
+    "limit_exceeded", "spawn_granted", "spawn_denied", "spawn_released", "preempted", "resumed", "restarted" (an agent that crashed is
+    started again), "report" or "command" (of an operator, from outside). `run_id` is the run it happened in, which may be one inside
+    the run that is read. The agent is the one it happened in, of a spawn event the one that it is about; None outside any. `depth`
+    counts from the run's first agent, None where nobody knows. `at` is UTC epoch seconds. `missed` says how many events before this
+    one the reader was too slow for.
 
-    `data`, read-only, by event: scopes `kind, name, scope_id`, closed ones `status, stop_reason, duration_s, cost_usd` besides;
-    calls `op_id, operation, provider, model, stream`, ended ones `status, input_tokens, output_tokens, cost_usd, duration_s,
-    error_type, limit_kind, retries` besides; a retry `op_id, attempt, status, wait_s, error_type`; tools `op_id, tool_name`, ended
-    ones `status, duration_s, error_type, limit_kind` besides; limits `limit_kind, scope, scope_name, threshold, used, ratio,
-    decision`; spawn events `priority, active, paused, max_agents`; a report or command `text` and what was given with it.
+    `data`, read-only, by event: scopes `kind, name, scope_id`, closed ones `status, stop_reason, duration_s, cost_usd, error_type`
+    besides; calls `op_id, operation, provider, model, stream`, ended ones `status, input_tokens, output_tokens, cost_usd,
+    duration_s, error_type, limit_kind, retries` besides; a retry `op_id, attempt, status, wait_s, error_type`; tools `op_id,
+    tool_name`, ended ones `status, duration_s, error_type, limit_kind` besides; limits `limit_kind, scope, scope_name, threshold,
+    used, ratio, decision`; spawn events `priority, active, paused, max_agents`; a restart `attempt, wait_s, error_type`; a report or
+    command `text` and what was given with it.
     What is not known is None: a cost of None is no cost of 0.
     """
 
@@ -49,7 +79,7 @@ class ProgressEvent:
     agent_id: str | None
     parent_id: str | None
     depth: int | None
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    data: Mapping[str, Any] = field(default_factory=EventData, hash=False)
     at: float = 0.0
     missed: int = 0
 
@@ -111,7 +141,7 @@ class _Box:
         with self._lock:
             if self._events or self.ended:
                 return None
-            sleeper = Sleeper()
+            sleeper = Sleeper(drain)  # the run may have been left in a finaliser, and its end wait for somebody to do it
             self._sleepers[sleeper] = None
             return sleeper
 
@@ -127,17 +157,19 @@ def _wake(asleep: Iterable[Sleeper]) -> None:
 
 
 class Progress:
-    """Read a run's events from now on, with `async for` or with `for`; it ends when the run is closed.
+    """Read a run's events from now on, with `async for` or with `for`; it ends when the run is left.
 
     Several may read one run at once, each gets every event. `missed` counts what this one was too slow for. Keep hold of it: one
     that is dropped hears nothing any more. In a process that was forked meanwhile it ends at once.
     """
 
-    __slots__ = ("__weakref__", "box", "topic")
+    __slots__ = ("__weakref__", "_inside", "_warned", "box", "topic")
 
-    def __init__(self, topic: TopicId, most: int) -> None:
+    def __init__(self, topic: TopicId, most: int, inside: Callable[[], bool]) -> None:
         self.topic = topic
         self.box = _Box(most)
+        self._inside = inside
+        self._warned = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.topic} {'ended' if self.box.ended else 'open'}>"
@@ -176,7 +208,7 @@ class Progress:
             if sleeper is None:
                 continue
             try:
-                yield Step(partial(sleeper.block, None), partial(sleeper.wait, None))
+                yield Step(partial(self._block, sleeper), partial(sleeper.wait, None))
             finally:
                 box.forget(sleeper)
             if sleeper.unfit:
@@ -184,3 +216,24 @@ class Progress:
                     "`for event in run.progress()` would stop the event loop of this thread: write `async for`, or read in a thread."
                 )
         return event
+
+    def _block(self, sleeper: Sleeper) -> None:
+        """Sleep on this thread; ConfigurationError where nobody is left who could end that."""
+        if not on_event_loop() and self._inside():
+            if _is_alone():
+                raise ConfigurationError(
+                    f"{_INSIDE}, and no other thread is at work: it would wait for ever. "
+                    "Read in another thread, or in a task with `async for`."
+                )
+            if not self._warned:
+                self._warned = True
+                _log.warning("ravi-otel: %s: it goes on only while others work. Read in another thread, or `break` in time.", _INSIDE)
+        sleeper.block(None)
+
+
+def _is_alone() -> bool:
+    """Tell that no thread but this one, and such as no program's work runs in, could make anything happen."""
+    if not _GREEN.isdisjoint(sys.modules):
+        return False  # others may be at work in this very thread
+    here = threading.current_thread()
+    return all(each is here or each.name.startswith(_OURS) for each in threading.enumerate())

@@ -221,7 +221,7 @@ def test_a_slow_reader_keeps_nobody_waiting_and_is_told_how_many_it_missed():
         assert (second.data["text"], second.missed, progress.missed) == ("21", 0, 20)
 
 
-@pytest.mark.parametrize(("most", "said"), [(0, "Allow at least 1"), (-1, "most"), (True, "most"), ("many", "most")])
+@pytest.mark.parametrize(("most", "said"), [(0, "from 1 to"), (-1, "from 1 to"), (True, "most"), ("many", "most")])
 def test_room_for_no_event_is_refused(most, said):
     with ravi_otel.run("r") as run, pytest.raises(ConfigurationError, match=said):
         run.progress(most=most)
