@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
@@ -21,7 +22,8 @@ from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.enforcement.terms import may_be_set_aside
 from ravi_otel.errors import BudgetError, SpawnDeniedError
 from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, ScopeKind
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds whose refusal is a denied spawn, as one for want of a slot is."""
+
+_INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
+"""Of these the innermost is the parent agent of what is opened inside, or says that there is none."""
 
 _lock = threading.RLock()  # one thread may come again, in a signal handler: the count it finds is never too low
 """Keeps counting the children of an agent, and asking whether one more fits, one step."""
@@ -122,11 +127,49 @@ def admit(scope: Scope, priority: Priority) -> None:
     answer = entry.ask(scope, lines, parent, fans)
     scope.engine.tell(answer.crossings)
     if isinstance(answer, Denied):
-        raise _refused(scope, parent, answer, priority)
+        raise _refused(scope, scope.facts, parent, answer, priority)
     if answer.observed is not None:
         scope.engine.count("denied", answer.observed, observed=True)
         if answer.observed.kind in _SPAWNS:
-            _tell_denied(scope, priority)
+            _tell_denied(scope, scope.facts, priority, answer.observed.kind)
+
+
+def ask_ahead(around: Scope, agent_id: str, priority: Priority, *, children: bool) -> None:
+    """Refuse an agent that is to come in the scope `around`, before a slot is taken for it, where `admit` would refuse it now.
+
+    Nothing is counted for one that fits. Without `children`, who lives under one agent is not looked at: some may end while it waits.
+    Raises as `admit`.
+    """
+    parent = next((each for each in around.upwards() if each.facts.kind in _INNERMOST), None)
+    if parent is not None and parent.facts.kind is ScopeKind.RUN:
+        parent = None
+    supervision = None if parent is None else parent.facts.supervision
+    wants = {Kind.DEPTH.value: 0 if supervision is None else supervision.depth + 1, Kind.AGENTS_TOTAL.value: 1}
+    owners = [each for each in around.upwards() if each.facts.kind is not ScopeKind.AGENT]
+    lines = [
+        Line(account, wants[account.kind], wants[account.kind])
+        for each in owners
+        for account in tuple(each.accounts)
+        if account.kind in wants and account.limit.agent in (None, agent_id)
+    ]
+    fans = _fans(around, parent) if children else []
+    brood = ("", "") if parent is None else (str(parent.facts.agent_name), parent.facts.scope_id)
+    full = any(len(owner.broods.get(brood, ())) >= account.value and not account.observe for owner, account in fans)
+    if not full and not any(_is_past(line) for line in lines):
+        return
+    entry = Entry(new_op_id())
+    answer = entry.ask(around, lines, parent, fans)
+    around.engine.tell(answer.crossings)
+    if isinstance(answer, Denied):
+        facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id)
+        raise _refused(around, facts, parent, answer, priority)
+    entry.undo(around)  # limits are set aside here, or somebody else has raised one
+
+
+def _is_past(line: Line) -> bool:
+    account = line.account
+    before = 0 if account.kind == Kind.DEPTH else account.used + account.held
+    return not account.observe and (account.draining or before + line.want > account.value)
 
 
 def leave(scope: Scope) -> None:
@@ -153,13 +196,13 @@ def _parent_agent(scope: Scope) -> Scope | None:
 
 
 def _fans(scope: Scope, parent: Scope | None) -> list[tuple[Scope, Account]]:
-    """List the limits of children around the agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
+    """List the limits of children around an agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
     if parent is None:
         return []
     name = parent.facts.agent_name
     return [
         (owner, account)
-        for owner in scope.upwards()[1:]
+        for owner in scope.upwards()
         if owner is parent or owner.facts.kind is not ScopeKind.AGENT
         for account in tuple(owner.accounts)
         if account.kind == Kind.FAN_OUT and account.limit.agent in (None, name)
@@ -177,19 +220,23 @@ def _show(scope: Scope, counts: list[tuple[Account, int]]) -> Sequence[Crossing]
     return shown.crossings
 
 
-def _refused(scope: Scope, parent: Scope | None, denied: Denied, priority: Priority) -> BudgetError | SpawnDeniedError:
+def _refused(scope: Scope, facts: ScopeFacts, parent: Scope | None, denied: Denied, priority: Priority) -> BudgetError | SpawnDeniedError:
     account = denied.account
     scope.engine.count("denied", account)
     add_counts(scope.tallies, refused=1)
     if account.kind not in _SPAWNS:
-        return owned(refusal.refused(denied), account)
-    _tell_denied(scope, priority)
-    return owned(refusal.no_room(denied, scope.facts, None if parent is None else parent.facts), account)
+        return owned(refusal.refused(denied, facts), account)
+    _tell_denied(scope, facts, priority, account.kind)
+    return owned(refusal.no_room(denied, facts, None if parent is None else parent.facts), account)
 
 
-def _tell_denied(scope: Scope, priority: Priority) -> None:
-    """Tell it as any denied spawn is told."""
-    facts, slots = scope.facts, None if scope.spawn is None else scope.spawn.stats()
+def _tell_denied(scope: Scope, facts: ScopeFacts, priority: Priority, kind: str) -> None:
+    """Tell it as any denied spawn is told, with the kind of limit that refused."""
+    if scope.spawn is not None:
+        scope.spawn.count_denied()
+    slots = None if scope.spawn is None else scope.spawn.stats()
     active, paused, most = (0, 0, None) if slots is None else (slots.active, slots.paused, slots.limit)
-    event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most)
+    if most is not None and most >= UNLIMITED_AGENTS.max_agents:
+        most = None
+    event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most, kind)
     scope.engine.listeners.spawn_event(event)

@@ -86,8 +86,8 @@ def place(facts: ScopeFacts) -> str:
     return f"{facts.kind} {named(name)}" if name else f"this {facts.kind}"
 
 
-def refused(denied: Denied) -> BudgetError:
-    """Write the error of a ledger's refusal."""
+def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
+    """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
     account, kind = denied.account, denied.account.limit.kind
     title = _title(account)
     limit, used, where = shown(kind, account.value), shown(kind, denied.used), place(account.facts)
@@ -114,7 +114,8 @@ def refused(denied: Denied) -> BudgetError:
     if denied.reason == "draining" and denied.used <= account.value:
         spent = f"{used} of {limit} used in {where}, and a call that did not fit was refused before, so nothing more is sent"
         return BudgetExhaustedError(f"{title} exceeded: {spent}. {way_out}", **fields)
-    return BudgetExhaustedError(f"{title} exceeded: {past} > {_room(account, denied)} in {where}. {way_out}", **fields)
+    who = "" if agent is None else f", with agent {named(str(agent.agent_id))}"
+    return BudgetExhaustedError(f"{title} exceeded: {past} > {_room(account, denied)} in {where}{who}. {way_out}", **fields)
 
 
 def _room(account: Account, denied: Denied) -> str:

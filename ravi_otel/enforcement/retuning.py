@@ -36,6 +36,8 @@ def set_limit(scope: Scope, kind: str, value: float) -> None:
             "Declare it where the scope is opened, with limits=[...]."
         )
     inner = _inner_amount(name, value)
+    if name == Kind.AGENTS and inner < 1:
+        raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
     for account in found:
         if isinstance(account, Part):
             account.carved.grow(scope, account.kind, inner)

@@ -237,7 +237,11 @@ class LimitEvent:
 
 @dataclass(frozen=True, slots=True)
 class SpawnEvent:
-    """Tell what became of a request for a slot; `active` and `paused` are the counts after it."""
+    """Tell what became of a request for a slot; `active` and `paused` are the counts after it.
+
+    `max_agents` is how many agents may be live, None where that has no limit. `limit_kind` says of a denial which limit refused:
+    "agents", "agents_total", "fan_out" or "depth"; it is None of anything else.
+    """
 
     outcome: Literal["granted", "denied", "preempted", "resumed", "released"]
     agent_id: str
@@ -246,6 +250,7 @@ class SpawnEvent:
     active: int
     paused: int
     max_agents: int | None
+    limit_kind: str | None = None
 
 
 Counted = Literal[

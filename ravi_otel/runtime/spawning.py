@@ -8,6 +8,7 @@ from typing import Self
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement.entry import ask_ahead
 from ravi_otel.enforcement.leases import Lease
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
@@ -116,7 +117,11 @@ class Spawned:
 
 
 def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority, wait_s: float | None) -> Flow[Lease]:
-    """Take a slot, and at once sit on it, so that no other agent of this id finds it free; the first one is the run's root."""
+    """Take a slot, and at once sit on it, so that no other agent of this id finds it free; the first one is the run's root.
+
+    The other limits of agents are asked first, so that nobody is paused for an agent that will not be let in.
+    """
+    ask_ahead(scope, agent_id, priority, children=wait_s == 0)
     root = slots.enter_first(agent_id, priority)
     if root is not None:
         return root
