@@ -41,6 +41,7 @@ class Headcount:
         """Take a spawn event: a denial is counted, and told as any limit's, before telemetry hears of it."""
         if event.outcome == "denied":
             self._denied(event.active + 1)
+            event = replace(event, limit_kind=Kind.AGENTS.value)
         if event.max_agents is not None and event.max_agents >= UNLIMITED_AGENTS.max_agents:
             event = replace(event, max_agents=None)
         self._engine.listeners.spawn_event(event)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
+import inspect
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -34,12 +36,14 @@ Blame = Callable[[Fault, str, BaseException | None], object]
 class Pending:
     """Be one asynchronous callback under way; `blame` is told what goes wrong with it, `when_over` that it is over."""
 
-    __slots__ = ("_awaitable", "_timer", "began_s", "blame", "late", "over", "started", "when_over")
+    __slots__ = ("_awaitable", "_ending", "_giving_up", "_timer", "began_s", "blame", "late", "over", "started", "when_over")
 
     def __init__(self, awaitable: Awaitable[object], blame: Blame) -> None:
         self._awaitable = awaitable
         self.blame = blame
         self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
+        self._giving_up = False
         self.began_s = time.monotonic()
         self.started = self.late = self.over = False
         self.when_over: list[Callable[[], object]] = []
@@ -49,7 +53,7 @@ class Pending:
         self.started = True
         self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._is_late)
         try:
-            await self._awaitable
+            await (self._driven(self._awaitable) if inspect.iscoroutine(self._awaitable) else self._awaitable)
         except GeneratorExit:  # its loop is gone, perhaps in a finaliser: nothing may be called
             raise
         except asyncio.CancelledError as error:
@@ -66,6 +70,45 @@ class Pending:
             self.blame("raised", f"raised {type(error).__name__}", error)
         finally:
             self._timer.cancel()
+            if self._ending is not None:
+                self._ending.cancel()
+
+    @types.coroutine
+    def _driven(self, callback: Coroutine[Any, Any, object]) -> Generator[Any, Any, None]:
+        """Await it step by step, so that one which goes on after it was cancelled cannot keep its loop from ending."""
+        act: Callable[[Any], Any] = callback.send
+        given: Any = None
+        while True:
+            try:
+                waits_for = act(given)
+            except StopIteration:
+                return
+            try:
+                given = yield waits_for
+                act = callback.send
+            except GeneratorExit:
+                callback.close()
+                raise
+            except BaseException as error:
+                if isinstance(error, asyncio.CancelledError) and self._is_given_up():
+                    with suppress(Exception):  # that it goes on even now
+                        callback.close()
+                    raise
+                act, given = callback.throw, error
+
+    def _is_given_up(self) -> bool:
+        """Hear that it is cancelled, and tell whether that was us: it has what is left of its second to come to its end."""
+        task = asyncio.current_task()
+        if self._ending is None and task is not None and not self._giving_up:
+            left_s = max(0.0, self.began_s + PATIENCE_S - time.monotonic())
+            self._ending = task.get_loop().call_later(left_s, self._give_up, task)
+        return self._giving_up
+
+    def _give_up(self, task: asyncio.Task[Any]) -> None:
+        self._ending = None
+        if not task.done() and task.cancelling():  # not one that only a time-out of its own had cancelled
+            self._giving_up = True
+            task.cancel()
 
     def _is_late(self) -> None:
         self.late = True
@@ -102,7 +145,7 @@ class Background:
 
     def start(self, pending: Pending, context: contextvars.Context) -> asyncio.Task[None] | None:
         """Let it run in `context`; give its task where that is one of the running loop's."""
-        if len(self._tasks) + len(self._queued) >= _MOST and not self._sweep():
+        if len(self._tasks) + len(self._queued) >= _MOST and not self.sweep():
             pending.drop(f"was not run: {_MOST:,} callbacks are under way")
             return None
         if not self._registered:
@@ -129,7 +172,7 @@ class Background:
         now = time.monotonic()
         left = [each.began_s + PATIENCE_S - now for each in self.elsewhere() if not each.late]
         self.wait(max([0.0, *left]))
-        self._sweep()
+        self.sweep()
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """List what is under way on the loop that runs here."""
@@ -147,7 +190,7 @@ class Background:
         running = [pending for task, pending in list(self._tasks.items()) if task.get_loop() is ours]
         return [each for each in (*list(self._queued.values()), *running) if not each.over]
 
-    def _sweep(self) -> bool:
+    def sweep(self) -> bool:
         """Forget tasks whose loop is closed: nothing will end them any more. Tell whether that made room."""
         for task in [task for task in list(self._tasks) if task.get_loop().is_closed()]:
             pending = self._tasks.pop(task, None)
@@ -173,8 +216,8 @@ class Background:
                 # Its loop ended before its first step, as at the end of `asyncio.run`: nothing of it has run yet.
                 self._send(pending, contextvars.copy_context())
                 return
-        else:
-            task.exception()  # looked at: asyncio would complain that nobody did
+        elif isinstance(task.exception(), GeneratorExit):  # looked at anyway: asyncio would complain that nobody did
+            pending.blame("raised", "raised GeneratorExit by itself", None)
         pending.end()
 
     def _send(self, pending: Pending, context: contextvars.Context) -> None:
@@ -215,6 +258,15 @@ def _live(loop: asyncio.AbstractEventLoop) -> None:
     while True:
         with suppress(BaseException):  # what a callback's own `call_soon` raises must not end the loop of all
             loop.run_forever()
+
+
+def runs_loop() -> bool:
+    """Tell that an asyncio event loop runs in this thread: callbacks started here are its tasks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 BACKGROUND: Final = Background()

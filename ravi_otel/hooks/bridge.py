@@ -6,7 +6,7 @@ One more listener, the last in line, and only there once somebody has given hook
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, cast
 
 from opentelemetry import trace as otel_trace
 
@@ -51,17 +51,17 @@ class Bridge(Listener):
 
     def _those(self, *tuples: tuple[object, ...]) -> tuple[HookManager, ...]:
         given = [each for each in (self._managers, *tuples) if each]
-        if not given:
-            return ()
+        if len(given) == 1 and len(given[0]) == 1:  # as nearly always
+            return cast("tuple[HookManager, ...]", given[0])
         return merged([each for one in given for each in one], ())
 
     def _tell(self, event: HookEvent, managers: tuple[HookManager, ...], write: Callable[[], Payload]) -> None:
-        hearing = [manager for manager in managers if manager.hears(event)]
-        if not hearing:
-            return
-        payload = write()
-        for manager in hearing:
-            manager.emit(event, payload)
+        payload: Payload | None = None
+        for manager in managers:
+            if manager.hears(event):
+                if payload is None:
+                    payload = write()
+                manager.emit(event, payload)
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that a run, an agent or a handoff begins."""
@@ -161,6 +161,12 @@ def _trace() -> Trace:
 def _marked(record: CallRecord | ToolRecord) -> Trace:
     found = record.marks.get(Bridge, _NOWHERE)
     return found if isinstance(found, tuple) else _NOWHERE  # pyright: ignore[reportUnknownVariableType, reportReturnType]  # nobody else has our key
+
+
+def hears_calls(managers: Iterable[object]) -> bool:
+    """Tell that one of these hooks waits for model calls."""
+    found = [each for each in managers if isinstance(each, HookManager)]
+    return any(each.hears(event) for each in found for event in (HookEvent.LLM_START, HookEvent.LLM_END))
 
 
 def hear(listeners: Listeners) -> None:

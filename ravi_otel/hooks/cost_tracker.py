@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, Self, cast
 from weakref import WeakSet
 
-from ravi_otel.hooks.dispatch import HookManager
+from ravi_otel.hooks.dispatch import HookManager, read_manager
 from ravi_otel.hooks.events import HookEvent
 from ravi_otel.hooks.locks import ForkLock
 
@@ -58,10 +58,11 @@ class CostTracker:
         self._models: dict[str | None, _Sum] = {}
         self._known: dict[str, None] = {}
         if hooks is not None:
-            self.attach(hooks)
+            self.attach(read_manager("CostTracker(hooks)", hooks))
 
     def attach(self, hooks: HookManager) -> Self:
         """Hear what `hooks` hears, from the next event on; attached twice it hears it once."""
+        read_manager("CostTracker.attach(hooks)", hooks)
         with self._lock:
             if hooks in self._attached:
                 return self

@@ -17,8 +17,9 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending
-from ravi_otel.hooks.events import Callback, Context, HookEvent, read_event, read_only
+from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending, runs_loop
+from ravi_otel.hooks.callbacks import check_callback, is_same, place_of
+from ravi_otel.hooks.events import Callback, Context, HookEvent, ReadOnly, read_event, read_only
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.reports import FAULTS, REPORTS, Fault, is_the_programs
 from ravi_otel.policy import checks
@@ -29,7 +30,6 @@ SLOW_S: Final = 0.1
 """How long a synchronous callback may keep its caller before that is reported."""
 
 _INSIDE: Final = otel_context.create_key("ravi-otel-hooks")
-_LONGEST_NAME: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,7 @@ class _Registration:
 
     def __init__(self, event: HookEvent, callback: Callback) -> None:
         self.callback = callback
-        named = getattr(callback, "__qualname__", None)
-        name = named if isinstance(named, str) else type(callback).__qualname__
-        self.place = f"{name[:_LONGEST_NAME]!r} of {event.value}"
+        self.place = place_of(callback, event.value)
 
 
 class HookManager:
@@ -80,6 +78,10 @@ class HookManager:
         """Register the decorated function for one event or several; it stays what it is."""
         if not events:
             raise ConfigurationError("hooks.on() names no event. Write @hooks.on(HookEvent.LLM_END).")
+        if any(map(callable, events)):
+            raise ConfigurationError(
+                f"hooks.on({checks.show(events[0])}) takes an event, not the function: write @hooks.on(HookEvent.LLM_END)."
+            )
         read = [read_event("hooks.on(event)", event) for event in events]
 
         def decorate(callback: F) -> F:
@@ -90,10 +92,12 @@ class HookManager:
         return decorate
 
     def register(self, event: HookEvent | str, callback: Callback) -> None:
-        """Call `callback` with the context of each such event from the next one on; registered twice it is called twice."""
+        """Call `callback` with the context of each such event from the next one on; registered twice it is called twice.
+
+        Raises ConfigurationError for what is no event, and for what cannot be called with one argument or is a generator function.
+        """
         known = read_event("hooks.register(event)", event)
-        if not callable(callback):
-            raise ConfigurationError(f"hooks.register(callback)={checks.show(callback)} cannot be called: give a function of one argument.")
+        check_callback("hooks.register(callback)", callback)
         with self._lock:
             self._registered[known] = (*self._registered.get(known, ()), _Registration(known, callback))
 
@@ -115,6 +119,7 @@ class HookManager:
 
     def stats(self) -> HookStats:
         """Photograph what went wrong so far."""
+        BACKGROUND.sweep()  # a loop that was closed tells nobody of what it left
         with self._lock:
             return HookStats(**self._faults)
 
@@ -122,7 +127,7 @@ class HookManager:
         """Fire an event from synchronous code: synchronous callbacks run here and now, asynchronous ones are not waited for.
 
         Those are tasks of the asyncio loop that runs here; without one they run on one background thread of all managers.
-        Raises ConfigurationError for what is no event, or no mapping, and nothing that a callback raises.
+        Raises ConfigurationError for what is no event, no mapping, or cannot be copied, and nothing that a callback raises.
         """
         self._fire(read_event("hooks.emit(event)", event), _checked("hooks.emit(context)", context))
 
@@ -145,6 +150,7 @@ class HookManager:
         For the end of a program: `asyncio.run` cancels what is still under way when it is left. On trio it waits for those on
         the background thread.
         """
+        _check_seconds("hooks.drain(timeout_s)", timeout_s)
         try:
             current = asyncio.current_task()
         except RuntimeError:  # no loop of asyncio's
@@ -155,7 +161,13 @@ class HookManager:
             await asyncio.wait(tasks, timeout=timeout_s)
 
     def drain_blocking(self, timeout_s: float = PATIENCE_S) -> bool:
-        """Wait until callbacks on the background thread are over; False when some are not after `timeout_s` seconds."""
+        """Wait until callbacks on the background thread are over; False when some are not after `timeout_s` seconds.
+
+        Raises ConfigurationError on a running asyncio loop: callbacks of that loop cannot go on while this thread waits.
+        """
+        _check_seconds("hooks.drain_blocking(timeout_s)", timeout_s)
+        if runs_loop():
+            raise ConfigurationError("hooks.drain_blocking() would stop the event loop that runs here: write await hooks.drain().")
         return BACKGROUND.wait(timeout_s)
 
     # -- how a callback is run ------------------------------------------------------------------------------------
@@ -167,32 +179,37 @@ class HookManager:
             return started
         inside: tuple[object, ...] = cast("Any", otel_context.get_value(_INSIDE)) or ()
         for each in registered:
-            if any(each.callback is other for other in inside):
+            if inside and any(is_same(each.callback, other) for other in inside):
                 continue  # it has done this itself, and would for ever
-            pending = self._call(each, context, (*inside, each.callback))
+            pending = self._call(each, _copied(event, context), (*inside, each.callback))
             if pending is not None:
                 started.append(pending)
         return started
 
     def _call(self, each: _Registration, context: Context, inside: tuple[object, ...]) -> tuple[Pending, asyncio.Task[None] | None] | None:
         began_s = time.perf_counter()
-        blame = partial(self._blame, each.place)
         try:
             with _current.Attachment(otel_context.set_value(_INSIDE, inside)):
-                result = each.callback(read_only(context))
-                if not inspect.isawaitable(result):
-                    return None
-                pending = Pending(cast("Awaitable[object]", result), blame)
-                return pending, BACKGROUND.start(pending, contextvars.copy_context())
+                result = each.callback(context)
+                return None if result is None else self._begun(each, result)
         except BaseException as error:
             if is_the_programs(error):
                 raise
-            blame("raised", f"raised {type(error).__name__}", error)
+            self._blame(each.place, "raised", f"raised {type(error).__name__}", error)
             return None
         finally:
             took_s = time.perf_counter() - began_s
             if took_s > SLOW_S:
-                blame("slow", f"kept its caller for {took_s:.1f} s")
+                self._blame(each.place, "slow", f"kept its caller for {took_s:.1f} s")
+
+    def _begun(self, each: _Registration, result: object) -> tuple[Pending, asyncio.Task[None] | None] | None:
+        """Start what a callback gave to be awaited; anything else it gave is ignored."""
+        if inspect.isawaitable(result):
+            pending = Pending(cast("Awaitable[object]", result), partial(self._blame, each.place))
+            return pending, BACKGROUND.start(pending, contextvars.copy_context())
+        if inspect.isgenerator(result) or inspect.isasyncgen(result):
+            self._blame(each.place, "lost", "gave a generator, of which nothing runs")
+        return None
 
     def _blame(self, place: str, fault: Fault, what: str, error: BaseException | None = None) -> None:
         with self._lock:
@@ -231,13 +248,27 @@ async def _nursed(pending: list[Pending], timeout_s: float) -> None:
         await over.wait()
 
 
+def _check_seconds(parameter: str, seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be a number of seconds, 0 or more.")
+
+
 def _checked(parameter: str, context: Context | None) -> Context:
     if context is None:
         return {}
     try:
         return dict(context)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - whatever a mapping of the program's own raises
         raise ConfigurationError(f"{parameter}={checks.show(context)} is no mapping: give a dict, such as {{'agent_name': 'a'}}.") from None
+
+
+def _copied(event: HookEvent, context: Context) -> ReadOnly:
+    try:
+        return read_only(context)
+    except Exception as error:
+        raise ConfigurationError(
+            f"the context of {event.value} cannot be copied for a hook: {type(error).__name__}. Give values that can be read."
+        ) from error
 
 
 Hooks = HookManager | Iterable[HookManager] | None
@@ -250,13 +281,36 @@ def read_hooks(parameter: str, given: Hooks) -> tuple[HookManager, ...]:
         return ()
     if isinstance(given, HookManager):
         return (given,)
+    if is_attached(given):
+        raise ConfigurationError(_attach_it(parameter, given))
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
     found: list[object] | None = list(cast("Any", given)) if several else None
     if found is None or not all(isinstance(each, HookManager) for each in found):
+        listens = next(filter(is_attached, found or ()), None)
+        if listens is not None:
+            raise ConfigurationError(_attach_it(parameter, listens))
         raise ConfigurationError(
-            f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. Register callbacks with HookManager().on(...)."
+            f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. "
+            "Register callbacks with HookManager().on(...)."
         )
     return merged(found, ())
+
+
+def read_manager(parameter: str, given: object) -> HookManager:
+    """Accept one manager; raise ConfigurationError for anything else."""
+    if not isinstance(given, HookManager):
+        raise ConfigurationError(f"{parameter}={checks.show(given)} must be a HookManager, such as hooks = HookManager().")
+    return given
+
+
+def is_attached(given: object) -> bool:
+    """Tell that it listens to managers, as a CostTracker does, and is none."""
+    return callable(getattr(given, "attach", None)) and not isinstance(given, HookManager)
+
+
+def _attach_it(parameter: str, given: object) -> str:
+    kind = type(given).__name__
+    return f"{parameter} takes a HookManager, and a {kind} listens to one: write hooks = HookManager(), then {kind}(hooks), and give hooks."
 
 
 def merged(first: Iterable[object], second: Iterable[object]) -> tuple[HookManager, ...]:

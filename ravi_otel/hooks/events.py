@@ -46,11 +46,14 @@ class HookEvent(StrEnum):
 
 def read_event(parameter: str, event: object) -> HookEvent:
     """Accept an event or its value; raise ConfigurationError for what is none."""
+    if type(event) is HookEvent:
+        return event
     try:
         return HookEvent(cast("str", event))
     except ValueError:
-        known = ", ".join(HookEvent)
-        raise ConfigurationError(f"{parameter}={checks.show(event)} is no HookEvent. Give one of: {known}.") from None
+        known, close = ", ".join(HookEvent), checks.nearest(event, HookEvent)
+        hint = f" Did you mean {close!s}?" if close else ""
+        raise ConfigurationError(f"{parameter}={checks.show(event)} is no HookEvent.{hint} Give one of: {known}.") from None
 
 
 class ReadOnly(dict[str, Any]):
@@ -85,34 +88,47 @@ class ReadOnly(dict[str, Any]):
 
 
 _AGAIN: Final = "…"
+_DEEPEST: Final = 50
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 def read_only(context: Context) -> ReadOnly:
-    """Copy `context`, with every dict, list and set in it, into what cannot be changed; other objects stay what they are."""
-    return cast("ReadOnly", _frozen(dict(context), {}))
+    """Copy `context`, with every dict, list and set in it, into what cannot be changed; other objects stay what they are.
+
+    What is inside itself, or deeper than 50 of them in one another, is `…`.
+    """
+    copied, known = dict(context), cast("dict[int, Any]", {})
+    for name, value in copied.items():
+        if type(value) not in _PLAIN:
+            copied[name] = _frozen(value, known)
+    return ReadOnly(copied)
 
 
-def _frozen(value: Any, known: dict[int, Any]) -> Any:
+def _frozen(value: Any, known: dict[int, Any], deep: int = 0) -> Any:
     if type(value) in _PLAIN:  # nearly all are: to ask what else they might be takes three times as long
         return value
-    if isinstance(value, list) or type(value) is tuple:
-        made: Any = tuple
+    if type(value) is dict:  # what else is a Mapping takes long to find out
+        made: Any = ReadOnly
+    elif isinstance(value, list) or type(value) is tuple:
+        made = tuple
     elif isinstance(value, Mapping):
         made = ReadOnly
     elif isinstance(value, AbstractSet):
         return frozenset(cast("Any", value))
     else:
         return value
-    found = known.get(id(cast("object", value)))
+    found = _AGAIN if deep >= _DEEPEST else known.get(id(cast("object", value)))
     if found is not None:
         return found
     known[id(cast("object", value))] = _AGAIN  # what is inside itself ends here
     if made is tuple:
-        frozen: Any = tuple(_frozen(each, known) for each in cast("list[Any]", value))
+        frozen: Any = tuple(_frozen(each, known, deep + 1) for each in cast("list[Any]", value))
     else:
         frozen = ReadOnly(
-            {name: each if type(each) in _PLAIN else _frozen(each, known) for name, each in cast("Mapping[str, Any]", value).items()}
+            {
+                name: each if type(each) in _PLAIN else _frozen(each, known, deep + 1)
+                for name, each in cast("Mapping[str, Any]", value).items()
+            }
         )
     known[id(cast("object", value))] = frozen
     return frozen

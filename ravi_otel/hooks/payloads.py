@@ -48,7 +48,10 @@ def opened(event: HookEvent, facts: ScopeFacts, trace: Trace) -> Payload:
         payload["to"] = facts.name
     elif facts.supervision is not None:
         payload.update(
-            depth=facts.supervision.depth, parent_id=facts.supervision.parent_id, priority=facts.supervision.priority.name.lower()
+            depth=facts.supervision.depth,
+            parent_id=facts.supervision.parent_id,
+            priority=facts.supervision.priority.name.lower(),
+            attempt=facts.attempt,
         )
     return payload
 
@@ -72,6 +75,7 @@ def closed(event: HookEvent, scope: ScopeView, trace: Trace) -> Payload:
         requests=spend.requests,
         turns=spend.turns,
         tool_calls=spend.tool_calls,
+        attempt=scope.facts.attempt,
     )
     return payload
 
@@ -148,7 +152,7 @@ def tool_started(record: ToolRecord, trace: Trace) -> Payload:
 
 def _tool(event: HookEvent, record: ToolRecord, trace: Trace) -> Payload:
     payload = where(event, record.facts, trace)
-    payload.update(tool_name=record.name, call_id=record.call_id or record.op_id)
+    payload.update(tool_name=record.name, call_id=record.call_id or record.op_id, inferred=record.inferred)
     return payload
 
 
@@ -200,4 +204,5 @@ def spawn(event: HookEvent, told: SpawnEvent, run: ScopeFacts | None, agent_name
         "active": told.active,
         "paused": told.paused,
         "max_agents": told.max_agents,
+        "limit_kind": told.limit_kind,
     }

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.dispatch import HookManager
+from ravi_otel.hooks.dispatch import HookManager, read_manager
 from ravi_otel.hooks.events import HookEvent, ReadOnly, read_only
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
@@ -37,7 +37,7 @@ class RunLogger:
         self._kept: deque[Logged] = deque(maxlen=max_events)
         self._heard = 0
         if hooks is not None:
-            self.attach(hooks)
+            self.attach(read_manager("RunLogger(hooks)", hooks))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -47,6 +47,7 @@ class RunLogger:
 
     def attach(self, hooks: HookManager) -> Self:
         """Keep what `hooks` hears, from the next event on; attached twice it hears it once."""
+        read_manager("RunLogger.attach(hooks)", hooks)
         with self._lock:
             if hooks in self._attached:
                 return self

@@ -17,7 +17,7 @@ from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.bridge import hear
+from ravi_otel.hooks.bridge import hear, hears_calls
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
@@ -163,6 +163,8 @@ class ScopeHandle:
             board.note_inner(scope)
         if scope.accounts:
             STATE.warn_uninstrumented()
+        if hears_calls(self._ask.hooks):
+            STATE.warn_uninstrumented("hooks were given", "neither told to them nor counted")
         self._attachment.__enter__()
         family.enter(scope)
         self._entered = scope.engine.listeners.scope_opened(scope)

@@ -51,7 +51,7 @@ class State:
         self.options = Options()
         self.when_told: Callable[[], object] = lambda: None
         self._telling = threading.RLock()
-        self._warned = False
+        self._warned: set[str] = set()
 
     @property
     def engine(self) -> Engine:
@@ -147,13 +147,11 @@ class State:
             scope.engine.listeners.scope_closed(scope)
         scope.error = None
 
-    def warn_uninstrumented(self) -> None:
-        """Say once that limits were set but no client is wrapped."""
-        if not self.instrumented and not self._warned:
-            self._warned = True
-            _log.warning(
-                "ravi-otel: limits were set, but ravi_otel.instrument() was not called: model calls are neither counted nor refused."
-            )
+    def warn_uninstrumented(self, given: str = "limits were set", missed: str = "neither counted nor refused") -> None:
+        """Say once of each thing that was given that no client is wrapped, so that model calls do not take part in it."""
+        if not self.instrumented and given not in self._warned:
+            self._warned.add(given)
+            _log.warning("ravi-otel: %s, but ravi_otel.instrument() was not called: model calls are %s.", given, missed)
 
     def renew_after_fork(self) -> None:
         """Start anew in a forked child: same limits, zero counters unless they are shared, nothing of the parent's in flight."""

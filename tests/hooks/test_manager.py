@@ -1,15 +1,18 @@
 """Callbacks of a HookManager: who calls them, what they get, and that nothing they do reaches their caller."""
 
 import asyncio
+import functools
 import json
 import pickle
 import signal
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 
 import pytest
 
-from ravi_otel import ConfigurationError, HookEvent, HookManager
+from ravi_otel import ConfigurationError, CostTracker, HookEvent, HookManager, RunLogger, run
 from ravi_otel.hooks import background, dispatch
 from ravi_otel.hooks.reports import Reports
 
@@ -137,6 +140,39 @@ def test_a_context_that_is_inside_itself_ends_there(hooks):
     assert hooks.stats().raised == 0
 
 
+class Unreadable(Mapping):
+    def __getitem__(self, name):
+        raise LookupError(name)
+
+    def __iter__(self):
+        raise RuntimeError("no names")
+
+    def __len__(self):
+        return 1
+
+
+def test_a_context_that_cannot_be_copied_is_its_callers_fault_and_no_hooks(hooks):
+    hooks.register(HookEvent.REVIEW, heard := [].append)
+    with pytest.raises(ConfigurationError, match="the context of review cannot be copied for a hook: RuntimeError"):
+        hooks.emit(HookEvent.REVIEW, {"inner": Unreadable()})
+    with pytest.raises(ConfigurationError, match="is no mapping"):
+        hooks.emit(HookEvent.REVIEW, Unreadable())
+    assert (heard.__self__, hooks.stats().raised) == ([], 0)
+
+
+def test_a_context_that_is_too_deep_ends_where_it_is(hooks):
+    heard, deep = [], {}
+    around = deep
+    for _ in range(5_000):
+        deep["in"] = deep = {}
+    hooks.register(HookEvent.REVIEW, heard.append)
+    hooks.emit(HookEvent.REVIEW, around)
+    found, levels = heard[0], 0
+    while found != "…":
+        found, levels = found["in"], levels + 1
+    assert (levels, hooks.stats().raised) == (51, 0)
+
+
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, MemoryError, RecursionError])
 def test_what_would_end_a_program_or_a_task_ends_neither(hooks, fire, colour, soon, error, reported):
     def acts(context):
@@ -147,13 +183,13 @@ def test_what_would_end_a_program_or_a_task_ends_neither(hooks, fire, colour, so
     assert soon(lambda: hooks.stats().raised == 1)
 
 
-def test_one_that_says_it_is_closed_closes_nothing(hooks, reported):
+def test_one_that_says_it_is_closed_closes_nothing(hooks, fire, colour, soon, reported):
     def acts(context):
         raise GeneratorExit
 
-    hooks.register(HookEvent.REVIEW, acts)
-    hooks.emit(HookEvent.REVIEW)
-    assert hooks.stats().raised == 1
+    hooks.register(HookEvent.REVIEW, colour(acts))
+    fire(hooks, {})
+    assert soon(lambda: hooks.stats().raised == 1)
 
 
 def test_what_a_signal_raises_meanwhile_is_the_programs(hooks):
@@ -377,6 +413,69 @@ def test_one_that_is_cancelled_by_the_end_of_its_loop_is_reported(hooks, reporte
     assert hooks.stats().lost == 1
 
 
+def test_one_that_goes_on_after_it_was_cancelled_does_not_keep_its_loop_from_ending(hooks, monkeypatch, reported):
+    monkeypatch.setattr(background, "PATIENCE_S", 0.01)
+
+    async def stubborn(context):
+        begun.append(1)
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                begun.append("cancelled")
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await asyncio.sleep(0)
+
+    begun = []
+    hooks.register(HookEvent.REVIEW, stubborn)
+    asyncio.run(main())
+    assert begun == [1, "cancelled"]
+    assert hooks.stats().lost + hooks.stats().late == 1
+
+
+def test_one_that_tidies_up_when_it_is_cancelled_comes_to_its_end(hooks, reported):
+    async def tidies_up(context):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            done.append(1)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await asyncio.sleep(0)
+
+    done = []
+    hooks.register(HookEvent.REVIEW, tidies_up)
+    asyncio.run(main())
+    assert done == [1]
+
+
+def test_one_that_has_a_time_out_of_its_own_goes_on_after_it(hooks, monkeypatch, reported):
+    monkeypatch.setattr(background, "PATIENCE_S", 0.01)
+
+    async def times_out(context):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0):
+                await asyncio.Event().wait()
+        while not hooks.stats().late:  # noqa: ASYNC110 - what comes is a timer of the loop
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append(1)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        await hooks.drain(30)
+
+    done = []
+    hooks.register(HookEvent.REVIEW, times_out)
+    asyncio.run(main())
+    assert (done, hooks.stats().late, hooks.stats().raised, hooks.stats().lost) == ([1], 1, 0, 0)
+
+
 def test_one_that_had_not_begun_when_its_loop_ended_runs_on_the_background_thread(hooks, soon):
     heard = []
 
@@ -408,7 +507,6 @@ def test_one_whose_loop_was_closed_under_it_is_counted_as_lost(hooks, reported):
     loop = asyncio.new_event_loop()
     loop.run_until_complete(main())
     loop.close()
-    background.BACKGROUND.finish()
     assert hooks.stats().lost == 1
     tasks[0]._log_destroy_pending = False  # asyncio complains of it, with reason, and this test is not about that
 
@@ -445,6 +543,21 @@ def test_a_callback_does_not_hear_what_it_does_itself_and_the_others_do(hooks):
     assert heard == [("fires", 1), ("hears", 2), ("hears", 1)]
 
 
+def test_a_method_that_several_managers_and_events_call_does_not_hear_what_it_does_itself():
+    class Asks:
+        def heard(self, context):
+            heard.append(context["event"])
+            for each in managers:
+                each.emit(HookEvent.REVIEW, {"event": "its own"})
+
+    heard, managers, asks = [], [HookManager() for _ in range(3)], Asks()
+    for each in managers:
+        each.register(HookEvent.REVIEW, asks.heard)
+        each.register(HookEvent.RESUMED, asks.heard)
+    managers[0].emit(HookEvent.RESUMED, {"event": "the program's"})
+    assert heard == ["the program's"]
+
+
 def test_two_that_set_each_other_off_come_to_an_end(hooks, fire, colour, soon):
     heard = []
 
@@ -476,21 +589,106 @@ def test_a_fault_is_logged_once_a_minute_and_counted_every_time(hooks, caplog, m
     assert hooks.stats().raised == 4
 
 
+def yields(context):
+    yield context
+
+
+async def ayields(context):
+    yield context
+
+
+class Yields:
+    def __call__(self, context):
+        yield context
+
+
+def run_one(hooks):
+    with run("r", hooks=hooks):
+        pass
+
+
 @pytest.mark.parametrize(
     ("act", "sentence"),
     [
         (lambda hooks: hooks.on(), r"hooks.on\(\) names no event"),
-        (lambda hooks: hooks.on("llm_ends"), "hooks.on.event.='llm_ends' is no HookEvent. Give one of: run_start"),
+        (lambda hooks: hooks.on("llm_ends"), "hooks.on.event.='llm_ends' is no HookEvent. Did you mean llm_end\\? Give one of: run_start"),
         (lambda hooks: hooks.register("nothing", print), "hooks.register.event.='nothing' is no HookEvent"),
+        (
+            lambda hooks: hooks.on(print),
+            "hooks.on.<built-in function print>. takes an event, not the function: write @hooks.on.HookEvent.LLM_END.",
+        ),
         (lambda hooks: hooks.register(HookEvent.REVIEW, 3), "hooks.register.callback.=3 cannot be called"),
+        (
+            lambda hooks: hooks.register(HookEvent.REVIEW, lambda: 1),
+            "is called with one argument, the context: too many positional arguments",
+        ),
+        (
+            lambda hooks: hooks.register(HookEvent.REVIEW, lambda a, b: 1),
+            "is called with one argument, the context: missing a required argument: 'b'",
+        ),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, lambda *, context: 1), "is called with one argument, the context: "),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, yields), "is a generator function, which runs nothing when it is called"),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, ayields), "is a generator function"),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, functools.partial(yields)), "is a generator function"),
+        (lambda hooks: hooks.register(HookEvent.REVIEW, Yields()), "is a generator function"),
         (lambda hooks: hooks.emit(HookEvent.REVIEW, 3), "hooks.emit.context.=3 is no mapping"),
         (lambda hooks: hooks.emit(None, {}), "hooks.emit.event.=None is no HookEvent"),
         (lambda hooks: asyncio.run(hooks.dispatch(HookEvent.REVIEW, "text")), "hooks.dispatch.context.='text' is no mapping"),
+        (lambda hooks: hooks.drain_blocking("x"), "hooks.drain_blocking.timeout_s.='x' must be a number of seconds, 0 or more"),
+        (lambda hooks: hooks.drain_blocking(float("nan")), "hooks.drain_blocking.timeout_s.=nan must be"),
+        (lambda hooks: asyncio.run(hooks.drain(-1)), "hooks.drain.timeout_s.=-1 must be a number of seconds"),
+        (
+            lambda hooks: run_one(CostTracker()),
+            "run.hooks. takes a HookManager, and a CostTracker listens to one: .* then CostTracker.hooks., and give",
+        ),
+        (lambda hooks: run_one([hooks, RunLogger()]), "run.hooks. takes a HookManager, and a RunLogger listens to one"),
+        (lambda hooks: run_one(RunLogger()), "run.hooks. takes a HookManager, and a RunLogger listens to one"),
+        (lambda hooks: CostTracker(5), "CostTracker.hooks.=5 must be a HookManager, such as hooks = HookManager..."),
+        (lambda hooks: CostTracker().attach(None), "CostTracker.attach.hooks.=None must be a HookManager"),
+        (lambda hooks: RunLogger([]), r"RunLogger.hooks.=\[\] must be a HookManager"),
+        (lambda hooks: RunLogger().attach(RunLogger()), "RunLogger.attach.hooks.=<.* must be a HookManager"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_a_sentence(hooks, act, sentence):
     with pytest.raises(ConfigurationError, match=sentence):
         act(hooks)
+
+
+def test_what_is_called_counts_and_not_what_it_wraps(hooks):
+    def two(context, more):
+        heard.append((context["n"], more))
+
+    @functools.wraps(two)
+    def one(context):
+        two(context, "more")
+
+    heard = []
+    hooks.register(HookEvent.REVIEW, one)
+    hooks.register(HookEvent.REVIEW, functools.partial(two, more="said before"))
+    hooks.emit(HookEvent.REVIEW, {"n": 1})
+    assert heard == [(1, "more"), (1, "said before")]
+
+
+def test_one_that_gives_a_generator_is_counted_as_lost(hooks, reported):
+    hooks.register(HookEvent.REVIEW, functools.partial(lambda how, context: how(context), yields))
+    hooks.emit(HookEvent.REVIEW)
+    assert hooks.stats().lost == 1
+
+
+def test_who_would_stop_its_own_loop_to_drain_it_is_told_what_to_write(hooks):
+    async def hears(context):
+        heard.append(1)
+
+    async def main():
+        hooks.emit(HookEvent.REVIEW)
+        with pytest.raises(ConfigurationError, match=r"would stop the event loop that runs here: write await hooks\.drain\(\)"):
+            hooks.drain_blocking()
+        await hooks.drain()
+        assert heard == [1]
+
+    heard = []
+    hooks.register(HookEvent.REVIEW, hears)
+    asyncio.run(main())
 
 
 def test_the_values_of_the_events_are_their_names_in_small_letters():
