@@ -27,7 +27,7 @@ from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.leases import Lease, SpawnStats, Stops, Waiter
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.roster import Roster
-from ravi_otel.errors import SpawnDeniedError
+from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy import checks
@@ -63,7 +63,8 @@ class SpawnTracker:
         self._hear = on_event if on_event is not None else _ignore
         self._headcount = headcount
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._roster = Roster(self, self.budget, run_id, clock, observe=observe)
 
@@ -105,7 +106,7 @@ class SpawnTracker:
 
     def is_paused(self, agent_id: str) -> bool:
         """Tell whether any lease of an id is paused."""
-        return self._locked(self._roster.any_paused, agent_id)
+        return self._locked(self._roster.any_paused, agent_id, reads=True)
 
     def reprioritize(self, agent_id: str, priority: Priority) -> None:
         """Change the priority of all leases of an id, newest first; of the root, and of unknown ids, nothing else happens.
@@ -138,7 +139,7 @@ class SpawnTracker:
 
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
-        return self._locked(self._roster.stats)
+        return self._locked(self._roster.stats, reads=True)
 
     # What the runtime calls
 
@@ -209,11 +210,17 @@ class SpawnTracker:
 
     # The lock
 
-    def _locked(self, act: Callable[..., R], *args: Any, undo: Callable[[Any], None] | None = None) -> R:
+    def _locked(self, act: Callable[..., R], *args: Any, undo: Callable[[Any], None] | None = None, reads: bool = False) -> R:
         with self._lock:
-            self._empty_inbox()
-            result = act(*args)
-            wakes, events = self._roster.outbox(quiet=False)
+            if self._busy:
+                return self._below(act, *args, reads=reads)
+            try:
+                self._busy = True
+                self._empty_inbox()
+                result = act(*args)
+                wakes, events = self._roster.outbox(quiet=False)
+            finally:
+                self._busy = False
         try:
             self._tell(wakes, events)
             self._settle()
@@ -228,14 +235,34 @@ class SpawnTracker:
         self._settle(quiet=quiet)
 
     def _settle(self, *, quiet: bool = False) -> None:
-        # Whoever fails to get the lock leaves its post to the holder, who looks here again after letting go.
-        while self._inbox and self._lock.acquire(blocking=False):
+        # Whoever fails to get the lock leaves its post to the holder, who looks here again after letting go. A signal's handler may
+        # raise right after the lock was taken: it is let go whether or not we know that it is ours, as in `Turns`.
+        while self._inbox:
             try:
-                self._empty_inbox()
-                wakes, events = self._roster.outbox(quiet=quiet)
+                if not self._lock.acquire(blocking=False) or self._busy:
+                    return
+                try:
+                    self._busy = True
+                    self._empty_inbox()
+                    wakes, events = self._roster.outbox(quiet=quiet)
+                finally:
+                    self._busy = False
             finally:
-                self._lock.release()
+                try:  # noqa: SIM105 - no call may come before this one, or a signal could
+                    self._lock.release()
+                except RuntimeError:  # it is another thread's
+                    pass
             self._tell(wakes, events)
+
+    @staticmethod
+    def _below(act: Callable[..., R], *args: Any, reads: bool) -> R:
+        """Serve a signal's handler that came in the middle of a change: it may look, and see half of it, but change nothing."""
+        if reads:
+            return act(*args)
+        raise ConfigurationError(
+            "a signal's handler came in the middle of a change of this SpawnTracker, and cannot change it, too. Have it set a flag, or "
+            "cancel the run, which it may at any time."
+        )
 
     def _empty_inbox(self) -> None:
         while self._inbox:

@@ -1,5 +1,7 @@
+import contextlib
 import gc
 import pickle
+import threading
 
 import pytest
 
@@ -565,10 +567,27 @@ def test_a_lease_is_written_with_its_state():
 # Giving back from where nothing may block
 
 
+@contextlib.contextmanager
+def held_by_another_thread(lock):
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    yield
+    done.set()
+    thread.join(10)
+
+
 def test_a_release_while_the_lock_is_held_is_done_by_the_next_operation():
     slots = tracker(2)
     lease = slots.acquire("a")
-    with slots._lock:
+    with held_by_another_thread(slots._lock):
         lease.release()
         assert not lease.ended
     assert counts(slots) == (1, 0)

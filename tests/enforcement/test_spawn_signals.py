@@ -1,0 +1,93 @@
+"""A signal's handler finds the slots as they are, and whatever it raises leaves them to others."""
+
+import contextlib
+import signal
+import threading
+
+import pytest
+
+from ravi_otel import ConfigurationError, SpawnBudget, SpawnTracker
+
+
+class StruckError(Exception):
+    pass
+
+
+class Struck:
+    """Be the tracker's lock, and have a signal come right after it was taken without waiting."""
+
+    def __init__(self, lock):
+        self.lock, self.strikes = lock, 1
+
+    def acquire(self, blocking=True, timeout=-1):
+        taken = self.lock.acquire(blocking, timeout)
+        if not blocking and self.strikes:
+            self.strikes = 0
+            signal.raise_signal(signal.SIGUSR1)
+        return taken
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        return self.lock.__exit__(*error)
+
+
+@pytest.fixture
+def on_signal():
+    before = signal.getsignal(signal.SIGUSR1)
+    yield lambda handler: signal.signal(signal.SIGUSR1, lambda *_: handler())
+    signal.signal(signal.SIGUSR1, before)
+
+
+def raise_struck():
+    raise StruckError
+
+
+def in_another_thread(work):
+    got = []
+    thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
+    thread.start()
+    thread.join(10)
+    return got
+
+
+def test_what_a_handler_raises_while_a_slot_is_given_back_leaves_the_tracker_to_others(on_signal):
+    tracker = SpawnTracker(SpawnBudget(3))
+    lease = tracker.acquire("a")
+    on_signal(raise_struck)
+    tracker._lock = Struck(tracker._lock)
+    with contextlib.suppress(StruckError):
+        lease.release()
+    assert [stats.active for stats in in_another_thread(tracker.stats)] == [1]
+
+
+@pytest.mark.parametrize(("look", "seen"), [("stats", 2), ("is_paused", False)])
+def test_a_handler_may_look_in_the_middle_of_a_change(on_signal, look, seen):
+    tracker = SpawnTracker(SpawnBudget(3))
+    tracker.acquire("a")
+    found = []
+    on_signal(lambda: found.append(tracker.is_paused("a") if look == "is_paused" else tracker.stats().active))
+    tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
+    assert found == [seen]
+
+
+@pytest.mark.parametrize("change", [lambda t: t.acquire("b"), lambda t: t.pause("a"), lambda t: t.resize(5)])
+def test_a_handler_that_would_change_a_change_is_told_so_and_does_not_hang(on_signal, change):
+    tracker = SpawnTracker(SpawnBudget(3))
+    tracker.acquire("a")
+    on_signal(lambda: change(tracker))
+    with pytest.raises(ConfigurationError, match="in the middle of a change"):
+        tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
+    assert [stats.active for stats in in_another_thread(tracker.stats)] == [2]
+
+
+def test_a_slot_that_a_handler_gives_back_in_the_middle_of_a_change_is_given_back_after_it(on_signal):
+    tracker = SpawnTracker(SpawnBudget(3))
+    lease = tracker.acquire("a")
+    on_signal(lease.release)
+    tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
+    assert tracker.stats().active == 1
