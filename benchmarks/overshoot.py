@@ -3,7 +3,8 @@
     python benchmarks/overshoot.py [--peers] [--into docs/bounds.md] [--admission estimate,strict] [N ...]
 
 Each row is one run with one limit, hit by N calls at once (default 1 2 8 32 256) from tasks or from threads. `sent` is what
-reached the provider (tool calls: what was executed; agents: the most that were live at once), `used` what the provider
+reached the provider (tool calls: what was executed; agents: the most that were live at once; agents in all: how many were let
+in; fan-out: the most that lived under one agent), `used` what the provider
 counted, `charged` what the library did, `overshoot` how far `used` passes the limit. `bound` is what is promised: 0 for
 what is counted and for `strict`; for `estimate` the sum over all operations of what each used beyond its grant, worked out
 here from the ledger's grants and the provider's own counts. The exit status is 1 when a bound did not hold.
@@ -40,7 +41,8 @@ from ravi_otel.runtime.state import STATE
 COUNTS = (1, 2, 8, 32, 256)
 NANO = 10**9
 HEAD = ("library", "limit on", "answers", "calls", "limit", "sent", "used", "charged", "overshoot", "bound", "held")
-COUNTED = ("requests", "turns", "messages", "tool_calls", "agents")
+AGENTS = ("agents", "agents_total", "fan_out")
+COUNTED = ("requests", "turns", "messages", "tool_calls", *AGENTS)
 SPENT = ("tokens", "cost")
 REFUSALS = (BudgetExhaustedError, BudgetContendedError, SpawnDeniedError)
 
@@ -101,11 +103,11 @@ class Outcome:
 
 
 class Live:
-    """Count those that are inside at once; each stays until all have come or were refused."""
+    """Count those that are inside at once; each stays until all have come or were refused. `told` is what `read` says then."""
 
-    def __init__(self, count: int) -> None:
-        self._lock, self._left = threading.Lock(), count
-        self.inside = self.most = 0
+    def __init__(self, count: int, read: Callable[[], float]) -> None:
+        self._lock, self._left, self._read = threading.Lock(), count, read
+        self.inside = self.most = self.told = 0
         self.all_there = threading.Event()
 
     def move(self, step: int) -> None:
@@ -119,11 +121,12 @@ class Live:
         with self._lock:
             self._left -= 1
             if self._left <= 0:
+                self.told = int(self._read())  # nobody has left yet
                 self.all_there.set()
 
 
-def _agents(crowd: Crowd, count: int) -> tuple[list[Any], int]:
-    live = Live(count)
+def _agents(crowd: Crowd, count: int, run: ravi_otel.Run) -> tuple[list[Any], Live]:
+    live = Live(count, lambda: run.limits[0].used)
 
     def entered(number: int) -> Any:
         try:
@@ -147,7 +150,7 @@ def _agents(crowd: Crowd, count: int) -> tuple[list[Any], int]:
         live.move(-1)
         agent.__exit__(None, None, None)
 
-    return crowd.act(count, threaded, tasked), live.most
+    return crowd.act(count, threaded, tasked), live
 
 
 def _tools(crowd: Crowd, count: int) -> tuple[list[Any], int]:
@@ -190,9 +193,12 @@ def ours(provider: Provider, crowd: Crowd, row: Row, count: int, admission: str)
         STATE.engine.ledger = watched
         stack.callback(setattr, STATE.engine, "ledger", watched.ledger)
         run = stack.enter_context(ravi_otel.run("overshoot", limits=[limit]))
-        most = 0
-        if row.kind == "agents":
-            results, most = _agents(crowd, count)
+        most = charged = 0
+        if row.kind in AGENTS:
+            if row.kind == "fan_out":
+                stack.enter_context(ravi_otel.agent("parent"))
+            results, live = _agents(crowd, count, run)
+            most, charged = live.most, live.told
         elif row.kind == "tool_calls":
             results, most = _tools(crowd, count)
         else:
@@ -200,8 +206,9 @@ def ours(provider: Provider, crowd: Crowd, row: Row, count: int, admission: str)
     for one in results:
         if isinstance(one, BaseException) and not isinstance(one, REFUSALS):
             raise one
-    if row.kind in ("agents", "tool_calls"):
-        charged = most if row.kind == "agents" else int(run.stats().tool_calls)
+    if row.kind == "tool_calls":
+        charged = int(run.stats().tool_calls)
+    if row.kind in (*AGENTS, "tool_calls"):
         return Outcome(limit.value, most, most, charged, 0)
     (account,) = run.scope.accounts
     used = {"messages": provider.longest, "tokens": provider.tokens, "cost": provider.nano}.get(row.kind, provider.sent)

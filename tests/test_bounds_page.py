@@ -28,7 +28,7 @@ def rows(name: str) -> list[list[str]]:
 OURS = [row for row in rows("overshoot") if row[0].startswith("ravi-otel")]
 
 
-@pytest.mark.parametrize("kind", ["requests", "turns", "messages", "tool_calls", "agents", "tokens", "cost"])
+@pytest.mark.parametrize("kind", ["requests", "turns", "messages", "tool_calls", "agents", "agents_total", "fan_out", "tokens", "cost"])
 def test_every_kind_was_measured_at_every_concurrency_in_tasks_and_in_threads(kind):
     assert {row[3] for row in OURS if row[1] == kind} == {
         f"{count} {mode}" for count in (1, 2, 8, 32, 256) for mode in ("tasks", "threads")
@@ -41,7 +41,7 @@ def test_every_bound_of_ours_held_and_what_was_charged_is_what_was_used():
 
 def test_what_is_counted_and_what_is_strict_was_passed_by_nothing():
     exact = [row for row in OURS if row[1] not in ("tokens", "cost") or "strict" in row[0]]
-    assert len(exact) == 150
+    assert len(exact) == 170
     assert {row[8] for row in exact} <= {"0", "$0.000000"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial, wraps
 from types import TracebackType
@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
 from ravi_otel._flow import run_async, run_sync
+from ravi_otel.enforcement import weighted
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -308,6 +309,11 @@ class Agent(ScopeHandle):
         """
         lease = self.scope.lease
         return lease is not None and lease.paused
+
+    @property
+    def promised(self) -> Mapping[str, float]:
+        """Give what a weighted share promises it and it has not used yet: tokens, USD and turns, by kind; empty without one."""
+        return weighted.promised(self.scope)
 
     async def resumed(self, timeout_s: float | None = None) -> None:
         """Wait in line until it has a slot again, at once when it has one.

@@ -67,3 +67,13 @@ async def test_a_background_agent_is_refused_what_is_promised_and_served_when_it
             await task
             await waiting
             assert (tidy.stats().turns, run.limits[0].used, run.status) == (1, 2, "open")
+
+
+def test_an_agent_says_what_it_is_promised(client, ask):
+    with ravi_otel.run("r", limits=["turns=6", "cost=3usd"]), ravi_otel.agent("a", share="weighted", priority=Priority.HIGH) as a:
+        with ravi_otel.agent("b") as b:
+            assert (dict(a.promised), dict(b.promised)) == ({"turns": 6, "cost": 3.0}, {})
+        ask(client)
+        assert a.promised["turns"] == 5
+        assert a.promised["cost"] < 3.0
+    assert dict(a.promised) == {}
