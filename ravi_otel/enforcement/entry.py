@@ -22,7 +22,7 @@ from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.enforcement.terms import may_be_set_aside
 from ravi_otel.errors import BudgetError, SpawnDeniedError
 from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, ScopeKind
 
@@ -236,7 +236,5 @@ def _tell_denied(scope: Scope, facts: ScopeFacts, priority: Priority, kind: str)
         scope.spawn.count_denied()
     slots = None if scope.spawn is None else scope.spawn.stats()
     active, paused, most = (0, 0, None) if slots is None else (slots.active, slots.paused, slots.limit)
-    if most is not None and most >= UNLIMITED_AGENTS.max_agents:
-        most = None
     event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most, kind)
     scope.engine.listeners.spawn_event(event)

@@ -17,12 +17,12 @@ from ravi_otel.policy.budgets import Priority
 class SpawnStats:
     """Photograph a run's slots.
 
-    `active` is the headcount, the root's 1 included; `waiting` those in line; `peak` the highest headcount so far. Totals
-    count leases, the root agent's too: granted minus released are the ones that still live, `active` or `paused`.
-    `preempted_total` counts every pause, whether by preemption or by `reprioritize`.
+    `limit` is how many may be active, None without a limit. `active` is the headcount, the root's 1 included; `waiting` those in
+    line; `peak` the highest headcount so far. Totals count leases, the root agent's too: granted minus released are the ones that
+    still live, `active` or `paused`. `preempted_total` counts every pause, whether by preemption or by `reprioritize`.
     """
 
-    limit: int
+    limit: int | None
     active: int
     paused: int
     waiting: int

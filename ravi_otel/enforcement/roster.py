@@ -15,7 +15,7 @@ from typing import Final, Literal
 from ravi_otel.enforcement.leases import Held, Keeper, Lease, SpawnStats, State, Waiter
 from ravi_otel.enforcement.line import Ranking
 from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import Priority, SpawnBudget
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
 
 AGING_S: Final = 30
 """Seconds in line that are worth one point of priority."""
@@ -344,7 +344,7 @@ class Roster:
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
         return SpawnStats(
-            limit=self._budget.max_agents,
+            limit=None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents,
             active=self._headcount(),
             paused=self._paused,
             waiting=len(self._line),

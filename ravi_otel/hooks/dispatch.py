@@ -189,7 +189,7 @@ class HookManager:
     def _call(self, each: _Registration, context: Context, inside: tuple[object, ...]) -> tuple[Pending, asyncio.Task[None] | None] | None:
         began_s = time.perf_counter()
         try:
-            with _current.Attachment(otel_context.set_value(_INSIDE, inside)):
+            with _current.Attachment(otel_context.set_value(_INSIDE, inside)):  # a thread it starts knows it by this
                 result = each.callback(context)
                 return None if result is None else self._begun(each, result)
         except BaseException as error:

@@ -62,6 +62,8 @@ class ReadOnly(dict[str, Any]):
     `dict(context)` gives a copy that can.
     """
 
+    __slots__ = ()
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

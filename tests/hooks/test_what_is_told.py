@@ -57,6 +57,12 @@ def test_one_child_too_many_is_told_as_a_limit_of_fan_out(hooks, log):
     assert (told["agent_id"], told["limit_kind"], told["max_agents"]) == ("second", "fan_out", None)
 
 
+@pytest.mark.parametrize(("budget", "limit"), [(None, None), (SpawnBudget(max_agents=3), 3)])
+def test_the_counts_of_a_run_say_none_where_nothing_limits_its_agents(budget, limit):
+    with ravi_otel.run("r", spawn_budget=budget), ravi_otel.agent("root"):
+        assert ravi_otel.SpawnTracker.current().stats().limit == limit
+
+
 def test_a_slot_that_was_lost_or_given_again_was_refused_by_no_limit(hooks, log):
     with ravi_otel.run("r", hooks=hooks, spawn_budget=SpawnBudget(max_agents=2)), ravi_otel.agent("root"), ravi_otel.agent("a"):
         assert ravi_otel.SpawnTracker.current().pause("a")

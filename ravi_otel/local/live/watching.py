@@ -31,7 +31,6 @@ from ravi_otel.local.live.protocol import (
     is_number,
 )
 from ravi_otel.local.store.processes import began
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS
 from ravi_otel.policy.limits import NANO, UNITS, Kind, ScopeKind
 
 WINDOW_S: Final = 10
@@ -278,7 +277,7 @@ def _limits(scope: Scope) -> tuple[LimitState, ...]:
     limits = [state for state in map(_limit, readings) if state is not None]
     if scope.facts.kind is ScopeKind.RUN and scope.spawn is not None and not any(each.kind == Kind.AGENTS for each in limits):
         slots = scope.spawn.stats()
-        if slots.limit < UNLIMITED_AGENTS.max_agents:
+        if slots.limit is not None:
             limits.append(LimitState(Kind.AGENTS.value, slots.active, 0, slots.limit, slots.active / slots.limit, UNITS[Kind.AGENTS]))
     return tuple(limits)
 
