@@ -60,10 +60,15 @@ class Usage:
 
 
 class ToolUse(NamedTuple):
-    """Name a tool that an answer asks for, or whose result a request brings; either half may be missing, or be a lie."""
+    """Name a tool that an answer asks for, or whose result a request brings; either half may be missing, or be a lie.
+
+    Of a result `fresh` says that it answers the model's last message, as far as that can be told, and is no part of what was
+    said before.
+    """
 
     call_id: str | None
     name: str | None
+    fresh: bool = True
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -118,16 +118,25 @@ def _begin(call: Call) -> LiveCall | None:
         drain()
         scope, scoped = STATE.locate()
         live = LiveCall(scope, call)
-        if call.tool_results:
-            live.refused = answered(live)
-        if call.offers_tools:
-            INFERRING.offered(scope)
+        if call.tool_results or call.offers_tools:
+            _infer(live)
         if not scoped and call.generative:
             scope.engine.listeners.counted(_UNSCOPED)
     except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
         swallow("begin", bug)
         return None
     return live
+
+
+def _infer(live: LiveCall) -> None:
+    """Charge the tools whose results it brings; a bug in that leaves the call as seen and limited as any."""
+    try:
+        if live.record.call.tool_results:
+            live.refused = answered(live)
+        if live.record.call.offers_tools:
+            INFERRING.offered(live.scope)
+    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+        swallow("inferring", bug)
 
 
 def _is_dropped(error: BaseException, outer: BaseException | None) -> bool:

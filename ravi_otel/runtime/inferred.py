@@ -26,13 +26,29 @@ def answered(live: LiveCall) -> BudgetError | None:
     later one that brings its result, until the limit allows for what was used.
     """
     refused: BudgetError | None = None
+    left: list[Asked] = []
     try:
-        for one in INFERRING.take(live.scope, live.record.call.tool_results):
-            found = _again(live.scope, one) if one.passed else _tell(live, one, refuses=refused is None)
+        left = INFERRING.take(live.scope, live.record.call.tool_results)
+        while left:
+            found = _charged(live, left[0], refuses=refused is None)
+            del left[0]
             refused = refused or found
+    except BudgetError as error:  # the limits cannot be kept: nothing more is sent on what nobody could charge
+        INFERRING.restore(left)
+        refused = refused or error
     except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+        INFERRING.restore([one for one in left if one is not left[0] or one.owed])
         swallow("inferred", error)
     return refused
+
+
+def _charged(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None:
+    scope = live.scope
+    # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
+    refuses = refuses and scope.wrapping is None
+    if one.passed:
+        return _again(scope, one) if scope.wrapping is None else None
+    return _owing(scope, one, refuses=refuses) if one.owed else _tell(live, one, refuses=refuses)
 
 
 def _again(scope: Scope, one: Asked) -> BudgetError | None:
@@ -43,25 +59,45 @@ def _again(scope: Scope, one: Asked) -> BudgetError | None:
     return refused
 
 
+def _owing(scope: Scope, one: Asked, *, refuses: bool) -> BudgetError | None:
+    record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
+    return _charge(scope, one, record, refuses=refuses)
+
+
+def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
+    """Charge one that was told; BudgetError where that cannot be done, and it is owed."""
+    one.owed = True
+    refused = charge_done(scope, tool_lines(scope, one.name), record, refuses=refuses)
+    one.owed = False
+    if refused is not None:
+        INFERRING.keep(one)
+    return refused
+
+
 def _tell(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None:
     scope, engine = live.scope, live.scope.engine
     record = ToolRecord(one.name, scope.facts, new_op_id(), one.asked_ns, call_id=one.call_id, inferred=True)
     record.began_unix_ns = one.asked_unix_ns
     record.arguments, record.result, record.returned = _said(live.record.call.content, one.call_id)
     engine.listeners.tool_started(record).leave()
+    add_counts(scope.tallies, tool_calls=1)
     try:
-        # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
-        refused = charge_done(scope, tool_lines(scope, one.name), record, refuses=refuses and scope.wrapping is None)
-        add_counts(scope.tallies, tool_calls=1)
+        refused = _charge(scope, one, record, refuses=refuses)
         record.decision = record.decision or "admitted"
         if refused is not None:
-            INFERRING.keep(one)
-            record.decision, record.limit_kind, record.limit_reason = "denied", refused.limit_kind, refused.reason
+            _deny(record, refused)
+    except BudgetError as error:
+        _deny(record, error)
+        raise
     finally:
         record.status = "ok"
         record.duration_ns = max(0, live.record.started_ns - one.asked_ns)
         engine.listeners.tool_ended(record)
     return refused
+
+
+def _deny(record: ToolRecord, refused: BudgetError) -> None:
+    record.decision, record.limit_kind, record.limit_reason = "denied", refused.limit_kind, refused.reason
 
 
 def _said(content: Said | None, call_id: str | None) -> tuple[dict[str, Any] | None, Any, bool]:

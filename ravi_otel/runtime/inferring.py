@@ -1,8 +1,11 @@
 """Remember which tools a model asked for until a request brings their results: what nobody saw run is inferred then.
 
-One entry for each tool an answer asks for, in the run that was asked in. A tool that runs where it is seen (`tool()`,
-`instrument_tools()`) is noted by its name, and stands for one entry of that name when the results come: nothing is counted twice.
-What is known goes with the run, with `uninstrument()`, and the oldest beyond 10,000.
+One entry for each tool an answer asks for, in the run that was asked in. Ids are the hosts' to choose, and some number them anew in
+each conversation: entries of the same id are kept side by side, and a result is the asking agent's first. A stream that goes on,
+or was left, is looked into when results come: its program may have had all that it waited for.
+
+A tool that runs where it is seen (`tool()`, `instrument_tools()`) is noted by its name, and stands for one entry of that name when
+the results come: nothing is counted twice. What is known goes with the run, with `uninstrument()`, and the oldest beyond 10,000.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import os
 import threading
 import time
 from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
@@ -26,51 +29,79 @@ MOST_WAITING: Final = 10_000
 _MOST_RUNS: Final = 10_000
 _MOST_NAMES: Final = 1_000
 _MOST_RAN: Final = 1_000
+_MOST_STREAMS: Final = 10_000
+_MOST_REPEATED: Final = 1_000
 _MOST_ID: Final = 256
 _MOST_NAME: Final = 1_024
 _UNNAMED: Final = "unknown"
-_NOTHING: Final = ToolUse(None, None)
 _OUTSIDE: Final = ""
 """Where the process's own scope keeps what was asked outside any run."""
+
+
+class Stream(Protocol):
+    """Be an answer that still comes in, or was left before its end."""
+
+    def asks(self) -> tuple[Sequence[ToolUse], int]:
+        """List what it asks for until now, and tell when the latest of it came, on the engine's monotonic clock."""
+        ...
 
 
 class Asked:
     """Be one tool that an answer asked for; times are the engine's monotonic clock's, and one of the wall clock."""
 
-    __slots__ = ("asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "passed", "run", "serial")
+    __slots__ = (
+        *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "scope", "serial"),
+    )
 
-    def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord) -> None:
+    def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord, asked_ns: int) -> None:
         self.serial = serial
+        self.answer = record.op_id
+        self.scope, self.agent = record.facts.scope_id, record.facts.agent_name
         self.run = run
         self.key = _key(use)
         self.call_id = None if use.call_id is None else use.call_id[:_MOST_ID]
         self.name = (use.name or _UNNAMED)[:_MOST_NAME]
         self.began_ns = record.started_ns  # of the call: a tool may run while its stream goes on
-        self.asked_ns = record.started_ns + record.duration_ns
+        self.asked_ns = asked_ns
         self.asked_unix_ns = time.time_ns()
         self.passed = False  # it was told and charged, and did not fit
+        self.owed = False  # it was told, and could not be charged
 
 
 class _Run:
-    """Know what was asked for in one run, and when which tool ran there."""
+    """Know what was asked for in one run, which ids were asked for again meanwhile, and when which tool ran there."""
 
-    __slots__ = ("asked", "ran")
+    __slots__ = ("asked", "ran", "repeated")
 
     def __init__(self) -> None:
+        self.repeated: set[str] = set()
         self.asked: dict[str, list[Asked]] = {}
         self.ran: dict[str, list[int]] = {}
+
+
+class _Open:
+    """Follow one stream of a run, and know what of it was noted."""
+
+    __slots__ = ("noted", "record", "run", "stream")
+
+    def __init__(self, run: str, record: CallRecord, stream: Stream) -> None:
+        self.run = run
+        self.record = record
+        self.stream = stream
+        self.noted: Counter[str] = Counter()
 
 
 class Inferring:
     """Keep what is waited for, by run and id. `watching` and `waiting` are read without the lock, to pass by quickly."""
 
-    __slots__ = ("_lock", "_runs", "_serial", "_waiting")
+    __slots__ = ("_lock", "_runs", "_serial", "_streams", "_waiting")
 
     def __init__(self) -> None:
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
         self._lock = threading.RLock()
         self._runs: OrderedDict[str, _Run] = OrderedDict()
         self._waiting: OrderedDict[int, Asked] = OrderedDict()  # oldest first
+        self._streams: OrderedDict[str, _Open] = OrderedDict()  # by their call, oldest first
         self._serial = 0
 
     @property
@@ -80,8 +111,8 @@ class Inferring:
 
     @property
     def waiting(self) -> bool:
-        """Tell that results are waited for."""
-        return bool(self._waiting)
+        """Tell that results are waited for, or may be."""
+        return bool(self._waiting or self._streams)
 
     def __len__(self) -> int:
         """Count what is waited for."""
@@ -94,11 +125,22 @@ class Inferring:
             with self._lock:
                 self._open(name)
 
-    def asked(self, scope: Scope, record: CallRecord) -> None:
-        """Note what an answer asks for; never raises."""
+    def follow(self, scope: Scope, record: CallRecord, stream: Stream) -> None:
+        """Look into an answer that comes in pieces until it is `asked`; never raises."""
         try:
-            if record.reply is not None and record.call.offers_tools:
-                self._asked(scope, record, record.reply.tool_uses)
+            with self._lock:
+                self._streams[record.op_id] = _Open(_run_of(scope), record, stream)
+                while len(self._streams) > _MOST_STREAMS:
+                    self._streams.popitem(last=False)
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's stream
+            swallow("inferring", error)
+
+    def asked(self, scope: Scope, record: CallRecord) -> None:
+        """Note what an answer asks for, that has ended; never raises."""
+        try:
+            uses: Sequence[ToolUse] = () if record.reply is None else record.reply.tool_uses
+            if uses or record.op_id in self._streams:
+                self._asked(scope, record, uses)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("inferring", error)
 
@@ -106,21 +148,15 @@ class Inferring:
         owner = _owner_of(scope)
         name = _OUTSIDE if owner is None else owner.facts.scope_id
         with self._lock:
+            opened = self._streams.pop(record.op_id, None)
             if owner is not None and owner.ended_ns is not None:
                 return  # a stream that outlived its run: no request of the run will answer it
-            run, fresh = self._open(name), set[str]()
+            noted: Counter[str] = Counter() if opened is None else opened.noted
             for use in uses:
-                if use.call_id is None and use.name is None:
-                    continue  # nothing that a result could be found by
-                self._serial += 1
-                one = Asked(self._serial, name, use, record)
-                if one.key not in fresh and use.call_id is not None:
-                    self._drop(run, one.key)  # an id that a later answer has again is the later one's
-                fresh.add(one.key)
-                run.asked.setdefault(one.key, []).append(one)
-                self._waiting[one.serial] = one
-            while len(self._waiting) > MOST_WAITING:
-                self._forget(next(iter(self._waiting.values())))
+                if noted[_key(use)]:
+                    noted[_key(use)] -= 1
+                else:
+                    self._note(name, use, record, record.started_ns + record.duration_ns)
 
     def ran(self, scope: Scope, name: str, at_ns: int) -> None:
         """Note that a tool is run where it is seen, or was refused there; never raises."""
@@ -142,31 +178,34 @@ class Inferring:
 
         What did not fit before is given again each time, until `release`.
         """
-        if not self._waiting:
+        wanted = _wanted(results) if self.waiting else {}
+        if not wanted:
             return []
         found: list[Asked] = []
         with self._lock:
-            runs = [run for known in _runs_around(scope) if (run := self._runs.get(known)) is not None and run.asked]
-            for key in [_key(use) for use in results if use != _NOTHING]:
+            around = list(_runs_around(scope))
+            if self._streams:
+                self._look(around, wanted)
+            runs = [run for known in around if (run := self._runs.get(known)) is not None and run.asked]
+            for key, (every, fresh) in wanted.items():
                 run = next((run for run in runs if key in run.asked), None)
                 if run is not None:
-                    one = run.asked[key][0]
-                    if one.passed:
-                        found += [] if one in found else [one]
-                        continue
-                    self._forget(one)
-                    if not _was_seen(run, one):
-                        found.append(one)
+                    found += self._matched(run, key, fresh or (0 if key in run.repeated else every), scope)
         return sorted(found, key=lambda one: one.serial)
 
     def keep(self, one: Asked) -> None:
         """Keep one that did not fit: the next request that brings its result is refused, too, unless there is room by then."""
+        one.passed = True
+        self.restore((one,))
+
+    def restore(self, ones: Sequence[Asked]) -> None:
+        """Wait for the results of these again, which were taken and not charged."""
         with self._lock:
-            one.passed = True
-            run = self._runs.get(one.run)
-            if run is not None:
-                run.asked.setdefault(one.key, []).insert(0, one)
-                self._waiting[one.serial] = one
+            for one in ones:
+                run = self._runs.get(one.run)
+                if run is not None and one.serial not in self._waiting:
+                    run.asked.setdefault(one.key, []).insert(0, one)
+                    self._waiting[one.serial] = one
 
     def release(self, one: Asked) -> None:
         """Forget one that was kept."""
@@ -175,8 +214,10 @@ class Inferring:
 
     def closed(self, scope: Scope) -> None:
         """Forget what was asked for in a run that is over."""
-        if self._runs and scope.facts.kind is ScopeKind.RUN:
+        if (self._runs or self._streams) and scope.facts.kind is ScopeKind.RUN:
             with self._lock:
+                for op_id in [op_id for op_id, opened in self._streams.items() if opened.run == scope.facts.scope_id]:
+                    del self._streams[op_id]
                 run = self._runs.pop(scope.facts.scope_id, None)
                 for many in () if run is None else run.asked.values():
                     for one in many:
@@ -185,7 +226,7 @@ class Inferring:
     def forget(self) -> None:
         """Forget everything, with a fresh lock: `uninstrument()`, and a forked child, whose runs are the parent's."""
         self._lock = threading.RLock()
-        self._runs, self._waiting = OrderedDict(), OrderedDict()
+        self._runs, self._waiting, self._streams = OrderedDict(), OrderedDict(), OrderedDict()
 
     # -- under the lock -------------------------------------------------------------------------------------------
 
@@ -210,9 +251,67 @@ class Inferring:
             if not many:
                 del run.asked[one.key]
 
-    def _drop(self, run: _Run, key: str) -> None:
-        for one in run.asked.pop(key, ()):
-            self._waiting.pop(one.serial, None)
+    def _note(self, name: str, use: ToolUse, record: CallRecord, asked_ns: int) -> None:
+        if use.call_id is None and use.name is None:
+            return  # nothing that a result could be found by
+        run = self._open(name)
+        self._serial += 1
+        one = Asked(self._serial, name, use, record, asked_ns)
+        many = run.asked.setdefault(one.key, [])
+        if any(each.answer != one.answer for each in many) and len(run.repeated) < _MOST_REPEATED:
+            run.repeated.add(one.key)
+        many.append(one)
+        self._waiting[one.serial] = one
+        while len(self._waiting) > MOST_WAITING:
+            self._forget(next(iter(self._waiting.values())))
+
+    def _look(self, around: Sequence[str], wanted: Mapping[str, tuple[int, int]]) -> None:
+        """Note what is answered already of the streams that go on; what is not may still come in pieces."""
+        for opened in list(self._streams.values()):
+            if opened.run in around:
+                uses, heard_ns = opened.stream.asks()
+                told: Counter[str] = Counter()
+                for use in uses:
+                    key = _key(use)
+                    told[key] += 1
+                    if key in wanted and told[key] > opened.noted[key]:
+                        opened.noted[key] += 1
+                        self._note(opened.run, use, opened.record, heard_ns)
+
+    def _matched(self, run: _Run, key: str, most: int, scope: Scope) -> list[Asked]:
+        """Give so many of the entries of one id, those first that this agent asked for, of which the latest.
+
+        One that did not fit is given when no other is left, and of an id that several have only to its own agent.
+        """
+        many = run.asked[key]
+        nearest = min(_distance(scope, one) for one in many)
+        ones = [one for one in reversed(many) if _distance(scope, one) == nearest]
+        if nearest > 1 and key in run.repeated:
+            ones = [one for one in ones if not one.passed]
+        found: list[Asked] = []
+        for one in sorted(ones, key=lambda one: one.passed)[:most]:
+            if not one.passed:
+                self._forget(one)
+            if one.passed or one.owed or not _was_seen(run, one):
+                found.append(one)
+        return found
+
+
+def _wanted(results: Sequence[ToolUse]) -> dict[str, tuple[int, int]]:
+    """Count by what they are found by how many results there are, and how many of them answer the model's last message."""
+    wanted: dict[str, tuple[int, int]] = {}
+    for use in results:
+        if use.call_id is not None or use.name is not None:
+            key = _key(use)
+            every, fresh = wanted.get(key, (0, 0))
+            wanted[key] = every + 1, fresh + use.fresh
+    return wanted
+
+
+def _distance(scope: Scope, one: Asked) -> int:
+    """Tell how far from here it was asked for: 0 here, 1 by the same agent, 2 elsewhere."""
+    facts = scope.facts
+    return 0 if one.scope == facts.scope_id else 1 if one.agent == facts.agent_name else 2
 
 
 def _key(use: ToolUse) -> str:

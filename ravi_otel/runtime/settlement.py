@@ -343,7 +343,7 @@ class Settlement:
         record = self.record
         record.status = status
         record.duration_ns = self.scope.engine.clock.monotonic_ns() - record.started_ns
-        if record.reply is not None and record.reply.tool_uses:
+        if record.call.offers_tools:
             INFERRING.asked(self.scope, record)
         self.scope.engine.listeners.call_ended(record)
 

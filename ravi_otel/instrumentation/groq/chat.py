@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ from ravi_otel.instrumentation.groq.below import Below
 from ravi_otel.instrumentation.http.contract import Collector
 from ravi_otel.instrumentation.http.fields import get, items, text, tokens_of_weight, weight_of
 from ravi_otel.instrumentation.openai.endpoints.chat import usage
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
 
 FAILED = "x_groq_error"
 """The `error.type` of a stream whose chunk reports a failure, which the client does not raise."""
@@ -60,6 +61,11 @@ class GroqCollector:
     def said(self) -> str:
         """See `Collector.said`."""
         return self._inner.said
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return self._inner.tool_uses
 
     def add(self, event: Any) -> None:
         """See `Collector.add`."""

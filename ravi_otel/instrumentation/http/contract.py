@@ -80,6 +80,11 @@ class Collector(Protocol):
         """Give the input tokens that the provider told before the answer; None where it tells them at its end."""
         ...
 
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """List the tools that were asked for until now, where the request offered some; read by other threads, too."""
+        ...
+
     def add(self, event: Any) -> None:
         """Take in one event as the client parsed it, or as the JSON object it came as."""
         ...
@@ -93,7 +98,7 @@ class Collector(Protocol):
 
 
 class Quiet:
-    """Be a collector that counts no output, hears of no input and has no text; each says otherwise where it can."""
+    """Be a collector that counts no output, hears of no input or tool and has no text; each says otherwise where it can."""
 
     __slots__ = ()
 
@@ -111,6 +116,11 @@ class Quiet:
     def said(self) -> str:
         """See `Collector.said`."""
         return ""
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return ()
 
 
 class Endpoint(Protocol):

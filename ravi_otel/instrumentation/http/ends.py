@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,8 +19,9 @@ from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel.instrumentation.http.reading import read_body, read_events
 from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
 from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Reply
+from ravi_otel.policy.usage import Reply, ToolUse
 from ravi_otel.runtime.guard import Guard, blame, guard_of
+from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain, later
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.settlement import Ending
@@ -83,8 +84,14 @@ class Ends:
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
         OPEN.add(self)
+        if self._live.record.call.offers_tools and not self._over:
+            INFERRING.follow(self._live.scope, self._live.record, self)
         if clocks.is_over(self._live.scope):  # just now
             self.stop()
+
+    def asks(self) -> tuple[Sequence[ToolUse], int]:
+        """See `Stream.asks`."""
+        return self._collector.tool_uses, self._heard_ns
 
     def stop(self) -> None:
         """Cut it at its next piece, and wake whoever waits for one; see `InFlight.stop`."""

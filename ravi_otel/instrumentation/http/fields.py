@@ -86,6 +86,14 @@ def text(value: Any, name: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def id_of(value: Any, name: str) -> str | None:
+    """Read a field that should be an id: text, or a whole number as some hosts give; None for anything else, and for none."""
+    found = get(value, name)
+    if type(found) is int and abs(found) <= MOST:
+        return str(found)
+    return found if isinstance(found, str) and found else None
+
+
 def items(value: Any, name: str) -> Sequence[Any]:
     """Read a field that should be a list; empty for anything else."""
     found = get(value, name)

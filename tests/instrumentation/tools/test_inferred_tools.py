@@ -284,7 +284,7 @@ HUGE = "x" * 100_000
         ([call_of("a", "search"), call_of("a", "fetch")], [{"tool_call_id": "a"}, {"tool_call_id": "a"}], ["search", "fetch"]),
         ([call_of("", "search")], [{"tool_call_id": "", "name": "search"}], ["search"]),
         ([call_of(None, "search")], [{"name": "search"}], ["search"]),
-        ([call_of("a", None), call_of(7, "b")], [{"tool_call_id": "a"}, {"tool_call_id": 7}], ["unknown"]),
+        ([call_of("a", None), call_of(7, "b")], [{"tool_call_id": "a"}, {"tool_call_id": 7}], ["unknown", "b"]),
         ([call_of("\ud800", "\x1b[31m\ud800")], [{"tool_call_id": "\ud800"}], None),
         (["junk", None, 3], [{"tool_call_id": ["a"]}], []),
         ([call_of("a", "search")], [{"tool_call_id": "b"}, {}], []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -75,6 +76,11 @@ class MessagesCollector(Quiet):
         delta = get(self._last, "delta")
         return text(delta, "text") or "" if text(delta, "type") == "text_delta" else ""
 
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return tuple(self._uses or ())
+
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
         self._last = event
@@ -130,7 +136,7 @@ class MessagesCollector(Quiet):
             finish_reasons=() if reason is None else (reason,),
             service_tier=self._tier,
             answers=int(self._id is not None),
-            tool_uses=tuple(self._uses or ()),
+            tool_uses=tuple(self.tool_uses),
         )
         if self._blocks is not None:
             reply.output = content.answered([self._blocks[at].whole() for at in sorted(self._blocks)], self._stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import items, text
+from ravi_otel.instrumentation.http.fields import id_of, items, text
 from ravi_otel.policy.usage import ToolUse
 
 MOST_USES: Final = 10_000
@@ -17,16 +17,20 @@ _RESULT: Final = "tool_result"
 
 def uses(blocks: Sequence[Any]) -> tuple[ToolUse, ...]:
     """List what the blocks of an answer ask for."""
-    return tuple(ToolUse(text(block, "id") or None, text(block, "name")) for block in blocks[:MOST_USES] if text(block, "type") == _USE)
+    return tuple(ToolUse(id_of(block, "id"), text(block, "name")) for block in blocks[:MOST_USES] if text(block, "type") == _USE)
 
 
 def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
     """List the results a request brings; one without an id answers nothing that can be known."""
     found: list[ToolUse] = []
-    for message in items(body, "messages"):
+    fresh = True
+    for message in reversed(items(body, "messages")):
         if text(message, "role") == "user":
-            for block in items(message, "content"):
-                call_id = text(block, "tool_use_id") if text(block, "type") == _RESULT else None
-                if call_id:
-                    found.append(ToolUse(call_id, None))
+            for block in reversed(items(message, "content")):
+                call_id = id_of(block, "tool_use_id") if text(block, "type") == _RESULT else None
+                if call_id is not None:
+                    found.append(ToolUse(call_id, None, fresh))
+        else:
+            fresh = False
+    found.reverse()
     return tuple(found)

@@ -160,6 +160,11 @@ class ChatCollector:
         """See `Collector.told_input`."""
         return None
 
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return () if self._calls is None else self._calls.uses()
+
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
         # One more piece of plain text is what nearly all chunks are; it stands between the network and the user.
@@ -237,7 +242,7 @@ class ChatCollector:
             service_tier=text(first, "service_tier"),
             system_fingerprint=text(first, "system_fingerprint"),
             answers=max(1, len(self._finish)) if first is not None else 0,
-            tool_uses=() if self._calls is None else self._calls.uses(),
+            tool_uses=tuple(self.tool_uses),
         )
 
     def _name(self, event: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import binascii
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ravi_otel.instrumentation.http.contract import Collector
 from ravi_otel.instrumentation.http.fields import count, get, items, text
 from ravi_otel.instrumentation.openai.endpoints.chat_content import finished, tool_call
 from ravi_otel.policy.content import Message, Part
-from ravi_otel.policy.usage import Reply
+from ravi_otel.policy.usage import Reply, ToolUse
 
 _MOST_CHOICES: Final = 128
 _MOST_CALLS: Final = 128
@@ -51,6 +52,11 @@ class Telling:
     def said(self) -> str:
         """See `Collector.said`."""
         return self._collector.said
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return self._collector.tool_uses
 
     def add(self, event: Any) -> None:
         """See `Collector.add`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import count, get, items, rare, text
+from ravi_otel.instrumentation.http.fields import count, get, id_of, items, rare, text
 from ravi_otel.policy.usage import ToolUse
 
 _MOST_USES: Final = 10_000
@@ -19,32 +19,57 @@ def offered(body: Mapping[str, Any]) -> bool:
 
 def uses(result: Any) -> tuple[ToolUse, ...]:
     """List what a complete answer asks for, in each of its choices."""
-    found: list[ToolUse] = []
-    for choice in items(result, "choices"):
-        message = get(choice, "message")
-        found += [ToolUse(text(call, "id") or None, text(_holder(call), "name")) for call in items(message, "tool_calls")]
+    found: list[tuple[int, ToolUse]] = []
+    for choice, each in enumerate(items(result, "choices")):
+        message = get(each, "message")
+        found += [(choice, ToolUse(id_of(call, "id"), text(_holder(call), "name"))) for call in items(message, "tool_calls")]
         legacy = rare(message, "function_call")
         if legacy is not None:
-            found.append(ToolUse(None, text(legacy, "name")))
+            found.append((choice, ToolUse(None, text(legacy, "name"))))
         if len(found) >= _MOST_USES:
             break
-    return tuple(found[:_MOST_USES])
+    return _of_choices(found[:_MOST_USES])
+
+
+def _of_choices(found: Sequence[tuple[int, ToolUse]]) -> tuple[ToolUse, ...]:
+    """List what several choices ask for: one of them is gone on with, so what they number alike is one call."""
+    first: dict[str | None, int] = {}
+    return tuple(use for choice, use in found if first.setdefault(use.call_id or use.name, choice) == choice)
 
 
 def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
-    """List the results a request brings; of those without an id only what answers the last message of the model."""
+    """List the results a request brings; of those without an id only what answers the last message of the model.
+
+    Such a one is named by itself, or by its place: the calls it answers are said again in that message.
+    """
     found: list[ToolUse] = []
-    answers_last = True
+    unnamed: list[int] | None = []  # where those are, the last first, until the message that they answer
+    fresh = 0
     for message in reversed(items(body, "messages")):
         role = text(message, "role")
         if role == "assistant":
-            answers_last = False
+            if unnamed:
+                _name(found, unnamed, fresh, items(message, "tool_calls"))
+            unnamed = None
         elif role in ("tool", "function"):
-            call_id = (text(message, "tool_call_id") or None) if role == "tool" else None
-            if call_id is not None or answers_last:
-                found.append(ToolUse(call_id, text(message, "name")))
+            call_id = id_of(message, "tool_call_id") if role == "tool" else None
+            name = text(message, "name") or None
+            if unnamed is not None:
+                fresh += 1
+                if call_id is None and name is None:
+                    unnamed.append(len(found))
+            if call_id is not None or unnamed is not None:
+                found.append(ToolUse(call_id, name, unnamed is not None))
     found.reverse()
     return tuple(found)
+
+
+def _name(found: list[ToolUse], unnamed: Sequence[int], fresh: int, calls: Sequence[Any]) -> None:
+    """Name results by their places, which are counted from the end, by the calls in the message before them."""
+    for at in unnamed:
+        place = fresh - 1 - at
+        if place < len(calls):
+            found[at] = ToolUse(None, text(_holder(calls[place]), "name"))
 
 
 def _holder(call: Any) -> Any:
@@ -64,7 +89,7 @@ class Calls:
     def add(self, choice: int, delta: Any) -> None:
         """Take in what one chunk says of a choice."""
         for call in items(delta, "tool_calls"):
-            self._piece(choice, count(get(call, "index")), text(call, "id") or "", text(_holder(call), "name") or "")
+            self._piece(choice, count(get(call, "index")), id_of(call, "id") or "", text(_holder(call), "name") or "")
         legacy = rare(delta, "function_call")
         if legacy is not None:
             self._piece(choice, 0, "", text(legacy, "name") or "")
@@ -92,4 +117,5 @@ class Calls:
 
     def uses(self) -> tuple[ToolUse, ...]:
         """List what was asked for until now."""
-        return tuple(ToolUse(call_id or None, name) for call_id, name in self._found.values())
+        found = list(self._found.items())  # at once: another thread may be reading the stream
+        return _of_choices([(choice, ToolUse(call_id or None, name)) for (choice, _), (call_id, name) in found])

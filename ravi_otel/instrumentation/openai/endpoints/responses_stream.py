@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -9,7 +10,7 @@ from ravi_otel.instrumentation.http.contract import Quiet
 from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_of_weight, weight_of
 from ravi_otel.instrumentation.openai.endpoints import responses_content, responses_tools
 from ravi_otel.policy.content import Message
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
 from ravi_otel.runtime.awaited import AWAITED, key_of
 
 _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -47,7 +48,7 @@ class ResponsesCollector(Quiet):
         self._chunks = 0
         self._items: dict[int, Any] | None = {} if call.content is not None else None
         self._texts: dict[int, list[str]] = {}
-        self._uses: dict[int, Any] | None = {} if call.offers_tools else None
+        self._uses: list[ToolUse] | None = [] if call.offers_tools else None
 
     @property
     def complete(self) -> bool:
@@ -70,6 +71,12 @@ class ResponsesCollector(Quiet):
         """See `Collector.said`."""
         return text(self._last, "delta") or "" if text(self._last, "type") in _TEXT else ""
 
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`: what it ends with says, or where that is empty, what came before."""
+        whole = responses_tools.uses(items(self._response, "output")) if self._final and self._uses is not None else ()
+        return whole or tuple(self._uses or ())
+
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
         self._last = event
@@ -88,9 +95,12 @@ class ResponsesCollector(Quiet):
         if kind == "error":
             self._error = text(event, "code") or "error"
         elif kind == "response.output_item.done":
-            for kept in (self._items, self._uses):
-                if kept is not None:
-                    kept[count(get(event, "output_index")) or 0] = get(event, "item")
+            item = get(event, "item")
+            if self._items is not None:
+                place = count(get(event, "output_index"))
+                self._items[len(self._items) if place is None else place] = item
+            if self._uses is not None and len(self._uses) < responses_tools.MOST_USES:
+                self._uses.extend(responses_tools.uses((item,)))
 
     def _respond(self, event: Any, response: Any) -> None:
         self._response = response
@@ -114,7 +124,7 @@ class ResponsesCollector(Quiet):
         if self._begun and not told.pending:
             AWAITED.ended(key_of(self._call, told.id))
         if self._uses is not None:
-            told.tool_uses = responses_tools.uses(items(self._response, "output") if self._final else list(self._uses.values()))
+            told.tool_uses = tuple(self.tool_uses)
         return told if self._items is None else replace(told, output=self._said(told))
 
     def _pending(self, told: Reply) -> bool:

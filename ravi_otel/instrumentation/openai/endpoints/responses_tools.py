@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import items, text
+from ravi_otel.instrumentation.http.fields import id_of, items, text
 from ravi_otel.policy.usage import ToolUse
 
-_MOST_USES: Final = 10_000
+MOST_USES: Final = 10_000
 _NAMED: Final = frozenset({"function_call", "custom_tool_call"})
 _BUILT_IN: Final = {
     "apply_patch_call": "apply_patch",
@@ -29,21 +29,25 @@ def offered(body: Mapping[str, Any]) -> bool:
 def uses(output: Sequence[Any]) -> tuple[ToolUse, ...]:
     """List what the output asks for; what the provider runs itself is none of it."""
     found: list[ToolUse] = []
-    for item in output[:_MOST_USES]:
+    for item in output[:MOST_USES]:
         kind = text(item, "type") or ""
         if kind in _NAMED:
-            found.append(ToolUse(text(item, "call_id") or None, text(item, "name")))
+            found.append(ToolUse(id_of(item, "call_id"), text(item, "name")))
         elif kind in _BUILT_IN:
-            found.append(ToolUse(text(item, "call_id") or None, _BUILT_IN[kind]))
+            found.append(ToolUse(id_of(item, "call_id"), _BUILT_IN[kind]))
     return tuple(found)
 
 
 def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
     """List the results a request brings; one without an id answers nothing that can be known."""
     found: list[ToolUse] = []
-    for item in items(body, "input"):
+    fresh = True
+    for item in reversed(items(body, "input")):
         if (text(item, "type") or "").endswith(_RESULT):
-            call_id = text(item, "call_id")
-            if call_id:
-                found.append(ToolUse(call_id, None))
+            call_id = id_of(item, "call_id")
+            if call_id is not None:
+                found.append(ToolUse(call_id, None, fresh))
+        elif text(item, "role") == "assistant":
+            fresh = False
+    found.reverse()
     return tuple(found)
