@@ -17,12 +17,13 @@ from ravi_otel.cli.top_view.polling import ANSWER_S, Watch, Watched
 from ravi_otel.cli.top_view.rows import rows
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.live.place import entries
-from ravi_otel.local.live.protocol import as_fields
+from ravi_otel.local.live.place import DIRECTORY, check_directory, entries
+from ravi_otel.local.live.protocol import LiveError, as_fields
 from ravi_otel.local.wording import clean
 
 _MOST_LINES: Final = 2_000
 _MOST_NAMED: Final = 5
+_MOST_SENTENCE: Final = 400
 
 
 @click.command(short_help="Watch the agents that run now, and steer them.")
@@ -37,10 +38,11 @@ def top(*, once: bool, as_json: bool, place: Path | None) -> None:
     \b
     Exit status of --once and --json:
       0  every process that is there answered
-      1  nothing is running, or a process did not answer
+      1  nobody listens, or a process did not answer
       2  something must be set otherwise, such as a store that is not there
     """  # noqa: D301 - click wants the backspace itself
     root = found(place).root
+    _may_be_looked_at(root / DIRECTORY)
     if not once and not as_json:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise ConfigurationError("ravi-otel top needs a terminal. Use --once or --json where there is none.")
@@ -60,6 +62,16 @@ def top(*, once: bool, as_json: bool, place: Path | None) -> None:
     sys.exit(0 if seen and not any(each.trouble for each in seen) else 1)
 
 
+def _may_be_looked_at(directory: Path) -> None:
+    """Raise ConfigurationError where what runs cannot be seen, which is not to say that nothing does."""
+    try:
+        check_directory(directory)
+    except LiveError as error:
+        raise ConfigurationError(f"What runs cannot be seen: {clean(str(error), _MOST_SENTENCE)}") from error
+    except OSError:
+        return  # nobody has listened yet
+
+
 def _left_behind(root: Path) -> set[int]:
     """List by number the processes that told of a socket, before those are removed at which nobody listens."""
     return {entry.pid for entry in entries(root)}
@@ -68,13 +80,12 @@ def _left_behind(root: Path) -> set[int]:
 def _nothing(root: Path, left: set[int]) -> str:
     where = clean(str(root), 200)
     if not left:
-        return (
-            f"Nothing is running that keeps its runs in {where}. Start a program with `ravi-otel run -- ...`, or with RAVI_STORE={where}."
-        )
+        way_out = f"Start a program with `ravi-otel run -- ...`, or with RAVI_STORE={where}, and not with RAVI_LIVE=off."
+        return f"Nobody listens in {where}. {way_out}"
     named = ", ".join(str(pid) for pid in sorted(left)[:_MOST_NAMED])
     more = f" and {len(left) - _MOST_NAMED:,} more" if len(left) > _MOST_NAMED else ""
     who = f"process {named}" if len(left) == 1 else f"processes {named}{more}"
-    return f"Nothing is running that keeps its runs in {where}: nobody listens at the {'socket' if len(left) == 1 else 'sockets'} of {who}."
+    return f"Nobody listens in {where}: not at the {'socket' if len(left) == 1 else 'sockets'} of {who}, either."
 
 
 def _print(seen: Sequence[Watched]) -> None:

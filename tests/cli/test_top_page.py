@@ -27,28 +27,29 @@ def squeezed(text):
     return " ".join(text.split())
 
 
-def check(block, **more):
-    """Run each command that is shown, and find below it what is shown below it."""
-    status = None
+def check(block, pid=None, **more):
+    """Run each command that is shown, and find line by line what is shown below it."""
+    status, said = None, []
     for line in block.splitlines():
         if line == "$ echo $?":
-            said = str(status)
+            said = [str(status)]
         elif line.startswith("$ ravi-otel "):
             command = [sys.executable, "-m", "ravi_otel", *shlex.split(line.removeprefix("$ ravi-otel "))]
             done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **more)
-            status, said = done.returncode, squeezed(done.stdout + done.stderr)
+            status, said = done.returncode, [squeezed(each) for each in (done.stdout + done.stderr).splitlines()]
         else:
-            assert squeezed(line) in said
+            assert squeezed(line) == said.pop(0).replace(f"pid {pid}", "pid 4711").replace(str(more.get("cwd")), "/home/ada")
     return status
 
 
 def test_what_is_shown_of_a_running_program_and_of_none_is_printed(tmp_path):
-    environment = {**os.environ, "RAVI_STORE": str(tmp_path / ".ravi"), "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"}
+    environment = {**os.environ, "RAVI_STORE": str(tmp_path / ".ravi"), "COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
     running, nowhere, nothing = blocks("console")
-    command = [sys.executable, "-c", blocks("python")[0]]
+    (tmp_path / "agent.py").write_text(blocks("python")[0])
+    command = [sys.executable, "agent.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as program:
         assert program.stdout.readline() == "at work\n"
-        assert check(running, env=environment, cwd=tmp_path) == 0
+        assert check(running, program.pid, env=environment, cwd=tmp_path) == 0
         program.stdin.close()
     assert check(nowhere, env=environment, cwd=tmp_path) == 2
     assert check(nothing, env=environment, cwd=tmp_path) == 1

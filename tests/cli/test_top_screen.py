@@ -1,68 +1,21 @@
+"""What the screen of `ravi-otel top` shows."""
+
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 
 import pytest
-from live_actors import Actor, limit, run, scope
+from live_actors import limit, run, scope
 from textual.color import Color
+from top_seats import actors, seated, tree
 
-from ravi_otel.cli.top_screen.dialogs import Confirm, RaiseLimit
-from ravi_otel.cli.top_screen.screen import TopScreen
 from ravi_otel.cli.top_screen.tree import Tree
-from ravi_otel.cli.top_view.polling import Watch
 from ravi_otel.local.store import Store
 
 pytestmark = pytest.mark.anyio
-_PATIENCE_S = 30
-
-
-class Seat:
-    """Sit before the screen: press keys, and read what is on it."""
-
-    def __init__(self, app, pilot):
-        self.app, self._pilot = app, pilot
-
-    async def press(self, *keys):
-        await self._pilot.press(*keys)
-
-    async def until(self, condition):
-        """Wait until it is true of the screen, and fail with what is there."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.text
-            await self._pilot.pause(0.01)
-
-    async def shows(self, *words):
-        await self.until(lambda: all(each in self.text for each in words))
-
-    async def resize(self, width, height):
-        await self._pilot.resize_terminal(width, height)
-
-    async def select(self, title):
-        """Go down to the row that says so."""
-        await self.shows(title)
-        await self.press("home")
-        for _ in range(50):
-            if title in self.selected:
-                return
-            await self.press("down")
-        raise AssertionError(self.text)
-
-    @property
-    def text(self):
-        return "\n".join(self.lines)
-
-    @property
-    def lines(self):
-        return ["".join(segment.text for segment in strip) for strip in self.app.screen._compositor.render_strips()]
-
-    @property
-    def selected(self):
-        return next((line for line in self.lines if line.startswith("> ")), "")
 
 
 @pytest.fixture
@@ -72,34 +25,13 @@ def store(tmp_path):
 
 @pytest.fixture
 def actor(store):
-    with contextlib.ExitStack() as stack:
-
-        def enter(*runs, **more):
-            one = Actor(store, *runs, **more)
-            stack.callback(one.leave)
-            return one
-
+    with actors(store) as enter:
         yield enter
 
 
 @pytest.fixture
 def sit(store):
-    @contextlib.asynccontextmanager
-    async def sit(size=(150, 40), **more):
-        watch = Watch(store)
-        try:
-            app = TopScreen(store, watch, **more)
-            async with app.run_test(size=size) as pilot:
-                yield Seat(app, pilot)
-        finally:
-            watch.close()
-
-    return sit
-
-
-def tree(**changes):
-    """Be a run with two agents, the second in the first."""
-    return run("nightly", scope("researcher", "nightly", **changes), scope("critic", "researcher"), limits=(limit(used=900),))
+    return partial(seated, store)
 
 
 async def test_the_tree_of_a_process_is_shown_with_states_budgets_rates_and_last_events(actor, sit):
@@ -114,7 +46,7 @@ async def test_the_tree_of_a_process_is_shown_with_states_budgets_rates_and_last
 
 async def test_an_empty_store_says_so_and_programs_appear_and_go_by_themselves(actor, sit):
     async with sit() as seat:
-        await seat.shows("Nothing is running yet.", "0 processes")
+        await seat.shows("Nobody listens here yet.", "0 processes")
         first = actor(run("nightly"), program="one.py")
         await seat.shows("run nightly", "one.py", "1 process")
         actor(run("daily"), program="two.py")
@@ -134,12 +66,6 @@ async def test_the_selection_stays_with_its_scope_while_others_come_and_go(actor
         )
         await seat.shows("agent new4")
         assert "agent critic" in seat.selected
-        one.say(run("nightly", scope("researcher", "nightly")))
-        await seat.until(lambda: "agent new4" not in seat.text)
-        assert "agent researcher" in seat.selected
-        one.say()
-        await seat.until(lambda: "run nightly" not in seat.text)
-        assert "agent.py" in seat.selected
 
 
 async def test_the_selection_is_kept_in_view(actor, sit):
@@ -157,111 +83,46 @@ async def test_the_selection_is_kept_in_view(actor, sit):
         await seat.until(lambda: "agent.py" in seat.selected)
 
 
-@pytest.mark.parametrize(
-    ("keys", "asked", "told"),
-    [
-        ("p", {"op": "pause"}, "agent critic is paused."),
-        ("+", {"op": "reprioritize", "priority": "high"}, "agent critic is high now."),
-        ("-", {"op": "reprioritize", "priority": "low"}, "agent critic is low now."),
-        ("cy", {"op": "cancel", "reason": "cancelled in ravi-otel top"}, "agent critic was told to end."),
-    ],
-)
-async def test_a_key_asks_the_process_and_says_what_came_of_it(keys, asked, told, actor, sit):
-    one = actor(tree())
+async def test_what_ends_while_it_is_selected_stays_selected_and_marked_until_another_row_is(actor, sit):
+    one = actor(run("nightly", scope("researcher", "nightly"), scope("critic", "researcher"), scope("other", "nightly")))
     async with sit() as seat:
         await seat.select("agent critic")
-        await seat.press(*({"+": "plus", "-": "minus"}.get(key, key) for key in keys))
-        await seat.shows(told)
-        assert one.heard == [asked | {"scope_id": "critic"}]
+        one.say(run("nightly", scope("researcher", "nightly"), scope("other", "nightly")))
+        await seat.until(lambda: "ended" in seat.selected)
+        assert [line.partition("agent ")[2].split()[0] for line in seat.lines if "─ agent" in line] == ["researcher", "critic", "other"]
+        assert "agent critic" in seat.selected
+        await seat.press("down")
+        await seat.until(lambda: "agent critic" not in seat.text)
+        assert "agent other" in seat.selected
+        one.leave()
+        await seat.shows("Nobody listens here yet.")
+        assert "agent other" in seat.selected
+        assert "ended" in seat.selected
 
 
-async def test_a_paused_agent_is_resumed_with_the_same_key(actor, sit):
-    one = actor(run("nightly", scope("critic", "nightly", status="paused")))
+async def test_what_is_below_a_paused_agent_is_marked_down_to_the_last(actor, sit):
+    scopes = (scope("a", "nightly", status="paused"), scope("b", "a"), scope("c", "b", status="paused"), scope("d", "nightly"))
+    actor(run("nightly", *scopes))
     async with sit() as seat:
-        await seat.select("agent critic")
+        await seat.shows("agent d")
+        found = [" ".join(line.partition("agent ")[2].split()[1:3]) for line in seat.lines if "─ agent" in line]
+        assert found == ["paused normal", "paused above", "paused normal", "open normal"]
+        await seat.select("agent c")
         await seat.press("p")
-        await seat.shows("agent critic may go on.")
-        assert one.heard == [{"op": "resume", "scope_id": "critic"}]
+        await seat.shows("agent c may go on. But an agent around it is paused, which stops it too.")
 
 
-@pytest.mark.parametrize("answer", ["n", "escape", "q"])
-async def test_nothing_is_cancelled_without_a_yes(answer, actor, sit):
-    one = actor(tree())
+async def test_slots_that_are_all_taken_do_not_hide_the_limit_that_is_used_up(actor, sit):
+    actor(run("nightly", limits=(limit("agents", 4, 4), limit("fan_out", 2, 2), limit("tokens", 100, 1_000))))
     async with sit() as seat:
         await seat.select("run nightly")
-        await seat.press("c")
-        await seat.shows("Cancel run nightly of agent.py", "y yes   n no")
-        await seat.press("enter", "x")
-        assert isinstance(seat.app.screen, Confirm)
-        await seat.press(answer)
-        await seat.shows("Nothing was cancelled.")
-        assert one.heard == []
+        await seat.shows("tokens    ░░░░░░░░  10 %", "agents       ████████████████ 100 %    4 of 4")
+        assert "!!" not in seat.text
 
 
-async def test_a_limit_is_raised_from_the_value_that_counts(actor, sit):
-    one = actor(run("nightly", limits=(limit("tokens", 100, 1_000), limit("cost", 0.45, 0.5))))
-    async with sit() as seat:
-        await seat.select("run nightly")
-        await seat.press("l")
-        await seat.shows("Raise which limit of run nightly?", "cost", "0.5")
-        await seat.press("down", "enter")
-        assert seat.app.screen.query_one("Input").value == "1000"
-        await seat.press(*"20k", "enter")
-        await seat.shows("tokens of run nightly is 20,000 now.")
-        assert one.heard == [{"op": "set_limit", "scope_id": "nightly", "kind": "tokens", "value": 20_000}]
-
-
-async def test_a_value_that_is_none_is_said_and_a_lower_one_is_asked_for_twice(actor, sit):
-    one = actor(run("nightly", limits=(limit("cost", 0.45, 0.5),)))
-    async with sit() as seat:
-        await seat.select("run nightly")
-        await seat.press("l")
-        await seat.press(*"abc", "enter")
-        await seat.shows("'abc' is no value for cost: write a number such as 2.50.")
-        await seat.press("ctrl+u", *"0.25", "enter")
-        await seat.shows("That is less than the $0.5000 of now. Enter again lowers cost.")
-        assert one.heard == []
-        await seat.press("enter")
-        await seat.shows("cost of run nightly is $0.2500 now.")
-        assert one.heard == [{"op": "set_limit", "scope_id": "nightly", "kind": "cost", "value": 0.25}]
-
-
-async def test_a_limit_is_left_as_it_is_with_escape(actor, sit):
-    one = actor(run("nightly", limits=(limit(),)))
-    async with sit() as seat:
-        await seat.select("run nightly")
-        await seat.press("l")
-        assert isinstance(seat.app.screen, RaiseLimit)
-        await seat.press("escape")
-        await seat.shows("No limit was changed.")
-        assert one.heard == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "key", "told"),
-    [
-        ({"priority": "critical"}, "plus", "agent critic is critical already."),
-        ({"priority": "background"}, "minus", "agent critic is background already."),
-        ({}, "l", "agent critic has no limits of its own."),
-    ],
-)
-async def test_what_cannot_be_is_said_without_asking(changes, key, told, actor, sit):
-    one = actor(run("nightly", scope("critic", "nightly", **changes)))
-    async with sit() as seat:
-        await seat.select("agent critic")
-        await seat.press(key)
-        await seat.shows(told)
-        assert one.heard == []
-
-
-@pytest.mark.parametrize("key", ["p", "plus", "minus", "c", "l"])
-async def test_a_key_on_a_process_asks_to_select_what_is_in_it(key, actor, sit):
-    one = actor(run("nightly"))
-    async with sit() as seat:
-        await seat.select("agent.py")
-        await seat.press(key)
-        await seat.shows("Select a run, an agent or a block first.")
-        assert one.heard == []
+async def test_the_sentence_of_an_empty_store_is_whole_at_40_columns(sit):
+    async with sit(size=(40, 20)) as seat:
+        await seat.shows("its runs in this store appears by", "itself.")
 
 
 async def test_the_processes_own_words_of_refusal_are_one_clean_line(actor, sit):
@@ -385,12 +246,12 @@ async def test_a_real_program_is_steered_from_the_screen(store, sit):
             await seat.shows("agent researcher is high now.")
             await seat.select("run nightly")
             await seat.press("l", "ctrl+u", "7", "enter")
-            await seat.shows("requests of run nightly is 7 now.", "0 of 7")
+            await seat.shows("The requests limit of run nightly is 7 now.", "0 of 7")
             await seat.press("c", "y")
             await seat.shows("run nightly was told to end.", "cancelled")
             program.stdin.write("\n")
             program.stdin.flush()
             assert program.stdout.readline() == "open HIGH 7\n"
             assert "cancelled in ravi-otel top" in program.stdout.read()
-            await seat.shows("Nothing is running yet.")
+            await seat.shows("Nobody listens here yet.")
         assert program.wait(30) == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -25,22 +25,26 @@ _BOX: Final = """
     Vertical { width: 90%; max-width: 86; height: auto; max-height: 90%; border: solid $warning; background: $background; padding: 0 1; }
     Static { height: auto; }
 """
-_LIST_WIDTH: Final = 76
+_LIST_CELLS: Final = 76
+_FRAME_CELLS: Final = 12
+_LEAST_CELLS: Final = 8
 
 HELP: Final = """\
 up down      select a row; also k and j, page up, page down, home, end
 p            pause an agent, or let a paused one go on: what it does next ends it, with what it has
-+  -         give an agent the next higher or lower priority
++  -         give an agent the next higher or lower priority; normal or above lets a paused one go on
 c            cancel: a run ends with all that is in it; anything else is closed. Asks first
-l            raise a limit: choose which, then type its new value
+l            raise a limit: type its new value; up and down choose another limit
 ?            this help
 q            leave; the programs go on
 
-state        open, paused, waiting (for a slot or a declared wait); cancelled, closed: told to end, and going on still
+state        open, paused, waiting (for a slot or a declared wait); paused above: an agent around it is, which stops it too;
+             cancelled, closed: told to end, and going on still; ended: not there any more, and still selected
 in, out      tokens; of an agent its own, of a run everybody's in it
 tok/s        tokens of answers a second, over the last ten seconds
 !  !!        from 80 % of a limit on; at 100 % and above
 -  ?         has none; nobody knows
+7:           what stands so deep that there is no room for its lines gives its depth
 """
 
 
@@ -82,50 +86,64 @@ class Help(ModalScreen[None]):
 
 
 class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
-    """Ask which limit of a scope, and for its new value; a value below the one that counts now is asked for twice."""
+    """Ask for the new value of a limit of a scope, and for which with up and down; a value below the one that counts is asked for twice."""
 
     DEFAULT_CSS = f"RaiseLimit {{{_BOX} OptionList {{ height: auto; max-height: 10; }} Input {{ height: 3; }} }}"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("up", "choose(-1)", show=False),
+        Binding("down", "choose(1)", show=False),
+    ]
 
-    def __init__(self, title: str, limits: Sequence[LimitState], *, ascii_only: bool = False) -> None:
+    def __init__(
+        self, title: str, limits: Sequence[LimitState], now: Callable[[], Sequence[LimitState]], *, ascii_only: bool = False
+    ) -> None:
         super().__init__()
         self._title = title
-        self._limits = sorted(limits, key=figures.fullness, reverse=True)
-        self._layout_of_limits = Layout(_LIST_WIDTH, ascii_only=ascii_only)
+        self._limits = sorted(limits, key=figures.urgency, reverse=True)
+        self._now = now
+        self._at = 0
+        self._ascii_only = ascii_only
         self._lowering: float | None = None
 
     def compose(self) -> ComposeResult:
         """Show the limits, where there are several, and what to type into."""
-        options = [Option(self._layout_of_limits.limit(limit)) for limit in self._limits]
-        chosen = self._limits[0]
+        cells = max(_LEAST_CELLS, min(_LIST_CELLS, self.app.size.width * 9 // 10 - _FRAME_CELLS))
+        layout = Layout(cells, ascii_only=self._ascii_only)
+        listed = OptionList(*(Option(Text("\n").join(layout.limit(limit, cells))) for limit in self._limits))
+        listed.can_focus = False  # what is typed is the value, always
+        several = len(self._limits) > 1
         with Vertical():
-            yield Static(Text(f"Raise which limit of {self._title}?" if len(options) > 1 else f"Raise the limit of {self._title}:"))
-            yield OptionList(*options)
-            yield Input(figures.written(chosen), select_on_focus=True)
+            yield Static(Text(f"Raise which limit of {self._title}?" if several else f"Raise the limit of {self._title}:"))
+            yield listed
+            yield Input(figures.written(self._chosen), select_on_focus=True)
             yield Static("", id="flaw")
-            yield Static(Text("up down choose   Enter sets   Esc leaves it", "bold"))
+            yield Static(Text(f"{'up down choose   ' if several else ''}type its value   Enter sets it   Esc leaves it", "bold"))
 
     def on_mount(self) -> None:
-        """Begin where there is something to choose."""
+        """Begin with the value of the fullest limit."""
         self.query_one(OptionList).highlighted = 0
-        self.query_one(OptionList if len(self._limits) > 1 else Input).focus()
+        self.query_one(Input).focus()
 
     @property
     def _chosen(self) -> LimitState:
-        return self._limits[self.query_one(OptionList).highlighted or 0]
+        return self._limits[self._at]
 
-    def on_option_list_option_highlighted(self) -> None:
-        """Fill in the value that counts now."""
-        self.query_one(Input).value = figures.written(self._chosen)
+    def action_choose(self, by: int) -> None:
+        """Go to another limit, with the value that counts now to type over."""
+        at = max(0, min(self._at + by, len(self._limits) - 1))
+        if at == self._at:
+            return
+        self._at = self.query_one(OptionList).highlighted = at
         self._lowering = None
-
-    def on_option_list_option_selected(self) -> None:
-        """Go on to the value."""
-        self.query_one(Input).focus()
+        self._say("")
+        value = self.query_one(Input)
+        value.value = figures.written(self._chosen)
+        value.select_all()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """End with what was typed, or say what is wrong with it."""
-        limit = self._chosen
+        limit = next((each for each in self._now() if each.kind == self._chosen.kind), self._chosen)
         try:
             value = figures.read_amount(limit, event.value)
         except ConfigurationError as error:
@@ -133,7 +151,7 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
             return
         if value < limit.limit and self._lowering != value:
             self._lowering = value
-            self._say(f"That is less than the {figures.amount(limit, limit.limit)} of now. Enter again lowers {clean(limit.kind, 40)}.")
+            self._say(_lowered(limit, value))
             return
         self.dismiss((limit, value))
 
@@ -143,3 +161,12 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
     def action_leave(self) -> None:
         """End without a value."""
         self.dismiss(None)
+
+
+def _lowered(limit: LimitState, value: float) -> str:
+    kind, used = clean(limit.kind, 40), figures.amount(limit, limit.used)
+    if value < limit.used:
+        return (
+            f"{used} of it are used already: with less, all that counts as {kind} is refused at once. Enter again lowers it all the same."
+        )
+    return f"That is less than the {figures.amount(limit, limit.limit)} of now. Enter again lowers {kind}."

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,7 @@ from ravi_otel.cli.top_view import figures
 from ravi_otel.cli.top_view.drawing import Layout, details, process_facts, process_title, scope_title
 from ravi_otel.cli.top_view.polling import Watch, Watched
 from ravi_otel.cli.top_view.rows import Row, rows
-from ravi_otel.cli.top_view.steering import raised
+from ravi_otel.cli.top_view.steering import lets_go_on, raised
 from ravi_otel.local import console
 from ravi_otel.local.live import LimitState, LiveError, ScopeState, Session
 from ravi_otel.local.wording import clean, plain
@@ -36,6 +38,8 @@ _SHORT_KEYS: Final = "p pause  + - prio  c cancel  l limit  ? help  q quit"
 _SELECT_FIRST: Final = "Select a run, an agent or a block first."
 _LEAST_HEIGHT: Final = 20
 _DETAIL_LINES: Final = 8
+_KILLED: Final = 128
+_MESSAGE_LINES: Final = 3
 _MOST_SENTENCE: Final = 400
 
 
@@ -43,7 +47,8 @@ class TopScreen(App[None]):
     """Show a store's running processes twice a second until `q`; `watch` is closed by who made it."""
 
     CSS = f"""
-    #head, #message, #keys {{ height: 1; }}
+    #head, #keys {{ height: 1; }}
+    #message {{ height: auto; min-height: 1; max-height: {_MESSAGE_LINES}; }}
     #head {{ text-style: bold; }}
     #details {{ height: {_DETAIL_LINES + 1}; border-top: solid $primary; }}
     .low #details {{ display: none; }}
@@ -78,6 +83,9 @@ class TopScreen(App[None]):
     def on_mount(self) -> None:
         """Begin to look."""
         self.query_one(Tree).focus()
+        if not self.is_headless and hasattr(asyncio.get_running_loop(), "add_signal_handler"):
+            for number in (signal.SIGTERM, signal.SIGHUP):  # so that the terminal is given back as it was
+                asyncio.get_running_loop().add_signal_handler(number, partial(self.exit, return_code=_KILLED + number))
         self.set_interval(EVERY_S, self._look)
         self._look()
 
@@ -105,7 +113,8 @@ class TopScreen(App[None]):
         shown = rows(seen)
         agents = sum(row.scope is not None and row.scope.kind == "agent" for row in shown)
         counted = f"{len(seen):,} {'process' if len(seen) == 1 else 'processes'}, {agents:,} {'agent' if agents == 1 else 'agents'}"
-        self._root("#head").update(self._text(f"ravi-otel top  {counted}  {clean(str(self._store), 200)}"))
+        head = Layout(self.size.width, ascii_only=self._ascii_only).sentence(f"ravi-otel top  {counted}  {clean(str(self._store), 200)}")
+        self._root("#head").update(self._text(head))
         self._tree.put(shown)
 
     @property
@@ -133,19 +142,29 @@ class TopScreen(App[None]):
 
     def _described(self, row: Row) -> Text:
         layout = Layout(self.size.width, ascii_only=self._ascii_only)
+        facts = process_facts(row)
         if row.scope is None:
-            lines = [self._text(process_title(row), "bold"), self._text(row.watched.trouble or process_facts(row))]
+            lines = [self._text(layout.sentence(each), style) for each, style in ((process_title(row), "bold"), (row.trouble or facts, ""))]
         else:
-            facts = "  ".join(f"{label} {value}" for label, value in details(row))
-            head = Text(self._text(f"{scope_title(row.scope)}  {facts}").plain, overflow="fold")
-            head.stylize("bold", 0, len(scope_title(row.scope)))
-            lines = [*head.wrap(self.console, self.size.width), *layout.limits(replace(row, guide=()))]
-        over = len(lines) - _DETAIL_LINES
-        if over > 0:
-            lines = [*lines[: _DETAIL_LINES - 1], self._text(f"and {over + 1:,} limits more, none of them fuller; l lists them")]
+            title, known = scope_title(row.scope), "  ".join(" ".join(each) for each in details(row))
+            head = Text(self._text(f"{title}  {known}").plain, overflow="fold")
+            head.stylize("bold", 0, len(title))
+            lines = self._with_limits(list(head.wrap(self.console, self.size.width)), replace(row, guide=()), layout)
         for line in lines:
             line.truncate(max(1, self.size.width), overflow="ellipsis")
         return Text("\n").join(lines)
+
+    def _with_limits(self, lines: list[Text], row: Row, layout: Layout) -> list[Text]:
+        """Add the limits that there is room for, each whole, and how many more there are."""
+        limits = [] if row.scope is None else sorted(row.scope.limits, key=figures.urgency, reverse=True)
+        for at, limit in enumerate(limits):
+            drawn = [Text.assemble("  ", line) for line in layout.limit(limit, layout.width - 2)]
+            more = len(limits) - at
+            if len(lines) + len(drawn) + (more > 1) > _DETAIL_LINES:
+                last = f"and {more:,} {'limit' if more == 1 else 'limits'} more; l lists them"
+                return [*lines[: _DETAIL_LINES - 1], self._text(layout.sentence(last))]
+            lines.extend(drawn)
+        return lines
 
     # -- steering -----------------------------------------------------------------------------------------------------
 
@@ -155,7 +174,8 @@ class TopScreen(App[None]):
         if row is None or scope is None:
             return
         if scope.status == "paused":
-            self._do(row, lambda session: session.resume(scope.scope_id), f"{scope_title(scope)} may go on.")
+            above = " But an agent around it is paused, which stops it too." if row.held else ""
+            self._do(row, lambda session: session.resume(scope.scope_id), f"{scope_title(scope)} may go on.{above}")
         else:
             self._do(row, lambda session: session.pause(scope.scope_id), f"{scope_title(scope)} is paused.")
 
@@ -168,7 +188,9 @@ class TopScreen(App[None]):
         if priority is None:
             self._tell(f"{scope_title(scope)} is {scope.priority} already.")
             return
-        self._do(row, lambda session: session.reprioritize(scope.scope_id, priority), f"{scope_title(scope)} is {priority} now.")
+        goes_on = ", and goes on as soon as there is a slot" if lets_go_on(scope.status, priority) else ""
+        done = f"{scope_title(scope)} is {priority} now{goes_on}."
+        self._do(row, lambda session: session.reprioritize(scope.scope_id, priority), done)
 
     def action_cancel(self) -> None:
         """Cancel a run, or close another scope, when that is meant."""
@@ -195,15 +217,21 @@ class TopScreen(App[None]):
         if not scope.limits:
             self._tell(f"{scope_title(scope)} has no limits of its own.")
             return
-        dialog = RaiseLimit(self._text(scope_title(scope)).plain, scope.limits, ascii_only=self._ascii_only)
+        dialog = RaiseLimit(self._text(scope_title(scope)).plain, scope.limits, partial(self._limits_now, row), ascii_only=self._ascii_only)
         self.push_screen(dialog, partial(self._limit, row, scope))
+
+    def _limits_now(self, row: Row) -> Sequence[LimitState]:
+        """Give the limits of a row as its process told them last."""
+        latest = self._tree.selected
+        now = latest if latest is not None and latest.key == row.key else row
+        return () if now.scope is None else now.scope.limits
 
     def _limit(self, row: Row, scope: ScopeState, chosen: tuple[LimitState, float] | None) -> None:
         if chosen is None:
             self._tell("No limit was changed.")
             return
         limit, value = chosen
-        done = f"{clean(limit.kind, 40)} of {scope_title(scope)} is {figures.amount(limit, value)} now."
+        done = f"The {clean(limit.kind, 40)} limit of {scope_title(scope)} is {figures.amount(limit, value)} now."
         self._do(row, lambda session: session.set_limit(scope.scope_id, limit.kind, value), done)
 
     def action_help(self) -> None:
@@ -212,6 +240,9 @@ class TopScreen(App[None]):
 
     def _chosen(self) -> tuple[Row | None, ScopeState | None]:
         row = self._tree.selected
+        if row is not None and row.ended:
+            self._tell(f"{process_title(row) if row.scope is None else scope_title(row.scope)} has ended. Select another row.")
+            return None, None
         if row is None or row.scope is None:
             self._tell(_SELECT_FIRST)
             return None, None
@@ -232,13 +263,25 @@ class TopScreen(App[None]):
 
     def _tell(self, sentence: str, style: str = "") -> None:
         if self._is_up:
-            self._root("#message").update(self._text(clean(sentence, _MOST_SENTENCE), style))
+            self._root("#message").update(Text("\n").join(self._text(line, style) for line in self._lines(clean(sentence, _MOST_SENTENCE))))
+
+    def _lines(self, sentence: str) -> list[str]:
+        """Give as much of a sentence as there is room for, in whole words."""
+        width = max(1, self.size.width)
+        lines = [line.plain for line in Text(sentence).wrap(self.console, width)]
+        if len(lines) <= _MESSAGE_LINES:
+            return lines
+        last = Layout(width, ascii_only=self._ascii_only).sentence(" ".join(lines[_MESSAGE_LINES - 1 :]))
+        return [*lines[: _MESSAGE_LINES - 1], last]
 
 
 def show(store: Path) -> None:
     """Show the screen until it is left."""
     watch = Watch(store)
     try:
-        TopScreen(store, watch, ascii_only=console().options.ascii_only).run(mouse=False)
+        screen = TopScreen(store, watch, ascii_only=console().options.ascii_only)
+        screen.run(mouse=False)
     finally:
         watch.close()
+    if screen.return_code:
+        sys.exit(screen.return_code)

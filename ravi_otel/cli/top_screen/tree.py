@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from textwrap import wrap
 from typing import ClassVar, Final
 
 from rich.segment import Segment
@@ -21,14 +23,14 @@ from ravi_otel.local import console
 
 _MARK: Final = 2
 _SELECTED: Final = Style(reverse=True)
-_NOTHING_AT: Final = 2
-_NOTHING: Final = "Nothing is running yet. What keeps its runs in this store appears here by itself."
+_NOTHING: Final = "Nobody listens here yet. What keeps its runs in this store appears by itself."
 
 
 class Tree(ScrollView, can_focus=True):
     """Hold the rows; the first line in view is the heads of the columns.
 
-    The selected row is kept by its key. Where it is gone, the selection goes to what it was in, else to what stands there now.
+    The selected row is kept by its key. What ends while it is selected stays, marked, until another row is selected: a key must never
+    reach a scope that was not chosen.
     """
 
     DEFAULT_CSS = "Tree { overflow-x: hidden; scrollbar-size: 0 0; }"  # the rows are as wide as the screen, and keys scroll
@@ -59,14 +61,20 @@ class Tree(ScrollView, can_focus=True):
 
     def put(self, rows: Sequence[Row]) -> None:
         """Show these rows from now on."""
-        before = {row.key: row for row in self._rows} if self._rows else {}
-        selected = self.selected
-        places = {row.key: at for at, row in enumerate(rows)}
-        while selected is not None and selected.key not in places:
-            selected = before.get(selected.parent) if selected.parent is not None else None
-        self._at = min(self._at, max(0, len(rows) - 1)) if selected is None else places[selected.key]
+        selected, places = self.selected, {row.key: at for at, row in enumerate(rows)}
+        if selected is None:
+            self._at = 0
+        elif selected.key in places:
+            self._at = places[selected.key]
+        else:
+            above = (places[row.key] + 1 for row in reversed(self._rows[: self._at]) if row.key in places)
+            self._at = next(above, 0)
+            rows = [*rows[: self._at], replace(selected, ended=True), *rows[self._at :]]
         self._rows = rows
-        self.virtual_size = Size(self.size.width, len(rows) + 1)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self._rows) + 1)
         self._in_view()
         self.refresh()
         self.post_message(self.Selected())
@@ -80,10 +88,12 @@ class Tree(ScrollView, can_focus=True):
 
     def action_move(self, by: int) -> None:
         """Select the row so many below."""
+        left = self.selected
         self._at = max(0, min(self._at + by, len(self._rows) - 1))
-        self._in_view()
-        self.refresh()
-        self.post_message(self.Selected())
+        if left is not None and left.ended and self.selected is not left:
+            self._at -= list(self._rows).index(left) < self._at
+            self._rows = [row for row in self._rows if row is not left]
+        self._changed()
 
     def action_page(self, by: int) -> None:
         """Select the row a page below, or above."""
@@ -105,9 +115,16 @@ class Tree(ScrollView, can_focus=True):
         if y == 0:
             return self._strip("  ", self._layout_of_rows.heads())
         if at >= len(self._rows):
-            return self._strip("  ", Text(_NOTHING if not self._rows and y == _NOTHING_AT else "", end=""))
+            return self._strip("  ", Text(self._empty(at - len(self._rows)), end=""))
         drawn = self._layout_of_rows.line(self._rows[at])
         return self._strip("> ", drawn).apply_style(_SELECTED) if at == self._at else self._strip("  ", drawn)
+
+    def _empty(self, at: int) -> str:
+        """Give the line so many below the last row: of the sentence that nothing runs, where nothing does."""
+        if at < 1 or not all(row.ended for row in self._rows):
+            return ""
+        lines = wrap(_NOTHING, max(1, self.size.width - _MARK))
+        return lines[at - 1] if at <= len(lines) else ""
 
     def _strip(self, mark: str, drawn: Text) -> Strip:
         segments = [Segment(mark), *drawn.render(self._drawn_on)]

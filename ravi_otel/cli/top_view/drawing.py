@@ -1,7 +1,11 @@
-"""Draw rows in columns that fit: the name is cut first, then columns go, those first that are missed least."""
+"""Draw rows in columns that fit: the name is cut first, then columns go, those first that are missed least.
+
+A number is whole or not there at all: one that is cut reads as another.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -14,7 +18,7 @@ from ravi_otel.cli.top_view.rows import Row
 from ravi_otel.local.live import LimitState, ScopeState
 from ravi_otel.local.wording import clean, plain
 
-_LEAST_NAME: Final = 28
+_LEAST_NAME: Final = 26
 _GAP: Final = 2
 _BAR: Final = 8
 _LONG_BAR: Final = 16
@@ -23,6 +27,8 @@ _EVENT: Final = 22
 _LIMIT: Final = 22
 _MOST_NAME: Final = 200
 _NESTED_SHARE: Final = 3
+_DIGITS: Final = frozenset("0123456789.,")
+_PART_OF_A_NUMBER: Final = re.compile(r"[$~\d.,]+\Z")
 
 
 class _Column(NamedTuple):
@@ -34,12 +40,12 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: Final[Mapping[str, _Column]] = {
-    "state": _Column("state", 9),
+    "state": _Column("state", 12),
     "priority": _Column("priority", 10),
     "age": _Column("age", 6, figure=True),
     "input": _Column("in", 6, figure=True),
     "output": _Column("out", 6, figure=True),
-    "cost": _Column("cost", 9, figure=True),
+    "cost": _Column("cost", figures.COST_CELLS, figure=True),
     "rate": _Column("tok/s", 6, figure=True),
     "budget": _Column("fullest limit", _KIND + 1 + _BAR + 1 + 8),
     "share": _Column("full", 8),
@@ -48,7 +54,7 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
 _WANTED: Final = ("share", "state", "budget", "rate", "event", "cost", "age", "output", "input", "priority")
 """Columns in the order in which they are given room; `budget` is `share` with its bar, and comes in its place."""
 
-_STATES: Final = {"paused": "yellow", "waiting": "cyan", "cancelled": "red", "closed": "red"}
+_STATES: Final = {"paused": "yellow", "paused above": "yellow", "waiting": "cyan", "cancelled": "red", "closed": "red", "ended": "red"}
 
 
 class Layout:
@@ -88,36 +94,82 @@ class Layout:
             column = _COLUMNS[column_name]
             cell, style = cells[column_name]
             text.append(" " * _GAP)
-            text.append(_aligned(self._cut(cell, column.width), column), style)
-        if row.watched.trouble:
+            fits = not column.figure or cell_len(cell) <= column.width
+            text.append(_aligned(self._cut(cell, column.width) if fits else self._gone, column), style)
+        if row.watched.trouble or row.ended:
             text.stylize("dim")
         return self._fitting(text)
 
     def limits(self, row: Row) -> Iterator[Text]:
-        """Draw every limit of a row's scope, the fullest first, one below the other."""
+        """Draw every limit of a row's scope, the fullest first, one below the other, each in as many lines as it takes."""
         inner = row.guide[: self._deepest]
         before = "".join(self._pass if more else self._blank for more in inner) + self._blank
-        for limit in sorted(() if row.scope is None else row.scope.limits, key=figures.fullness, reverse=True):
-            text = Text.assemble((before, "dim"), self.limit(limit), no_wrap=True, end="")
-            yield self._fitting(text)
+        for limit in sorted(() if row.scope is None else row.scope.limits, key=figures.urgency, reverse=True):
+            for line in self.limit(limit, self.width - cell_len(before)):
+                yield self._fitting(Text.assemble((before, "dim"), line, no_wrap=True, end=""))
 
-    def limit(self, limit: LimitState) -> Text:
-        """Draw one limit with all that is known of it."""
+    def limit(self, limit: LimitState, room: int) -> list[Text]:
+        """Draw one limit with all that is known of it: without its bar where there is little room, and in several lines where less."""
         used, most, held = (figures.amount(limit, value) for value in (limit.used, limit.limit, limit.held))
-        text = Text(f"{self._cut(clean(limit.kind, _MOST_NAME), _LIMIT):<12} ", no_wrap=True)
-        text.append(f"{figures.bar(limit, _LONG_BAR, ascii_only=self.ascii_only)} {figures.share(limit)}", figures.tone(limit))
-        text.append(f" {used} of {most}{f', {held} held' if limit.held else ''}")
-        return text
+        kind = Text(f"{self._cut(clean(limit.kind, _MOST_NAME), min(_LIMIT, max(1, room))):<12}")
+        tone, share = figures.tone(limit), figures.share(limit)
+        bar = figures.bar(limit, _LONG_BAR, ascii_only=self.ascii_only)
+        amounts = Text(f"{used} of {most}{f', {held} held' if limit.held else ''}")
+        for marked in (f"{bar} {share}", share):
+            line = Text(" ").join((kind, Text(marked, tone), amounts))
+            if line.cell_len <= room:
+                return [line]
+        kind.rstrip()
+        rest = (f"{used} of", most, *((f"and {held}", "held") if limit.held else ()))
+        return self._wrapped((kind, Text(share.strip(), tone), *map(Text, rest)), room)
+
+    def _wrapped(self, parts: Iterable[Text], room: int) -> list[Text]:
+        lines: list[Text] = []
+        for each in parts:
+            part = each if each.cell_len <= room else Text(self._gone)
+            if lines and lines[-1].cell_len + 1 + part.cell_len <= room:
+                lines[-1] = Text(" ").join((lines[-1], part))
+            else:
+                lines.append(part)
+        return lines
+
+    def sentence(self, words: str, room: int | None = None) -> str:
+        """Give as many whole words of a sentence as there is room for."""
+        most = self.width if room is None else room
+        shown = self._carried(words)
+        if cell_len(shown) <= most:
+            return shown
+        kept = ""
+        for word in shown.split(" "):
+            longer = f"{kept} {word}" if kept else word
+            if cell_len(longer) + 1 > most:
+                break
+            kept = longer
+        return f"{kept}{self._gone}" if kept else self._cut(shown, most) if most > 0 else ""
 
     def _process(self, row: Row) -> Text:
-        trouble = row.watched.trouble
-        text = Text.assemble((self._carried(process_title(row)), "bold underline"), no_wrap=True, end="")
-        if trouble:
-            text.append(self._carried(f"  {trouble}"), "bold yellow")
-        return self._fitting(text.append(f"  {process_facts(row)}"))
+        text = Text.assemble((self._titled(row), "bold underline"), no_wrap=True, end="")
+        trouble = self.sentence(f"  {row.trouble}", self.width - text.cell_len) if row.trouble else ""
+        text.append(trouble if trouble.strip(f" {self._gone}") else "", "bold yellow")
+        for at, fact in enumerate(process_facts(row).split(", ")):
+            said = f"{', ' if at else '  '}{fact}"
+            if text.cell_len + cell_len(said) > self.width:
+                break
+            text.append(said)
+        return self._fitting(text)
+
+    def _titled(self, row: Row) -> str:
+        number = f"pid {row.watched.session.pid}"
+        title = self._carried(process_title(row))
+        left = self.width - len(f" ({number})")
+        if cell_len(title) <= self.width:
+            return title
+        if left > 1:
+            return f"{self._cut(title.removesuffix(f' ({number})'), left)} ({number})"
+        return number if len(number) <= self.width else self._gone
 
     def _cells(self, row: Row, scope: ScopeState) -> dict[str, tuple[str, str]]:
-        fullest = max(scope.limits, key=figures.fullness, default=None)
+        fullest = max(scope.limits, key=figures.urgency, default=None)
         tone = "" if fullest is None else figures.tone(fullest)
         return {
             "state": (row.state, _STATES.get(row.state, "")),
@@ -125,7 +177,7 @@ class Layout:
             "age": (figures.age(scope.age_s), ""),
             "input": (figures.short(scope.input_tokens), ""),
             "output": (figures.short(scope.output_tokens), ""),
-            "cost": (figures.usd(scope.cost_usd), ""),
+            "cost": (figures.short_usd(scope.cost_usd), ""),
             "rate": (figures.rate(scope.tokens_per_s), ""),
             "budget": (NONE if fullest is None else self._budget(fullest), tone),
             "share": (NONE if fullest is None else figures.share(fullest), tone),
@@ -147,8 +199,18 @@ class Layout:
         return text
 
     def _cut(self, text: str, width: int) -> str:
+        """Cut a text that is too long, before a number that would be cut."""
         shown = self._carried(text)
-        return shown if cell_len(shown) <= width else f"{set_cell_size(shown, width - 1)}{'>' if self.ascii_only else '…'}"
+        if cell_len(shown) <= width:
+            return shown
+        kept = set_cell_size(shown, width - 1)
+        if shown.startswith(kept) and shown[len(kept)] in _DIGITS:
+            kept = _PART_OF_A_NUMBER.sub("", kept)
+        return f"{kept}{self._gone}"
+
+    @property
+    def _gone(self) -> str:
+        return ">" if self.ascii_only else "…"
 
     def _carried(self, text: str) -> str:
         return plain(text) if self.ascii_only else text
@@ -177,7 +239,7 @@ def process_title(row: Row) -> str:
 def process_facts(row: Row) -> str:
     """Say in a few words how many runs a process has, and how many agents."""
     process = row.watched.process
-    if process is None:
+    if process is None or row.ended:
         return ""
     agents = sum(scope.kind == "agent" for run in process.runs for scope in run.scopes)
     runs = sum(run.run_id is not None for run in process.runs)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.local.live import LimitState
 from ravi_otel.local.wording import UNKNOWN, clean, count, money, percent
 from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.limits import NANO, Kind
 
 NONE: Final = "-"
 """What a thing has none of, such as the priority of a run; `UNKNOWN` is what it has and nobody told."""
@@ -21,8 +22,13 @@ SPENT: Final = 1.0
 _USD: Final = "USD"
 _SECONDS: Final = "s"
 _SHORT_FROM: Final = 10_000
-_UNITS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+COST_CELLS: Final = 9
+_UNITS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_LIVE: Final = frozenset({Kind.AGENTS, Kind.FAN_OUT, Kind.DEPTH})
+_LEAST_URGENT: Final = 2.0
+_MOST_SHARE: Final = 10
 _READ_AS: Final = {_USD: "cost", _SECONDS: "time"}
+_DECIMAL_COMMA: Final = re.compile(r",(?!\d{3}(?!\d))")
 _EXAMPLES: Final = {_USD: "2.50", _SECONDS: "90 or 5m"}
 
 
@@ -38,7 +44,7 @@ def short(number: float | None) -> str:
 
 def rate(per_s: float | None) -> str:
     """Write tokens per second."""
-    if per_s is None:
+    if per_s is None or per_s < 0:
         return NONE
     return short(per_s) if per_s >= 10 or per_s == int(per_s) else f"{per_s:.1f}"  # noqa: PLR2004 - from there on a decimal says nothing
 
@@ -48,11 +54,19 @@ def usd(amount: float | None) -> str:
     return money(None if amount is None else round(amount * NANO))
 
 
+def short_usd(amount: float | None) -> str:
+    """Write dollars in nine characters: large ones rounded down, as counts are."""
+    text = usd(amount)
+    return text if amount is None or len(text) <= COST_CELLS else f"${short(amount)}"
+
+
 def age(seconds: float | None) -> str:
-    """Write how long ago, in two units at most: `59s`, `3m05`, `2h10`, `3d04`."""
+    """Write how long ago, in two units at most: `59s`, `3m05`, `2h10`, `3d04`; from 1,000 days on in days alone."""
     if seconds is None:
         return UNKNOWN
-    whole = int(seconds)
+    whole = max(0, int(seconds))
+    if whole >= 1_000 * 86_400:
+        return f"{short(whole // 86_400)}d"
     for size, unit, inner in ((86_400, "d", 3_600), (3_600, "h", 60), (60, "m", 1)):
         if whole >= size:
             return f"{whole // size:,}{unit}{whole % size // inner:02d}"
@@ -73,6 +87,12 @@ def fullness(limit: LimitState) -> float:
     return math.inf if limit.ratio is None else limit.ratio
 
 
+def urgency(limit: LimitState) -> float:
+    """Give the fullness by which a limit is told first: what is in use only while it lives, such as slots, may well be full."""
+    full = fullness(limit)
+    return full - _LEAST_URGENT if full <= SPENT and limit.kind.partition(":")[0] in _LIVE else full
+
+
 def bar(limit: LimitState, width: int, *, ascii_only: bool = False) -> str:
     """Draw how full a limit is: used, then held, then free."""
     full, half, empty = "#+." if ascii_only else "█▒░"
@@ -85,7 +105,7 @@ def bar(limit: LimitState, width: int, *, ascii_only: bool = False) -> str:
 
 def mark(limit: LimitState) -> str:
     """Say without colour how near a limit is: `!` from 80 % on, `!!` where it is spent."""
-    ratio = fullness(limit)
+    ratio = urgency(limit)
     return "" if ratio < NEARING else "!" if ratio < SPENT else "!!"
 
 
@@ -96,7 +116,8 @@ def tone(limit: LimitState) -> str:
 
 def share(limit: LimitState) -> str:
     """Write the share with its mark: ` 80 % !`."""
-    written = "spent" if limit.ratio is None else percent(limit.ratio)
+    ratio = limit.ratio
+    written = "spent" if ratio is None else ">999%" if ratio >= _MOST_SHARE else percent(max(0.0, ratio))
     return f"{written:>5} {mark(limit):<2}"
 
 
@@ -108,7 +129,8 @@ def written(limit: LimitState) -> str:
 def read_amount(limit: LimitState, text: str) -> float:
     """Read what was typed as a limit's new value, in its unit; ConfigurationError when it is none."""
     kind = _READ_AS.get(limit.unit, "requests")
-    typed = text.strip().replace(",", "").replace(" ", "")
+    spelled = text.strip().replace(" ", "")
+    typed = "" if _DECIMAL_COMMA.search(spelled) else spelled.replace(",", "")  # 2,50 is not 250
     with contextlib.suppress(LimitSyntaxError):
         if not {":", "="} & set(typed):
             return parse_limit(f"{kind}={typed}").amount

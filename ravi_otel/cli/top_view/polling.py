@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ravi_otel.local.live import LiveError, ProcessState, Session, sessions
+from ravi_otel.local.live import LiveError, ProcessState, Session
+from ravi_otel.local.live.place import Entry, entries
 from ravi_otel.local.wording import clean
 
 ANSWER_S: Final = 1.0
@@ -18,6 +18,7 @@ ANSWER_S: Final = 1.0
 _AT_ONCE: Final = 16
 _REST_S: Final = 2.0
 _MOST_SENTENCE: Final = 300
+_NOBODY: Final = (ConnectionRefusedError, FileNotFoundError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,15 @@ class Watched:
 
 @dataclass(slots=True)
 class _Question:
-    """Follow one process: what is under way, since when it owes an answer, and what it said last."""
+    """Follow one process: what is under way, since when it owes an answer, what it said last, and whether nobody listens there."""
 
     last: Watched
+    entry: Entry
     answer: Future[ProcessState] | None = None
     asked_at: float = 0.0
     owing_since: float | None = None
     not_before: float = 0.0
+    absent: bool = False
 
 
 class Watch:
@@ -51,22 +54,21 @@ class Watch:
     A process that does not answer is asked every other second only, so that many of them do not take the threads from others.
     """
 
-    def __init__(self, store: Path, *, find: Callable[[Path], Sequence[Session]] | None = None) -> None:
+    def __init__(self, store: Path) -> None:
         self._store = store
-        self._find = _sessions if find is None else find
         self._questions: dict[Path, _Question] = {}
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ravi-otel-top")
 
     def look(self, patience_s: float) -> list[Watched]:
         """Ask all, wait so long at most for the ones that are not known to be slow, and give what is known of each, by number."""
-        found = self._find(self._store)
-        for gone in self._questions.keys() - {session.path for session in found}:
+        found = sorted(entries(self._store), key=lambda entry: entry.pid)
+        for gone in self._questions.keys() - {entry.socket for entry in found}:
             del self._questions[gone]
-        asked = [self._questions.setdefault(session.path, _Question(Watched(session))) for session in found]
+        asked = [self._questions.setdefault(entry.socket, _question(entry)) for entry in found]
         for question in asked:
             self._begin(question)
         wait([each.answer for each in asked if each.answer is not None and each.owing_since is None], patience_s)
-        return [self._seen(question) for question in asked]
+        return [seen for question in asked if (seen := self._seen(question)) is not None]
 
     def close(self) -> None:
         """Ask no more; what is under way ends by itself."""
@@ -77,14 +79,19 @@ class Watch:
             question.asked_at = time.monotonic()
             question.answer = self._threads.submit(question.last.session.state)
 
-    def _seen(self, question: _Question) -> Watched:
+    def _seen(self, question: _Question) -> Watched | None:
         answer = question.answer
+        if question.absent and (answer is None or not answer.done()):
+            return None
         if answer is None or not answer.done():
             return self._owing(question, marked=answer is None or question.last.process is None)
-        question.answer = None
+        question.answer, question.absent = None, False
         try:
             question.last = Watched(question.last.session, answer.result())
         except LiveError as error:
+            if isinstance(error.__cause__, _NOBODY):
+                _tidy(question)
+                return None
             if isinstance(error.__cause__, TimeoutError):
                 question.not_before = time.monotonic() + _REST_S
                 return self._owing(question, marked=True)
@@ -102,5 +109,12 @@ class Watch:
         return question.last
 
 
-def _sessions(store: Path) -> Sequence[Session]:
-    return sessions(store, timeout_s=ANSWER_S)
+def _question(entry: Entry) -> _Question:
+    return _Question(Watched(Session(entry.socket, entry.pid, ANSWER_S)), entry)
+
+
+def _tidy(question: _Question) -> None:
+    """Remove what a process has left that is gone; one that only does not listen yet, or any more, is asked again."""
+    question.owing_since, question.absent = None, True
+    if question.entry.is_left_over():
+        question.entry.remove()

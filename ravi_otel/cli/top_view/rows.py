@@ -14,7 +14,8 @@ class Row:
     """Be one line: a process, or a scope in it, with the run that it is in.
 
     `guide` says for each level whether more follows there, own level last; it is empty for a process. `parent` is the key
-    of the row it is in.
+    of the row it is in. `held` says that an agent around it is paused, so that its own calls are refused, too; `ended` that it is
+    not there any more, and is shown because it is selected.
     """
 
     key: str
@@ -23,14 +24,24 @@ class Row:
     watched: Watched
     scope: ScopeState | None = None
     run: RunState | None = None
+    held: bool = False
+    ended: bool = False
 
     @property
     def state(self) -> str:
         """Give the scope's state; of a run that was told to end and goes on still, how it was told."""
         if self.scope is None:
             return ""
-        told = self.scope.kind == "run" and self.run is not None and self.run.status != "open"
-        return self.run.status if told and self.run is not None else self.scope.status
+        if self.ended:
+            return "ended"
+        if self.scope.kind == "run" and self.run is not None and self.run.status != "open":
+            return self.run.status
+        return "paused above" if self.held and self.scope.status != "paused" else self.scope.status
+
+    @property
+    def trouble(self) -> str | None:
+        """Say why its process is not seen now, None where all is well."""
+        return "has ended" if self.ended else self.watched.trouble
 
 
 def rows(processes: Iterable[Watched]) -> list[Row]:
@@ -50,16 +61,17 @@ def _tree(watched: Watched, process: ProcessState) -> Iterator[Row]:
     below = _children(scopes)
     roots = _roots(scopes, below)
     tops = {scope.scope_id for scope in roots}
-    waiting: list[tuple[ScopeState, tuple[bool, ...], str]] = [
-        (scope, (at < len(roots),), watched.key) for at, scope in enumerate(roots, 1)
+    waiting: list[tuple[ScopeState, tuple[bool, ...], str, bool]] = [
+        (scope, (at < len(roots),), watched.key, False) for at, scope in enumerate(roots, 1)
     ]
     waiting.reverse()
     while waiting:
-        scope, guide, parent = waiting.pop()
+        scope, guide, parent, held = waiting.pop()
         key = f"{watched.key}/{scope.scope_id}"
-        yield Row(key, parent, guide, watched, scope, runs[scope.scope_id])
+        yield Row(key, parent, guide, watched, scope, runs[scope.scope_id], held)
+        held = held or scope.status == "paused"
         children = [child for child in below.get(scope.scope_id, ()) if child.scope_id not in tops]
-        waiting.extend((child, (*guide, at < len(children)), key) for at, child in reversed(list(enumerate(children, 1))))
+        waiting.extend((child, (*guide, at < len(children)), key, held) for at, child in reversed(list(enumerate(children, 1))))
 
 
 def _children(scopes: Sequence[ScopeState]) -> dict[str, list[ScopeState]]:
