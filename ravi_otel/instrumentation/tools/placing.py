@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, cast
 
@@ -14,6 +16,8 @@ from ravi_otel.instrumentation.tools.places import Place, places_in
 from ravi_otel.policy.checks import show
 from ravi_otel.runtime.tool import Switch, observed
 
+_log = logging.getLogger("ravi_otel")
+_SAID: Final = 3
 _lock = threading.RLock()
 _live: Final[list[InstrumentedTools]] = []
 
@@ -80,13 +84,16 @@ def instrument_tools(target: object) -> InstrumentedTools:
     Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
     methods too; of a mapping its values, under their keys; of a list its functions. Sync or async; signature, result and exceptions
     stay the function's own. The handle's `remove()`, the end of its `with` block, or `uninstrument()` puts the identical objects
-    back. Called again it skips what is a tool already.
+    back. Called again it skips what is a tool already. Where it finds no function at all it says so in the log.
 
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
     with _lock:
         made = InstrumentedTools(target)
         _live.append(made)
+    if not made.names and "a tool already" not in made.skipped.values():  # called again it finds nothing left to do
+        why = "; ".join(f"{name} is {reason}" for name, reason in islice(made.skipped.items(), _SAID))
+        _log.warning("ravi-otel: instrument_tools(%s) found no function to make a tool of%s.", show(target), f": {why}" if why else "")
     return made
 
 
@@ -94,7 +101,10 @@ def targets_of(tools: object) -> tuple[object, ...]:
     """Accept what `instrument(tools=...)` is given: one target, or a tuple of several; raises ConfigurationError for another thing."""
     many = cast("tuple[object, ...]", tools) if isinstance(tools, tuple) else (tools,)
     for target in many:
-        places_in(target)
+        try:
+            places_in(target)
+        except ConfigurationError as error:  # in the words of what was called
+            raise ConfigurationError(str(error).replace("instrument_tools(", "instrument(tools=", 1)) from None
     return many
 
 
