@@ -138,7 +138,9 @@ def connect(path: Path | str, *, timeout_s: float = TIMEOUT_S) -> Session:
         raise LiveError(f"{checks.show(str(path))} tells of no process that can be asked.")
     session = Session(entry.socket, entry.pid, timeout_s)
     try:
-        _knock(entry.socket, timeout_s)
+        _knock(entry.socket)
+    except BlockingIOError:  # it is there, and busy
+        return session
     except (OSError, LiveError) as error:
         raise LiveError(f"process {entry.pid} cannot be asked: {error}.") from error
     return session
@@ -146,36 +148,37 @@ def connect(path: Path | str, *, timeout_s: float = TIMEOUT_S) -> Session:
 
 def sessions(store: Path | str, *, timeout_s: float = TIMEOUT_S) -> list[Session]:
     """List the processes of a store that listen now, by number; what dead ones left is removed. Never raises for a store without any."""
-    found = [Session(entry.socket, entry.pid, timeout_s) for entry in place.entries(Path(store)) if _listens(entry, timeout_s)]
+    found = [Session(entry.socket, entry.pid, timeout_s) for entry in place.entries(Path(store)) if _listens(entry)]
     return sorted(found, key=lambda session: session.pid)
 
 
-def sweep(store: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+def sweep(store: Path) -> None:
     """Remove what processes that are gone have left; one that lives is not asked."""
     for entry in place.entries(store):
         if entry.is_left_over(young=True):
-            _listens(entry, timeout_s)
+            _listens(entry)
 
 
-def _listens(entry: place.Entry, timeout_s: float) -> bool:
-    """Tell whether somebody listens there; of a process that is gone all is removed."""
+def _listens(entry: place.Entry) -> bool:
+    """Tell whether somebody listens there, at once; of a process that is gone all is removed."""
     try:
-        _knock(entry.socket, timeout_s)
+        _knock(entry.socket)
     except (ConnectionRefusedError, FileNotFoundError):
         if entry.is_left_over():
             entry.remove()
         return False
-    except TimeoutError:  # it is there, and busy: it may answer when it is asked
+    except BlockingIOError:  # it is there, and busy: it may answer when it is asked
         return True
     except (OSError, LiveError):
         return False
     return True
 
 
-def _knock(path: Path, timeout_s: float) -> None:
-    """Raise as `connect` does when nobody listens; nothing is asked."""
+def _knock(path: Path) -> None:
+    """Raise as `connect` does when nobody listens, BlockingIOError when too many wait there already; nothing is asked or waited for."""
     place.check_socket(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        _connect(connection, path, time.monotonic() + timeout_s)
+        connection.settimeout(0)
+        connection.connect(os.fsencode(path))
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

@@ -106,6 +106,8 @@ def _cancel(scope: Scope, request: Fields) -> Act:
     reason = request.get("reason")
     if reason is not None and not is_text(reason, MOST_SENTENCE):
         raise _NoError(f"reason={checks.show(reason)} must be a text of at most {MOST_SENTENCE} characters.")
+    if reason is not None:  # which stands in an exception's text, in logs and on terminals
+        reason = "".join(each if each.isprintable() else " " for each in str(reason)).strip() or None
     token = scope.cancellation
     if scope.facts.kind is not ScopeKind.RUN or token is None:
         return scope.close, {"reason": reason}

@@ -32,7 +32,7 @@ MOST_PATH: Final = 100
 """Bytes of a socket's path: systems take 104 or 108, the last of them a 0."""
 
 MOST_ENTRIES: Final = 1_000
-"""Processes of one store that are looked at."""
+"""Processes of one store that are looked at, the newest."""
 
 _NAME: Final = re.compile(r"[0-9]{1,10}-[0-9a-f]{6}\.json")
 _APART: Final = "ravi-live-"
@@ -106,11 +106,21 @@ def entries(store: Path) -> list[Entry]:
     directory = store / DIRECTORY
     try:
         check_directory(directory)
-        names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))  # noqa: PTH208 - names, and not a path for each
+        with os.scandir(directory) as found:
+            told = [each for each in found if _NAME.fullmatch(each.name)]
+        if len(told) > MOST_ENTRIES:  # what was left long ago hides nobody that runs
+            told.sort(key=_written, reverse=True)
+        names = sorted(each.name for each in told[:MOST_ENTRIES])
     except (OSError, LiveError):
         return []
-    found = (read(directory / name) for name in names[:MOST_ENTRIES])
-    return [entry for entry in found if entry is not None]
+    known = (read(directory / name) for name in names)
+    return [entry for entry in known if entry is not None]
+
+
+def _written(entry: os.DirEntry[str]) -> float:
+    with contextlib.suppress(OSError):
+        return entry.stat(follow_symlinks=False).st_mtime
+    return 0.0
 
 
 def read(path: Path) -> Entry | None:

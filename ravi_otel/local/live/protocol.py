@@ -35,7 +35,7 @@ _MOST_NUMBER: Final = 2.0**63
 OPS: Final = ("state", "cancel", "pause", "resume", "reprioritize", "set_limit")
 PRIORITIES: Final = {each.name.lower(): each for each in Priority}
 KINDS: Final = ("run", "agent", "handoff", "block")
-STATES: Final = ("open", "paused", "waiting")
+STATES: Final = ("open", "paused", "waiting", "closed", "cancelled")
 
 
 class LiveError(RaviError):
@@ -69,6 +69,7 @@ class ScopeState:
     `parent_id` is the scope around it in this answer, None for the outermost. Counts follow the rules of charging: an agent's are
     its own, a run's are everybody's in it. `cost_usd` and `tokens_per_s` (output, over the last 10 s, of calls that have ended) are
     None where nobody knows. `last_event` is a few words, None before the first. `depth` is that of agents below the run's first.
+    `status` is one of STATES: what is "closed" or "cancelled" was told to end, and its code goes on still.
     """
 
     scope_id: str

@@ -20,7 +20,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.local.live.client import sweep
 from ravi_otel.local.live.commands import answer
 from ravi_otel.local.live.peers import Peer
-from ravi_otel.local.live.place import announce, make
+from ravi_otel.local.live.place import Entry, announce, make
 from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.watching import Watch
 from ravi_otel.local.store.directory import Store
@@ -64,21 +64,28 @@ class Live:
         try:
             store = Store.open(self._store).root
             entry = make(store)
-            announce(entry)
             try:
-                server = Server(entry, partial(_answer, self.watch))
+                server = self._server = Server(entry, partial(_answer, self.watch))  # known before it listens: a fork may come meanwhile
+                announce(entry)
+                server.open()
             except BaseException:
-                entry.remove()
+                self._give_up(entry)
                 raise
         except (OSError, RaviError) as error:
             _log.info("ravi-otel: this process cannot be watched live: %s", error)
             return None
-        self._server = server
         if self._stopped:  # meanwhile
-            self.stop()
+            self._give_up(entry)
+            server.drop()
             return None
         sweep(store)
         return server
+
+    def _give_up(self, entry: Entry) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.drop()
+        entry.remove()
 
     def stop(self) -> None:
         """Take the socket away; the thread ends by itself. Nothing is waited for."""

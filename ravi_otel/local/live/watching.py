@@ -267,9 +267,14 @@ def _run(run_id: str | None, members: list[tuple[Scope, ScopeState]]) -> RunStat
 
 
 def _status(scope: Scope) -> str:
+    if scope.closed:
+        return "closed"
     if scope.lease is not None and scope.lease.paused:
         return "paused"
-    return "waiting" if scope.waits[0] > 0 else "open"
+    if scope.waits[0] > 0:
+        return "waiting"
+    token = scope.cancellation if scope.facts.kind is ScopeKind.AGENT else None  # a run's is told of the whole run
+    return "cancelled" if token is not None and token.cancelled else "open"
 
 
 def _limits(scope: Scope) -> tuple[LimitState, ...]:

@@ -15,10 +15,15 @@ def this_one() -> dict[str, Any]:
 
 
 def lives(described: Mapping[str, Any]) -> bool | None:
-    """Tell whether a process that `this_one` described still runs; None when that cannot be known from here."""
+    """Tell whether a process that `this_one` described still runs; None when that cannot be known from here.
+
+    None of an earlier boot of this machine does.
+    """
     pid, start = described.get("pid"), described.get("start")
-    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31 or described.get("machine") != _machine():
+    if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
         return None
+    if described.get("machine") != _machine():
+        return False if _is_of_an_earlier_boot(described.get("machine")) else None
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -60,6 +65,13 @@ def _start(pid: int) -> str | None:
         return told.rpartition(")")[2].split()[19]  # the name before it may hold anything, a parenthesis too
     except (OSError, IndexError):
         return None
+
+
+def _is_of_an_earlier_boot(machine: object) -> bool:
+    """Tell that it names this machine, but not its present boot; of names that many machines have nobody can tell."""
+    host, _, boot = machine.partition(" ") if isinstance(machine, str) else ("", "", "")
+    own, _, own_boot = _machine().partition(" ")
+    return bool(boot and own_boot) and host == own and boot != own_boot and not host.startswith("localhost")
 
 
 def _machine() -> str:

@@ -1,5 +1,6 @@
 """Whoever answers on a socket is not trusted: answers are bounded in size, time and shape, and so is what is believed of a store."""
 
+import contextlib
 import json
 import os
 import socket
@@ -244,3 +245,24 @@ def test_a_directory_that_is_a_link_is_not_used(store, live, ask_it, tmp_path):
         (store / "live").rename(real)
         Path(store / "live").symlink_to(real)
         assert sessions(store) == []
+
+
+def test_a_process_that_takes_no_more_connections_is_listed_at_once_and_so_is_who_comes_after_it(store):
+    store.mkdir(mode=0o700)
+    entry = make(store)
+    with socket.socket(socket.AF_UNIX) as stopped, contextlib.ExitStack() as waiting:
+        stopped.bind(str(entry.socket))
+        stopped.listen(0)
+        announce(entry)
+        for _ in range(100):
+            one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+            one.settimeout(0)
+            try:
+                one.connect(str(entry.socket))
+            except BlockingIOError:
+                break
+        else:
+            pytest.skip("the system lets everybody wait")
+        found = sessions(store, timeout_s=3600)
+        assert [session.pid for session in found] == [entry.pid]
+        assert connect(entry.path, timeout_s=3600).pid == entry.pid

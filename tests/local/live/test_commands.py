@@ -133,7 +133,7 @@ def test_each_command_is_logged_with_who_gave_it_and_told_to_who_follows_the_run
     who = f"by uid {os.geteuid()}, pid {os.getpid()}"
     assert [record.getMessage() for record in caplog.records] == [
         f"ravi-otel: set_limit of run 'r' (kind='requests', value=9) {who}, over the live socket",
-        f"ravi-otel: cancel of run 'r' (reason='enough\\x1b[2J') {who}, over the live socket",
+        f"ravi-otel: cancel of run 'r' (reason='enough [2J') {who}, over the live socket",
     ]
     told = [next(progress) for _ in range(2)]
     assert [(event.event, event.data["op"], event.data["by_pid"]) for event in told] == [
@@ -237,6 +237,26 @@ def test_eight_at_a_time_are_answered_and_the_next_when_one_has_gone(scene):
         assert late.hear()["ok"] is True
     for one in first:
         one.__exit__()
+
+
+def test_of_eight_that_say_nothing_the_one_that_has_for_longest_makes_room(scene, monkeypatch):
+    monkeypatch.setattr(server, "GRACE_S", 0.05)
+    silent = [Line(scene[0].path) for _ in range(server.MOST_CONNECTIONS)]
+    assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent)
+    assert scene[0].state().runs
+    assert silent[0].socket.recv(1) == b""  # it was closed, and only it
+    assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent[1:])
+    for one in silent:
+        one.__exit__()
+
+
+def test_a_reason_of_control_characters_and_half_ones_is_cleaned_before_the_program_reads_it(scene):
+    session, run, *_ = scene
+    session.cancel(run_id_of(run), "that\x1b[2J is\ud800\u202e enough\n")
+    with pytest.raises(CancellationError) as refused:
+        go_on()
+    assert "that [2J is   enough" in str(refused.value)
+    assert str(refused.value).isprintable()
 
 
 def test_who_hangs_up_at_once_leaves_nothing(scene):

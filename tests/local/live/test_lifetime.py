@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel.local.live import place, sessions
+from ravi_otel.local.live import place, sessions, start
+from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.start import Live
+from ravi_otel.local.store import processes
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -261,3 +263,144 @@ def test_an_entry_says_nothing_but_who_listens_where(live, store, ask_it):
         (path,) = (store / "live").glob("*.json")
     assert set(json.loads(path.read_text(encoding="ascii"))) == {"pid", "start", "machine", "socket"}
     assert place.read(path).pid == os.getpid()
+
+
+# -- what is the program's own ----------------------------------------------------------------------------------------------------
+
+ASK = """
+    from pathlib import Path
+    import socket, stat
+    here = Path(os.environ["RAVI_STORE"], "live")
+    while not list(here.glob("*.sock")): time.sleep(0.005)
+    caller = socket.socket(socket.AF_UNIX)
+    if ASKS:
+        while caller.connect_ex(str(next(here.glob("*.sock")))): time.sleep(0.005)
+        caller.sendall(b'{"v":1,"op":"state"}\\n')
+        assert caller.recv(10)
+    for number in range(3, 256):  # sockets only: another thread of ours may be reading a file
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode): os.close(number)
+        except OSError: pass
+    caller.detach()
+    pairs = [socket.socketpair() for _ in range(8)]
+    [one.setblocking(False) for pair in pairs for one in pair]
+    ravi_otel.uninstrument()
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            one.send(b"mine")
+            assert other.recv(10) == b"mine", "something else came"
+    [one.close() for pair in pairs for one in pair]
+    print("all mine")
+"""
+
+
+@pytest.mark.parametrize("asks", ["False", "True"], ids=["nobody asks", "somebody asks"])
+def test_a_program_that_closes_every_socket_keeps_what_it_opens_afterwards(store, asks):
+    with Started(ASK.replace("ASKS", asks), RAVI_STORE=str(store)) as program:
+        assert program.hear() == "works"
+        assert program.go_on() == ("all mine\n", "", 0)
+
+
+def test_a_server_whose_descriptors_were_closed_ends_and_closes_nothing_of_anybodys(store, until):
+    store.mkdir(mode=0o700)
+    entry = place.make(store)
+    served = Server(entry, lambda line, peer: line)
+    served.open()
+    thread = threading.Thread(target=served.serve)
+    numbers = [each.fileno() for each in (served._listener, served._rung, served._bell)]
+    for number in numbers:
+        os.close(number)
+    mine = [os.open(os.devnull, os.O_RDONLY) for _ in numbers]
+    assert sorted(mine) == sorted(numbers)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+    served.stop()
+    for number in mine:
+        os.close(number)  # it is there still
+    entry.remove()
+
+
+def test_where_nothing_can_be_told_no_directory_is_left(store, until, monkeypatch, caplog):
+    deep, made = store / ("d" * 80), []
+
+    def fails(entry):
+        made.append(entry.socket.parent)
+        raise OSError("no room")
+
+    monkeypatch.setattr(start, "announce", fails)
+    live = Live(deep)
+    with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
+        handle.listen(live.watch)
+        with ravi_otel.run("r"):
+            until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
+    live.stop()
+    assert (deep in made[0].parents, made[0].exists()) == (False, False)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_the_socket_is_being_opened_leaves_none_of_it_in_the_child(store, until, monkeypatch):
+    listens, go_on = threading.Event(), threading.Event()
+    really = Server.open
+
+    def slow(self):
+        really(self)
+        listens.set()
+        assert go_on.wait(20)
+
+    monkeypatch.setattr(Server, "open", slow)
+    live = Live(store)
+    with ravi_otel.instrument() as handle:
+        handle.listen(live.watch)
+        with ravi_otel.run("r"):
+            assert listens.wait(20)
+            number = live._server._listener.fileno()
+            about = os.fstat(number)
+            child = os.fork()
+            if not child:
+                live.renew()
+                try:
+                    there = os.fstat(number)
+                except OSError:
+                    os._exit(0)
+                os._exit(1 if (there.st_dev, there.st_ino) == (about.st_dev, about.st_ino) else 0)
+            assert os.waitpid(child, 0)[1] == 0
+            go_on.set()
+            until(lambda: sessions(store))
+        live.stop()
+
+
+# -- what others left -------------------------------------------------------------------------------------------------------------
+
+
+def leave(store, name, **said):
+    """Leave what a process would have, with a socket that nobody listens on."""
+    directory = store / "live"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(directory / f"{name}.sock"))
+    path = directory / f"{name}.json"
+    path.write_text(
+        json.dumps({**processes.this_one(), "pid": int(name.partition("-")[0]), "socket": str(directory / f"{name}.sock"), **said})
+    )
+    path.chmod(0o600)
+    os.utime(path, (1, 1))
+
+
+def test_what_was_left_in_an_earlier_boot_of_this_machine_is_removed(live, store, ask_it, monkeypatch):
+    monkeypatch.setattr(processes, "_machine", lambda: "here now")
+    with ravi_otel.run("r"):
+        ask_it()
+        leave(store, "1-aaaaaa", machine="here before")
+        leave(store, "2-aaaaaa", machine="elsewhere before")
+        assert [session.pid for session in sessions(store)] == [os.getpid()]
+        assert [name for name in left(store) if name.endswith("-aaaaaa.json")] == ["2-aaaaaa.json"]
+
+
+def test_however_many_were_left_they_hide_none_that_runs(live, store, ask_it, monkeypatch):
+    monkeypatch.setattr(place, "MOST_ENTRIES", 3)
+    with ravi_otel.run("r"):
+        ask_it()
+        for number in range(1, 6):
+            leave(store, f"{number}-aaaaaa", machine="elsewhere")
+        assert [session.pid for session in sessions(store)] == [os.getpid()]

@@ -180,3 +180,26 @@ def test_a_text_is_cut_and_else_told_as_it_is_escape_sequences_too(ask_it):
         ravi_otel.report_progress("\x1b[2J" + "x" * 400)
         told = ask_it().state().runs[0].scopes[-1].last_event
     assert (len(told), told[:4], told[-1]) == (256, "\x1b[2J", "…")
+
+
+def test_an_agent_that_an_operator_closed_and_one_that_was_cancelled_are_said_to_be(ask_it):
+    with ravi_otel.run("r"), ravi_otel.agent("boss"), ravi_otel.agent("one") as one, ravi_otel.agent("two") as two:
+        session = ask_it()
+        session.cancel(two.scope.facts.scope_id)
+        one.cancel()
+        told = {scope.name: scope.status for scope in session.state().runs[0].scopes}
+    assert told == {"r": "open", "boss": "open", "one": "cancelled", "two": "closed"}
+
+
+def test_a_run_whose_generator_was_dropped_is_not_shown_any_more(ask_it):
+    def stream():
+        with ravi_otel.run("dropped"):
+            yield 1
+            yield 2
+
+    chunks = stream()
+    next(chunks)
+    session = ask_it()
+    assert [run.name for run in session.state().runs] == ["dropped"]
+    chunks.close()
+    assert session.state().runs == ()
