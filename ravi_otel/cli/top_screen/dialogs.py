@@ -96,21 +96,21 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
     ]
 
     def __init__(
-        self, title: str, limits: Sequence[LimitState], now: Callable[[], Sequence[LimitState]], *, ascii_only: bool = False
+        self, title: str, limits: Sequence[LimitState], now: Callable[[], Sequence[LimitState]], width: int, *, ascii_only: bool = False
     ) -> None:
         super().__init__()
         self._title = title
         self._limits = sorted(limits, key=figures.urgency, reverse=True)
         self._now = now
         self._at = 0
-        self._ascii_only = ascii_only
+        cells = max(_LEAST_CELLS, min(_LIST_CELLS, width * 9 // 10 - _FRAME_CELLS))
+        self._layout_of_limits = Layout(cells, ascii_only=ascii_only)
         self._lowering: float | None = None
 
     def compose(self) -> ComposeResult:
         """Show the limits, where there are several, and what to type into."""
-        cells = max(_LEAST_CELLS, min(_LIST_CELLS, self.app.size.width * 9 // 10 - _FRAME_CELLS))
-        layout = Layout(cells, ascii_only=self._ascii_only)
-        listed = OptionList(*(Option(Text("\n").join(layout.limit(limit, cells))) for limit in self._limits))
+        layout = self._layout_of_limits
+        listed = OptionList(*(Option(Text("\n").join(layout.limit(limit, layout.width))) for limit in self._limits))
         listed.can_focus = False  # what is typed is the value, always
         several = len(self._limits) > 1
         with Vertical():

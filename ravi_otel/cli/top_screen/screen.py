@@ -217,7 +217,8 @@ class TopScreen(App[None]):
         if not scope.limits:
             self._tell(f"{scope_title(scope)} has no limits of its own.")
             return
-        dialog = RaiseLimit(self._text(scope_title(scope)).plain, scope.limits, partial(self._limits_now, row), ascii_only=self._ascii_only)
+        title, now = self._text(scope_title(scope)).plain, partial(self._limits_now, row)
+        dialog = RaiseLimit(title, scope.limits, now, self.size.width, ascii_only=self._ascii_only)
         self.push_screen(dialog, partial(self._limit, row, scope))
 
     def _limits_now(self, row: Row) -> Sequence[LimitState]:

@@ -36,7 +36,7 @@ class Row:
             return "ended"
         if self.scope.kind == "run" and self.run is not None and self.run.status != "open":
             return self.run.status
-        return "paused above" if self.held and self.scope.status != "paused" else self.scope.status
+        return "paused above" if self.held and self.scope.status in ("open", "waiting") else self.scope.status
 
     @property
     def trouble(self) -> str | None:
