@@ -77,7 +77,11 @@ def run_sync(flow: Flow[T]) -> T:
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]  # StopIteration.value is Any
     except Carried as carried:
-        raise carried.error from None
+        own = carried.error
+    try:
+        raise own  # out here it gets no context of ours
+    finally:
+        del own  # whose traceback knows this frame
 
 
 async def run_async(flow: Flow[T]) -> T:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
+import wrapt
+
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement.admission import tool_lines
 from ravi_otel.enforcement.ledger.contract import new_op_id
@@ -70,6 +72,7 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -
             later(partial(engine.listeners.tool_ended, record))  # a finaliser may be running, which must not take a lock
         else:
             engine.listeners.tool_ended(record)
+        del record  # it knows the error, whose traceback knows this frame: a cycle that would keep what the tool was given alive
 
 
 def _given(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, object] | None:
@@ -183,3 +186,34 @@ def observed(fn: Callable[P, R], label: str, switch: Switch) -> Callable[P, R]:
 
     setattr(run_called, MARK, switch)
     return run_called
+
+
+_Proxy: Final[Any] = wrapt.CallableObjectProxy  # of older versions it takes no type
+
+
+class Standing(_Proxy):  # type: ignore[misc]  # written in C
+    """Stand where a program keeps something it calls: all of it but its calls, also in the eyes of who asks for its class.
+
+    Pickled it is what it stands for: the process that it is sent to has none of ours.
+    """
+
+    def __init__(self, held: Any, called: Callable[..., Any]) -> None:
+        super().__init__(held)  # pyright: ignore[reportUnknownMemberType]  # see `_Proxy`
+        self._self_called = called
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it as a tool."""
+        return self._self_called(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Be pickled as what it stands for."""
+        return _itself, (self.__wrapped__,)
+
+    @property
+    def __ravi_otel_tool__(self) -> Any:
+        """Have the switch, see `MARK`."""
+        return getattr(self._self_called, MARK)
+
+
+def _itself(held: Any) -> Any:
+    return held

@@ -5,21 +5,24 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import show
-from ravi_otel.runtime.tool import MARK
+from ravi_otel.runtime.tool import MARK, Standing
 
-_PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+_PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, Standing)
 """What can be replaced by a function; another object that can be called may have more to it than its call."""
 
 _METHODS: Final[tuple[Any, ...]] = (classmethod, staticmethod)
 _UNNAMED: Final = "<lambda>"
 _GENERATOR: Final = "a generator function: give back the whole result, or make a tool of what collects it"
 _IS_TOOL: Final = "a tool already"
+_MOST_WRAPPERS: Final = 32
+_MODELS: Final = frozenset({"pydantic", "pydantic_settings"})
 _TAKES: Final = "a module, a class, a mapping of names to functions, or a list of functions"
 
 
@@ -70,9 +73,14 @@ def places_in(target: object) -> Found:
 def _in_module(module: types.ModuleType) -> Found:
     held: dict[str, Any] = vars(module)
     for name, value in list(held.items()):
-        if name.startswith("_") or not callable(value) or getattr(value, "__module__", None) != module.__name__:
+        if name.startswith("_") or not callable(value):
             continue
-        reason = _left_alone(value, (types.FunctionType,))
+        try:
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            reason = _left_alone(value, (types.FunctionType,))
+        except Exception as error:  # noqa: BLE001 - a member may raise anything when it is looked at, and is only one of them
+            reason = f"it raises {type(error).__name__} when it is looked at"
         if reason is not None:
             yield name, reason
         else:
@@ -100,14 +108,27 @@ def _unbound(held: Any) -> tuple[Any, Any]:
 
 
 def _in_mapping(mapping: MutableMapping[Any, Any]) -> Found:
+    if type(mapping) is ChainMap:
+        chain: Any = mapping
+        seen: set[Any] = set()
+        for one in chain.maps:  # each is changed where it has the name: the first would get what another holds
+            yield from _in_one_mapping(one, seen)
+            seen.update(one)
+    else:
+        yield from _in_one_mapping(mapping, ())
+
+
+def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any]) -> Found:
     for key, value in list(mapping.items()):
+        if key in hidden:
+            continue
         name = key if isinstance(key, str) and key else _name_of(value)
         reason = _left_alone(value, _PLAIN)
         if reason is not None or name is None:
             yield (name or show(key)), reason or "without a name"
         else:
             now = functools.partial(mapping.get, key)
-            yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, _as_it_is)
+            yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, functools.partial(Standing, value))
 
 
 def _in_list(functions: list[Any]) -> Found:
@@ -117,7 +138,7 @@ def _in_list(functions: list[Any]) -> Found:
             yield (name or f"[{index}]"), reason or "without a name: give a mapping, whose keys name the functions"
         else:
             spot = _Spot(functions, index)
-            yield Place(name, value, value, spot.put, spot.now, _as_it_is)
+            yield Place(name, value, value, spot.put, spot.now, functools.partial(Standing, value))
 
 
 class _Spot:
@@ -153,13 +174,22 @@ def _left_alone(value: Any, kinds: tuple[type[Any], ...]) -> str | None:
         return "a class: give it by itself, for its methods"
     if not callable(value):
         return f"not a function, but {type(cast('object', value)).__name__}"
-    if getattr(getattr(value, MARK, None), "on", False):
+    if _is_tool(value):
         return _IS_TOOL
     if type(value) not in kinds:
         return f"an object of class {type(value).__name__}, not a function: decorate the function in it"
     if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
         return _GENERATOR
     return None
+
+
+def _is_tool(value: Any) -> bool:
+    """Tell what is observed already, also below other wrappers and below arguments that were given beforehand."""
+    for _ in range(_MOST_WRAPPERS):
+        if value is None or getattr(getattr(value, MARK, None), "on", False):
+            return value is not None
+        value = value.func if isinstance(value, functools.partial) else getattr(value, "__wrapped__", None)
+    return False
 
 
 def _name_of(value: Any) -> str | None:
@@ -170,8 +200,11 @@ def _name_of(value: Any) -> str | None:
 
 
 def _fields_of(owner: type[Any]) -> frozenset[str]:
-    """Name what of a dataclass is a field's default, and of a pydantic model what it calls itself."""
+    """Name what of a dataclass is a field's default, and of a pydantic model what it calls itself: decorated, or by its name."""
     found: set[str] = set(getattr(owner, "__dataclass_fields__", None) or ())
+    for base in owner.__mro__[1:]:
+        if base.__module__.partition(".")[0] in _MODELS:
+            found.update(vars(base))
     decorators = getattr(owner, "__pydantic_decorators__", None)
     for group in cast("dict[str, Any]", getattr(decorators, "__dict__", None) or _slots_of(decorators)).values():
         if isinstance(group, dict):
