@@ -53,7 +53,7 @@ class Asked:
         *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "scope", "serial"),
     )
 
-    def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord, asked_ns: int) -> None:
+    def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord, asked_ns: int, ago_ns: int) -> None:
         self.serial = serial
         self.answer = record.op_id
         self.scope, self.agent = record.facts.scope_id, record.facts.agent_name
@@ -63,7 +63,7 @@ class Asked:
         self.name = (use.name or _UNNAMED)[:_MOST_NAME]
         self.began_ns = record.started_ns  # of the call: a tool may run while its stream goes on
         self.asked_ns = asked_ns
-        self.asked_unix_ns = time.time_ns()
+        self.asked_unix_ns = time.time_ns() - ago_ns
         self.passed = False  # it was told and charged, and did not fit
         self.owed = False  # it was told, and could not be charged
 
@@ -185,7 +185,7 @@ class Inferring:
         with self._lock:
             around = list(_runs_around(scope))
             if self._streams:
-                self._look(around, wanted)
+                self._look(around, wanted, scope.engine.clock.monotonic_ns())
             runs = [run for known in around if (run := self._runs.get(known)) is not None and run.asked]
             for key, (every, fresh) in wanted.items():
                 run = next((run for run in runs if key in run.asked), None)
@@ -251,12 +251,12 @@ class Inferring:
             if not many:
                 del run.asked[one.key]
 
-    def _note(self, name: str, use: ToolUse, record: CallRecord, asked_ns: int) -> None:
+    def _note(self, name: str, use: ToolUse, record: CallRecord, asked_ns: int, ago_ns: int = 0) -> None:
         if use.call_id is None and use.name is None:
             return  # nothing that a result could be found by
         run = self._open(name)
         self._serial += 1
-        one = Asked(self._serial, name, use, record, asked_ns)
+        one = Asked(self._serial, name, use, record, asked_ns, ago_ns)
         many = run.asked.setdefault(one.key, [])
         if any(each.answer != one.answer for each in many) and len(run.repeated) < _MOST_REPEATED:
             run.repeated.add(one.key)
@@ -265,7 +265,7 @@ class Inferring:
         while len(self._waiting) > MOST_WAITING:
             self._forget(next(iter(self._waiting.values())))
 
-    def _look(self, around: Sequence[str], wanted: Mapping[str, tuple[int, int]]) -> None:
+    def _look(self, around: Sequence[str], wanted: Mapping[str, tuple[int, int]], now_ns: int) -> None:
         """Note what is answered already of the streams that go on; what is not may still come in pieces."""
         for opened in list(self._streams.values()):
             if opened.run in around:
@@ -276,7 +276,7 @@ class Inferring:
                     told[key] += 1
                     if key in wanted and told[key] > opened.noted[key]:
                         opened.noted[key] += 1
-                        self._note(opened.run, use, opened.record, heard_ns)
+                        self._note(opened.run, use, opened.record, heard_ns, max(0, now_ns - heard_ns))
 
     def _matched(self, run: _Run, key: str, most: int, scope: Scope) -> list[Asked]:
         """Give so many of the entries of one id, those first that this agent asked for, of which the latest.

@@ -22,6 +22,7 @@ _UNNAMED: Final = "<lambda>"
 _GENERATOR: Final = "a generator function: give back the whole result, or make a tool of what collects it"
 _IS_TOOL: Final = "a tool already"
 _MOST_WRAPPERS: Final = 32
+_CHAIN: Final[Any] = ChainMap
 _MODELS: Final = frozenset({"pydantic", "pydantic_settings"})
 _TAKES: Final = "a module, a class, a mapping of names to functions, or a list of functions"
 
@@ -108,8 +109,8 @@ def _unbound(held: Any) -> tuple[Any, Any]:
 
 
 def _in_mapping(mapping: MutableMapping[Any, Any]) -> Found:
-    if type(mapping) is ChainMap:
-        chain: Any = mapping
+    chain: Any = mapping
+    if type(chain) is _CHAIN:
         seen: set[Any] = set()
         for one in chain.maps:  # each is changed where it has the name: the first would get what another holds
             yield from _in_one_mapping(one, seen)

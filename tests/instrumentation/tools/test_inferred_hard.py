@@ -18,7 +18,7 @@ from ravi_otel import BudgetExhaustedError
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.instrumentation.openai.endpoints import chat_tools
 from ravi_otel.runtime.inferring import INFERRING, Inferring
-from ravi_otel.testing import Raw, Text, ToolCalls
+from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
 ONE = ToolCalls([("search", {"q": 1})])
 TWO = ToolCalls([("search", {"q": 1}), ("fetch", {"u": 2})])
@@ -334,3 +334,20 @@ def test_a_bug_in_following_tools_lets_no_call_go_unseen(
             client.chat.completions.create(**asked)
         assert run.stats().requests == 2
     assert [record.status for record in heard.calls] == ["ok", "ok", "refused"]
+
+
+def test_the_span_of_a_tool_of_a_stream_that_is_still_open_lies_before_the_request(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(ONE, DONE))
+    asked: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [*HI], "tools": CHAT_TOOLS}
+    with ravi_otel.run("r"):
+        stream = client.chat.completions.create(**asked, stream=True)
+        found = next(call.id for chunk in stream for call in chunk.choices[0].delta.tool_calls or () if call.id)
+        asked["messages"] += [{"role": "tool", "tool_call_id": found, "content": "r"}]
+        client.chat.completions.create(**asked)
+        stream.close()
+    (span,) = instrumented.spans("execute_tool search")
+    request = next(each for each in instrumented.spans("chat gpt-4o-mini") if "gen_ai.request.stream" not in (each.attributes or {}))
+    assert span.start_time is not None
+    assert span.end_time is not None
+    assert request.end_time is not None
+    assert span.start_time <= span.end_time <= request.end_time
