@@ -344,7 +344,7 @@ class Roster:
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
         return SpawnStats(
-            limit=None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents,
+            limit=self._limit(),
             active=self._headcount(),
             paused=self._paused,
             waiting=len(self._line),
@@ -355,6 +355,9 @@ class Roster:
             peak=self._peak,
         )
 
+    def _limit(self) -> int | None:
+        return None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents
+
     def _note(self, outcome: _Outcome, agent_id: str, priority: Priority) -> None:
-        name, limit = priority.name.lower(), self._budget.max_agents
-        self._events.append(SpawnEvent(outcome, agent_id, name, self._run_id, self._headcount(), self._paused, limit))
+        counts = self._headcount(), self._paused, self._limit()
+        self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts))

@@ -1,6 +1,6 @@
 """Say who holds a slot, as plainly and slowly as the rules themselves: what the real SpawnTracker is held against."""
 
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
 
 URGENT = (Priority.HIGH, Priority.CRITICAL)
 
@@ -199,6 +199,9 @@ class Model:
                 self.take_slot_of(slot)
                 self.hand_out()
 
+    def rank(self, slot, priority):
+        slot.priority = priority
+
     def pause(self, agent_id):
         active = [slot for slot in self.of(agent_id) if slot.state == "active" and not slot.root]
         for slot in active[-1:]:
@@ -212,6 +215,9 @@ class Model:
         for slot in [slot for slot in paused if not slot.promoted][-1:]:
             self.promote(slot)
         return bool(paused)
+
+    def limit(self):
+        return None if self.max_agents >= UNLIMITED_AGENTS.max_agents else self.max_agents
 
     def resize(self, max_agents):
         self.max_agents = max_agents

@@ -47,7 +47,7 @@ class Play:
 
     def _hear(self, event):
         self.heard.append((event.outcome, event.agent_id, event.priority, event.active, event.paused))
-        same((event.run_id, event.max_agents), ("r", self.model.max_agents), "who tells")
+        same((event.run_id, event.max_agents), ("r", self.model.limit()), "who tells")
         if event.active > self._most and not self.model.observe:
             raise Differs(f"headcount {event.active} over {self._most}")
 
@@ -114,6 +114,10 @@ class Play:
     def reprioritize(self, agent_id, priority):
         self.model.reprioritize(agent_id, priority)
         self.slots.reprioritize(agent_id, priority)
+
+    def rank(self, slot, priority):
+        self.model.rank(slot, priority)
+        self.slots.rank(slot.real, priority)
 
     def pause(self, agent_id):
         same(self.slots.pause(agent_id), self.model.pause(agent_id), "pause")
@@ -201,7 +205,7 @@ class Play:
         model, roster, stats = self.model, self.slots._roster, self.slots.stats()
         if stats.active > self._most and not model.observe:
             raise Differs(f"headcount {stats.active} over {self._most}")
-        same((stats.limit, stats.active, stats.paused), (model.max_agents, model.headcount(), len(model.live("paused"))), "counts")
+        same((stats.limit, stats.active, stats.paused), (model.limit(), model.headcount(), len(model.live("paused"))), "counts")
         totals = (model.granted, model.denied, model.preempted, model.released, model.peak)
         same((stats.granted_total, stats.denied_total, stats.preempted_total, stats.released_total, stats.peak), totals, "totals")
         same(self.heard, model.told, "events")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spawn_play import Differs, Play
 
 from ravi_otel.enforcement.spawn import SpawnTracker
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
 
 LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
 
@@ -39,6 +39,7 @@ class Instance:
     agents: bool = False
     loops: bool = False
     operators: bool = False
+    ranks: bool = False
     tree: bool = False
     tick_s: int = 0
     oldest_s: int = 0
@@ -48,6 +49,7 @@ class Instance:
 INSTANCES = (
     Instance("agents", ("a", "b"), (NORMAL,), 2, 2, agents=True, errors=(KeyError, GeneratorExit)),
     Instance("line", ("a", "b"), (NORMAL,), 2, 2, 2, errors=(GeneratorExit,)),
+    Instance("no limit", ("a", "b"), (NORMAL,), UNLIMITED_AGENTS.max_agents, 2),
     Instance("tree", ("a",), (LOW, HIGH), 3, 3, tree=True),
     Instance("root", ("a",), (NORMAL,), 2, 2, agents=True, operators=True),
     Instance("priorities", ("a",), (LOW, NORMAL, HIGH), 2, 2, operators=True),
@@ -55,7 +57,7 @@ INSTANCES = (
     Instance("no preemption", ("a",), (LOW, HIGH), 2, 2, 1, allow_preempt=False),
     Instance("observed", ("a",), (NORMAL, HIGH), 1, 2, 0, allow_preempt=False, observe=True, agents=True),
     Instance("aging", ("a",), (LOW, HIGH), 2, 2, 1, allow_preempt=False, tick_s=90, oldest_s=90),
-    Instance("two places", ("a",), (LOW, HIGH), 3, 3, operators=True),
+    Instance("two places", ("a",), (LOW, HIGH), 3, 3, operators=True, ranks=True),
     Instance("closed loops", ("a",), (NORMAL,), 2, 2, 1, loops=True),
     Instance("paused in line", ("a",), (LOW, HIGH), 2, 2, 1, errors=(asyncio.CancelledError,)),
     Instance("callers in line", ("a",), (LOW,), 2, 2, 2),
@@ -116,6 +118,7 @@ def ways_of(play, instance):
     yield from _steps_by_id(play, instance, may_come=may_come, may_ask=may_ask)
     for at in known:
         yield from (("release", at), *(("crash", at, error) for error in instance.errors))
+        yield from (("rank", at, priority) for priority in instance.priorities if instance.ranks)
         if instance.agents:
             yield "leave", at
         if instance.asks:
@@ -160,7 +163,7 @@ def go(play, way):
     name, *given = way
     alive = play.model.alive()
     ended = [slot for slot in play.model.slots if slot.state == "ended" and slot.real]
-    if name in {"release", "leave", "crash", "wait_paused", "inside"}:
+    if name in {"release", "leave", "crash", "rank", "wait_paused", "inside"}:
         given[0] = ended[-1] if given[0] == -1 else alive[given[0]]
     if name in {"wake", "cancel", "lose"}:
         given[0] = [ask for ask in play.model.asks if not ask.over and not ask.lost][given[0]]
