@@ -52,19 +52,21 @@ class Ranking(Generic[T]):
 
     def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
         """Show the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
-        heap, found, passed = self._heap, None, []
-        while heap:
-            _, stamp, item = heap[0]
-            if self._live.get(item) != stamp:
-                heapq.heappop(heap)
-            elif item in but:
-                passed.append(heapq.heappop(heap))
-            else:
-                found = item
-                break
-        for entry in passed:
-            heapq.heappush(heap, entry)
-        return found
+        heap = self._heap
+        passed: list[tuple[tuple[float, float], int, T]] = []
+        try:
+            while heap:
+                _, stamp, item = heap[0]
+                if self._live.get(item) != stamp:
+                    heapq.heappop(heap)
+                elif item in but:
+                    passed.append(heapq.heappop(heap))
+                else:
+                    return item
+        finally:  # also when a signal's handler raises meanwhile
+            for entry in passed:
+                heapq.heappush(heap, entry)
+        return None
 
     def __contains__(self, item: T) -> bool:
         return item in self._live
