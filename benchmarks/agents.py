@@ -1,9 +1,9 @@
 """Have many agents of one run come, make one call each and end, and print what an agent costs early and late, and what stays.
 
-    python benchmarks/agents.py [--agents 10000]
+    python benchmarks/agents.py [--agents 10000] [--into docs/performance.md]
 
 The client is the real one over a transport that answers at once; CPU time. Between the first and the last thousand nothing
-may grow: the median of the last is at most 1.3 times that of the first, or this program fails.
+may grow: the median of the last is at most 1.3 times that of the first, or the exit status is 1.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import os
+import platform
 import statistics
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
+import openai
 from client import chat, sync_client
+from pages import printed_into
 
 import ravi_otel
 
@@ -50,12 +55,8 @@ def held() -> tuple[int, int]:
     return len(gc.get_objects()), tracemalloc.get_traced_memory()[0]
 
 
-def main() -> None:
-    """Measure and print."""
-    options = argparse.ArgumentParser(description="Print what an agent costs early and late in a run.")
-    options.add_argument("--agents", type=int, default=10_000)
-    agents: int = options.parse_args().agents
-    logging.disable(logging.CRITICAL)
+def print_all(agents: int) -> bool:
+    """Measure and print; tell whether a late agent was cheap enough."""
     call = chat(sync_client())
     with ravi_otel.instrument():
         spawn(call, _WARM, 3)
@@ -69,12 +70,28 @@ def main() -> None:
         after = held()
     some = min(1_000, agents // 2)
     first, last = statistics.median(took[:some]), statistics.median(took[-some:])
-    print(f"{agents:,} agents, each with one call: median of the first {some:,} {first / 1e3:.0f} µs, of the last {last / 1e3:.0f} µs")
-    print(f"last / first = {last / first:.2f}, at most {MOST}")
-    more = f"{agents // 5:,} more agents"
-    print(f"objects made and kept {before[0]:,} before {more}, {after[0]:,} after; bytes {before[1]:,} and {after[1]:,}")
-    sys.exit(last > MOST * first)
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+    print(f"{time.strftime('%d %B %Y', time.gmtime())}: openai {openai.__version__}, {machine}")
+    print(f"\n| {agents:,} agents of one run, each with one call | CPU µs, median |\n|---|---:|")
+    print(f"| the first {some:,} | {first / 1e3:.0f} |\n| the last {some:,} | {last / 1e3:.0f} |")
+    print(f"| last / first, at most {MOST} | {last / first:.2f} |")
+    print("\n| Kept, with no garbage left | objects | bytes |\n|---|---:|---:|")
+    print(f"| before {agents // 5:,} more agents | {before[0]:,} | {before[1]:,} |")
+    print(f"| after they ended | {after[0]:,} | {after[1]:,} |")
+    return last <= MOST * first
+
+
+def main() -> int:
+    """Measure and print, or write it into a page; give 1 when a late agent was too dear."""
+    options = argparse.ArgumentParser(description="Print what an agent costs early and late in a run.")
+    options.add_argument("--agents", type=int, default=10_000)
+    options.add_argument("--into", type=Path, help="a page with the tables of an earlier run, to be replaced")
+    given = options.parse_args()
+    logging.disable(logging.CRITICAL)
+    with printed_into(given.into, "agents"):
+        good = print_all(given.agents)
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,18 @@
-"""Count and refuse."""
+"""Count and refuse.
+
+Where what is:
+
+* scopes: `scope` is one place in the tree, `opening` makes and `ending` closes it; `engine` is what all share, `terms` who is charged,
+  `declaring` and `retuning` set limits, `readings` and `tally` say where they stand, `metas` which run it is.
+* counting: `ledger/` keeps the accounts; `admission` holds and settles a call, `charges` what is known beforehand, `worst` and `learned`
+  guess its size, `last_call` keeps a rest for the end, `joining` brings limits to a living session or tenant, `replayed` counts work once.
+* refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
+* time: `clock` reads it, `clocks` measure scopes by it.
+* agents: `spawn` is the tracker of a run's slots, `roster` decides about them, `leases` are slots, `seats` slots for agents to come, `line`
+  who waits for one; `entry` and `headcount` hold the other limits on agents.
+* shared budgets: `sharing` and `weighted` split what is left, `tab` is what an agent has spent.
+* going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
+"""
 
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.spawn import SpawnTracker

@@ -1,1 +1,14 @@
-"""Walk calls, tools and scopes through the layers."""
+"""Walk calls, tools and scopes through the layers.
+
+Where what is:
+
+* what a program writes: `scopes` has the factories, `asking` checks their words, `handles` is what they give; `spawning`, `supervising`
+  and `resumption` take, keep and regain slots, `waiting` declares waits, `family` draws the tree, `resuming` reads snapshots.
+* one model call: `call` is its walk, `live` follows it, `charging` prices and `settlement` settles it; `capping` and `attempts` keep strict
+  limits, `guard` open streams, `unasked` connections of many calls, `awaited` answers made in the background, `conversations` their length.
+* one tool call: `tool` is its walk, `inferring` remembers what models asked for, `inferred` tells what nobody saw run.
+* time and ends: `alarms` looks at clocks, `stopping` ends what is in flight, `late` what was dropped; `patience` and `pausing` are waits.
+* being followed: `board` hears, `progress` reads.
+* the process: `state` knows the engine and the open runs, `settings` and `options` what was chosen, `surroundings` the launcher;
+  `config/` reads limits, `carrying` is for threads, `wrapping` for other people's classes, `footers` the line under an answer that was cut.
+"""

@@ -298,6 +298,14 @@ def test_the_callbacks_of_one_event_run_at_the_same_time(hooks):
     asyncio.run(main())
 
 
+def test_a_quick_synchronous_one_is_not_reported(hooks, caplog, monkeypatch, reported):
+    monkeypatch.setattr(dispatch, "SLOW_S", 60.0)
+    hooks.register(HookEvent.REVIEW, lambda context: None)
+    hooks.emit(HookEvent.REVIEW)
+    assert hooks.stats().slow == 0
+    assert caplog.records == []
+
+
 def test_a_slow_synchronous_one_is_reported_and_counted(hooks, caplog, monkeypatch, reported):
     monkeypatch.setattr(dispatch, "SLOW_S", -1.0)
     hooks.register(HookEvent.REVIEW, lambda context: None)
