@@ -141,5 +141,7 @@ def limit_event(crossing: Crossing) -> LimitEvent:
         ratio=used / value if value else 1.0,
         phase=crossing.phase,
         decision="ask" if crossing.decision == "denied" and account.limit.on_exceed is Outcome.ASK else crossing.decision,
+        run_name=facts.run_name,
+        tenant_id=facts.tenant_id,
         hooks=facts.hooks,
     )

@@ -211,7 +211,7 @@ class LimitEvent:
     """Tell that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit.
 
     `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
-    `hooks` are who the program wants told of that scope.
+    `run_name` and `tenant_id` are those of that scope, None where it belongs to none. `hooks` are who the program wants told of it.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -232,6 +232,8 @@ class LimitEvent:
     phase: Phase
     decision: str
     enforcement: str = "process"
+    run_name: str | None = None
+    tenant_id: str | None = None
     hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
 
 
@@ -239,8 +241,9 @@ class LimitEvent:
 class SpawnEvent:
     """Tell what became of a request for a slot; `active` and `paused` are the counts after it.
 
-    `max_agents` is how many agents may be live, None where that has no limit. `limit_kind` says of a denial which limit refused:
-    "agents", "agents_total", "fan_out" or "depth"; it is None of anything else.
+    `agent_name` is the agent's, None where it has none yet: several agents of one id may have different names. `max_agents` is how many
+    agents may be live, None where that has no limit. `limit_kind` says of a denial which limit refused: "agents", "agents_total" or
+    "fan_out"; it is None of anything else.
     """
 
     outcome: Literal["granted", "denied", "preempted", "resumed", "released"]
@@ -251,6 +254,7 @@ class SpawnEvent:
     paused: int
     max_agents: int | None
     limit_kind: str | None = None
+    agent_name: str | None = None
 
 
 Counted = Literal[

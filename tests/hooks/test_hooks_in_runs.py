@@ -277,6 +277,13 @@ def test_a_limit_of_an_agent_tells_that_agents_hooks_and_the_runs(client, ask, h
     assert len(only(all_of_it, HookEvent.LIMIT_NEARING)) == 1
 
 
+def test_a_limit_says_of_which_run_and_tenant_it_is_as_every_other_context_does(hooks, log):
+    with ravi_otel.run("named", run_id="r-1", session_id="s-1", tenant_id="acme", hooks=hooks, limits=["charge.rows=10"]):
+        ravi_otel.current_scope().charge("rows", 9)
+    (near,) = only(log, HookEvent.LIMIT_NEARING)
+    assert [near[name] for name in ("run_id", "run_name", "session_id", "tenant_id")] == ["r-1", "named", "s-1", "acme"]
+
+
 def test_a_limit_of_a_session_tells_the_hooks_of_the_run_that_brought_it_there(client, ask, hooks, log):
     with ravi_otel.run("r", hooks=hooks, session_id="s1", limits=["session.tokens=35"]):
         ask(client)
