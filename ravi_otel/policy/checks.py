@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import operator
 import unicodedata
 import zoneinfo
@@ -36,6 +37,11 @@ def show(value: object) -> str:
     except Exception:  # noqa: BLE001 - a value that cannot be written must not hide what is wrong with it
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def is_generator_function(fn: object) -> bool:
+    """Tell that a call of `fn` runs nothing of it, in either colour: whoever calls it gets what is to be gone through."""
+    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
