@@ -57,9 +57,9 @@ def read_event(parameter: str, event: object) -> HookEvent:
 
 
 class ReadOnly(dict[str, Any]):
-    """Be what a callback is given: a dict that cannot be changed; its names can be read as attributes, too.
+    """Be what is told to a callback, or to who follows a run: a dict that cannot be changed, and is copied and pickled like any other.
 
-    `dict(context)` gives a copy that can.
+    Its names can be read as attributes, too. `dict(told)` gives a copy that can be changed.
     """
 
     __slots__ = ()
@@ -68,10 +68,10 @@ class ReadOnly(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"a hook's context has no {name!r}; it has {', '.join(map(str, self))}") from None
+            raise AttributeError(f"what is told has no {name!r}; it has {', '.join(map(str, self))}") from None
 
     def _refuse(self, *_args: object, **_more: object) -> NoReturn:
-        raise TypeError("a hook's context is read-only: hooks observe. Work on a copy, such as dict(context).")
+        raise TypeError("what is told is read-only: who hears of a run only observes it. Work on a copy, such as dict(context).")
 
     __setitem__ = _refuse
     __delitem__ = _refuse

@@ -142,7 +142,7 @@ def _wrap(fn: Callable[P, R], *, name: str | None) -> Callable[P, R]:
     if not callable(fn):
         raise ConfigurationError(f"tool({checks.show(fn)}) takes a function. To name one, write @ravi_otel.tool(name={checks.show(fn)}).")
     label = checks.optional_name("tool(name)", name) or getattr(fn, "__name__", None) or type(fn).__name__
-    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+    if checks.is_generator_function(fn):
         raise ConfigurationError(
             f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."
         )

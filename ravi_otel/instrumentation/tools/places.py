@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy.checks import is_generator_function, show
 from ravi_otel.runtime.tool import MARK, Standing
 
 _PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, Standing)
@@ -43,8 +42,11 @@ Found = Iterator[Place | tuple[str, str]]
 """Places, and of what is left alone the name with the reason."""
 
 
-def places_in(target: object) -> Found:
-    """Look through `target`; raises ConfigurationError for what holds no functions, or cannot be changed in place."""
+def places_in(target: object, asked: str = "instrument_tools(") -> Found:
+    """Look through `target`; raises ConfigurationError for what holds no functions, or cannot be changed in place.
+
+    `asked` is how the program gave it, up to the target itself.
+    """
     if isinstance(target, types.ModuleType):
         return _in_module(target)
     if isinstance(target, type):
@@ -56,19 +58,15 @@ def places_in(target: object) -> Found:
         return _in_list(given)
     kind = type(target).__name__
     if isinstance(target, Mapping):
-        raise ConfigurationError(
-            f"instrument_tools({kind}): it cannot be changed in place. Give the dict that your program calls its tools from."
-        )
+        raise ConfigurationError(f"{asked}{kind}): it cannot be changed in place. Give the dict that your program calls its tools from.")
     if isinstance(target, (tuple, set, frozenset)):
-        raise ConfigurationError(
-            f"instrument_tools({kind}): it cannot be changed in place. Give the list that your program calls its tools from."
-        )
+        raise ConfigurationError(f"{asked}{kind}): it cannot be changed in place. Give the list that your program calls its tools from.")
     if callable(target):
         raise ConfigurationError(
-            f"instrument_tools({show(target)}) is one function, which cannot be replaced everywhere. Decorate it with @ravi_otel.tool, "
+            f"{asked}{show(target)}) is one function, which cannot be replaced everywhere. Decorate it with @ravi_otel.tool, "
             "or give the module it is in."
         )
-    raise ConfigurationError(f"instrument_tools({show(target)}) takes {_TAKES}.")
+    raise ConfigurationError(f"{asked}{show(target)}) takes {_TAKES}.")
 
 
 def _in_module(module: types.ModuleType) -> Found:
@@ -179,7 +177,7 @@ def _left_alone(value: Any, kinds: tuple[type[Any], ...]) -> str | None:
         return _IS_TOOL
     if type(value) not in kinds:
         return f"an object of class {type(value).__name__}, not a function: decorate the function in it"
-    if inspect.isgeneratorfunction(value) or inspect.isasyncgenfunction(value):
+    if is_generator_function(value):
         return _GENERATOR
     return None
 
