@@ -171,7 +171,7 @@ class SpawnDeniedError(RaviError):
 
 
 class AgentPausedError(RaviError):
-    """End this agent with what it has: its slot went to more urgent work.
+    """End this agent with what it has: its slot went to more urgent work, or an operator stopped it.
 
     `partial` is what the agent kept of its work (`Agent.keep`), None when it kept nothing.
     """

@@ -158,12 +158,14 @@ def ask_ahead(around: Scope, agent_id: str, priority: Priority, *, children: boo
     if not full and not any(_is_past(line) for line in lines):
         return
     entry = Entry(new_op_id())
-    answer = entry.ask(around, lines, parent, fans)
-    around.engine.tell(answer.crossings)
-    if isinstance(answer, Denied):
-        facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id)
-        raise _refused(around, facts, parent, answer, priority)
-    entry.undo(around)  # limits are set aside here, or somebody else has raised one
+    try:
+        answer = entry.ask(around, lines, parent, fans)
+        around.engine.tell(answer.crossings)
+        if isinstance(answer, Denied):
+            facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id)
+            raise _refused(around, facts, parent, answer, priority)
+    finally:  # also where nobody was refused: limits are set aside here, or somebody else has raised one
+        entry.undo(around)
 
 
 def _is_past(line: Line) -> bool:
@@ -236,5 +238,5 @@ def _tell_denied(scope: Scope, facts: ScopeFacts, priority: Priority, kind: str)
         scope.spawn.count_denied()
     slots = None if scope.spawn is None else scope.spawn.stats()
     active, paused, most = (0, 0, None) if slots is None else (slots.active, slots.paused, slots.limit)
-    event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most, kind)
+    event = SpawnEvent("denied", str(facts.agent_id), priority.name.lower(), facts.run_id, active, paused, most, kind, facts.agent_name)
     scope.engine.listeners.spawn_event(event)

@@ -73,15 +73,21 @@ class Lease:
     """Hold one agent's slot until it is released; as a context manager, until the block is left.
 
     `entered` tells that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
-    `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on.
+    `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on. `agent_name` is
+    that of the agent which runs on it, or did last; None before the first.
     Made by `SpawnTracker` alone; its fields are for reading, in any thread.
     """
 
-    __slots__ = ("_keeper", "agent_id", "entered", "is_root", "on_hold", "order", "priority", "promoted", "since", "state", "waiters")
+    __slots__ = (
+        "_keeper", "agent_id", "agent_name", "entered", "is_root", "on_hold", "order", "priority", "promoted", "since", "state", "waiters",
+    )  # fmt: skip
 
-    def __init__(self, keeper: Keeper, agent_id: str, priority: Priority, order: int, *, is_root: bool = False) -> None:
+    def __init__(
+        self, keeper: Keeper, agent_id: str, priority: Priority, order: int, *, is_root: bool = False, agent_name: str | None = None
+    ) -> None:
         self._keeper = keeper
         self.agent_id = agent_id
+        self.agent_name = agent_name
         self.priority = priority
         self.order = order
         self.is_root = is_root
@@ -139,7 +145,7 @@ class Lease:
 class Waiter(Sleeper):
     """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again."""
 
-    __slots__ = ("agent_id", "gone", "instead", "lease", "paused", "priority", "served", "since")
+    __slots__ = ("agent_id", "agent_name", "gone", "instead", "lease", "paused", "priority", "served", "since")
 
     def __init__(self, agent_id: str, priority: Priority, paused: Lease | None = None, *, instead: str) -> None:
         super().__init__()
@@ -147,6 +153,7 @@ class Waiter(Sleeper):
         self.agent_id = agent_id
         self.priority = priority
         self.paused = paused
+        self.agent_name = None if paused is None else paused.agent_name
         self.lease: Lease | None = None
         self.since = 0.0
         self.served = False

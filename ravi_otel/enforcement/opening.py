@@ -346,11 +346,13 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
     entry.admit(scope, ask.priority)
     if ask.seat is not None:
         scope.seat, scope.lease = ask.seat, ask.seat.lease
+        if scope.lease is not None:
+            scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
     elif scope.spawn is not None:
         if facts.agent_id is None:
             raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
         try:
-            scope.lease = scope.spawn.enter(facts.agent_id, ask.priority)
+            scope.lease = scope.spawn.enter(facts.agent_id, ask.priority, agent_name=facts.agent_name)
         except SpawnDeniedError as denied:
             if not scope.engine.observe:
                 _name_the_free_one(denied, scope.spawn)

@@ -24,6 +24,7 @@ from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, ScopeKind, publi
 from ravi_otel.policy.usage import Call
 
 if TYPE_CHECKING:
+    from ravi_otel.enforcement.leases import Lease
     from ravi_otel.enforcement.scope import Scope
 
 MILLI: Final = NANO // 1_000
@@ -293,15 +294,13 @@ def cancelled(scope: Scope) -> CancellationError:
     return CancellationError(f"{place(owner.facts)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
 
 
-def paused(
-    agent_id: str, partial: str | None = None, way_out: str = "End it with what it has, or raise SpawnBudget.max_agents."
-) -> AgentPausedError:
-    """Write the error of work of an agent that has no slot any more."""
-    return AgentPausedError(
-        f"agent {named(agent_id)} is paused: its slot went to more urgent work. {way_out}",
-        agent_id=agent_id,
-        partial=partial,
-    )
+def paused(lease: Lease, partial: str | None = None, way_out: str | None = None) -> AgentPausedError:
+    """Write the error of work of an agent that has no slot any more: more urgent work has it, or an operator stopped it."""
+    agent_id = lease.agent_id
+    why, by_itself = "its slot went to more urgent work", "End it with what it has, or raise SpawnBudget.max_agents."
+    if lease.on_hold:
+        why, by_itself = "an operator stopped it", f"End it with what it has; SpawnTracker.resume({named(agent_id)}) lets it go on."
+    return AgentPausedError(f"agent {named(agent_id)} is paused: {why}. {way_out or by_itself}", agent_id=agent_id, partial=partial)
 
 
 def _way_out(account: Account) -> str:

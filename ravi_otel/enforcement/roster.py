@@ -63,28 +63,28 @@ class Roster:
     def _room(self) -> bool:
         return self._headcount() < self._budget.max_agents
 
-    def acquire(self, agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | None:
+    def acquire(self, agent_id: str, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
         """Grant a slot or deny it now; the leases `around`, of the agents who wait for this one, are no victims."""
-        lease = self._try(agent_id, priority, around)
+        lease = self._try(agent_id, priority, around, name)
         if lease is None:
-            self._deny(agent_id, priority)
+            self._deny(agent_id, priority, name)
         return lease
 
-    def _try(self, agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | None:
+    def _try(self, agent_id: str, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
         if self._room() or self._preempt(priority, around):
-            return self._grant(agent_id, priority)
+            return self._grant(agent_id, priority, name)
         if not self._observe:
             return None
-        self._deny(agent_id, priority)
-        return self._grant(agent_id, priority)  # told, and let through
+        self._deny(agent_id, priority, name)
+        return self._grant(agent_id, priority, name)  # told, and let through
 
     def count_denied(self) -> None:
         """Count an agent that was denied for another reason than want of a slot, and is told of elsewhere."""
         self._denied += 1
 
-    def _deny(self, agent_id: str, priority: Priority) -> None:
+    def _deny(self, agent_id: str, priority: Priority, name: str | None = None) -> None:
         self._denied += 1
-        self._note("denied", agent_id, priority)
+        self._note("denied", agent_id, priority, name)
 
     def _preempt(self, priority: Priority, around: AbstractSet[Lease]) -> bool:
         victim = self._active.first(around)
@@ -93,8 +93,8 @@ class Roster:
         self._pause(victim)
         return True
 
-    def _grant(self, agent_id: str, priority: Priority, *, is_root: bool = False) -> Lease:
-        lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root)
+    def _grant(self, agent_id: str, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
+        lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root, agent_name=name)
         held = self._held.get(agent_id)
         if held is None:
             held = self._held[agent_id] = Held()
@@ -102,7 +102,7 @@ class Roster:
         self._granted += 1
         if not is_root:
             self._activate(lease)
-        self._note("granted", agent_id, priority)
+        self._note("granted", agent_id, priority, name)
         return lease
 
     def _activate(self, lease: Lease) -> None:
@@ -116,7 +116,7 @@ class Roster:
         self._held[lease.agent_id].paused += 1
         self._paused += 1
         self._preempted += 1
-        self._note("preempted", lease.agent_id, lease.priority)
+        self._note("preempted", lease.agent_id, lease.priority, lease.agent_name)
 
     def _resume(self, lease: Lease) -> None:
         self._line.drop(lease)
@@ -124,7 +124,7 @@ class Roster:
         self._paused -= 1
         self._activate(lease)
         self._rouse(lease, served=True)
-        self._note("resumed", lease.agent_id, lease.priority)
+        self._note("resumed", lease.agent_id, lease.priority, lease.agent_name)
 
     def _rouse(self, lease: Lease, *, served: bool) -> None:
         lease.promoted = False
@@ -162,7 +162,7 @@ class Roster:
         if not held:
             del self._held[lease.agent_id]
         self._released += 1
-        self._note("released", lease.agent_id, lease.priority)
+        self._note("released", lease.agent_id, lease.priority, lease.agent_name)
         self._hand_out()
 
     def end_newest(self, agent_id: str) -> None:
@@ -175,18 +175,22 @@ class Roster:
     def _of(self, agent_id: object) -> Held | None:
         return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
-    def enter(self, agent_id: str, priority: Priority, adopt: Lease | None, around: AbstractSet[Lease]) -> Lease | None:
+    def enter(
+        self, agent_id: str, priority: Priority, adopt: Lease | None, around: AbstractSet[Lease], name: str | None = None
+    ) -> Lease | None:
         """Let an agent in, None when denied."""
         lease = self._adoptable(agent_id, adopt)
         adopted = lease is not None
         if lease is None:
-            lease = self.acquire(agent_id, priority, around) if self._rooted else self._grant(agent_id, priority, is_root=True)
+            root = not self._rooted
+            lease = self._grant(agent_id, priority, name, is_root=True) if root else self.acquire(agent_id, priority, around, name)
             self._rooted = True
         if lease is not None:
             held = self._held[agent_id]
             held.take(lease)
             (held.adopted if adopted else held.own)[lease.order] = lease
             lease.entered = True
+            lease.agent_name = name
         return lease
 
     def _adoptable(self, agent_id: str, adopt: Lease | None) -> Lease | None:
@@ -213,9 +217,9 @@ class Roster:
         held = self._of(agent_id)
         return held is not None and held.paused > 0
 
-    def pause(self, agent_id: str) -> bool:
-        """Pause an id's newest active lease, never the root's, until `resume`; tell whether there was one."""
-        for lease in self._leases(agent_id):
+    def pause(self, which: str | Lease) -> bool:
+        """Pause this lease, or an id's newest active one, never the root's, until `resume`; tell whether there was one."""
+        for lease in self._leases(which):
             if lease.state is State.ACTIVE and not lease.is_root:
                 self._pause(lease)
                 lease.on_hold = True
@@ -223,21 +227,23 @@ class Roster:
                 return True
         return False
 
-    def resume(self, agent_id: str) -> bool:
-        """Resume an id's newest paused lease, or have it stand first in line; tell whether one was paused."""
-        paused = [lease for lease in self._leases(agent_id) if lease.paused]
+    def resume(self, which: str | Lease) -> bool:
+        """Resume this lease, or an id's newest paused one, or have it stand first in line; tell whether one was paused."""
+        paused = [lease for lease in self._leases(which) if lease.paused]
         following = next((lease for lease in paused if not lease.promoted), None)
         if following is not None:
             self._promote(following)
         return bool(paused)
 
-    def _leases(self, agent_id: str) -> list[Lease]:
-        held = self._of(agent_id)
+    def _leases(self, which: str | Lease) -> list[Lease]:
+        if isinstance(which, Lease):
+            return [each for each in self._leases(which.agent_id) if each is which]  # none where it is over, or another run's
+        held = self._of(which)
         return [] if held is None else held.everything()
 
-    def reprioritize(self, agent_id: str, priority: Priority) -> None:
-        """Change the priority of all leases of an id."""
-        for lease in self._leases(agent_id):
+    def reprioritize(self, which: str | Lease, priority: Priority) -> None:
+        """Change the priority of this lease, or of all leases of an id."""
+        for lease in self._leases(which):
             lease.priority = priority
             if lease.paused:
                 self._rank_paused(lease)
@@ -306,7 +312,7 @@ class Roster:
         if waiter.served:
             return False
         if lease.ended or timeout_s == 0:
-            self._deny(waiter.agent_id, waiter.priority)
+            self._deny(waiter.agent_id, waiter.priority, waiter.agent_name)
             return False
         if not lease.waiters:
             lease.since = waiter.since
@@ -319,7 +325,7 @@ class Roster:
         """Deny who was woken by the alarm and not by a grant."""
         if not waiter.served:
             self.withdraw(waiter)
-            self._deny(waiter.agent_id, waiter.priority)
+            self._deny(waiter.agent_id, waiter.priority, waiter.agent_name)
 
     def withdraw(self, waiter: Waiter) -> None:
         """Take somebody out of the line, and back what was granted unseen; once."""
@@ -358,6 +364,6 @@ class Roster:
     def _limit(self) -> int | None:
         return None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents
 
-    def _note(self, outcome: _Outcome, agent_id: str, priority: Priority) -> None:
+    def _note(self, outcome: _Outcome, agent_id: str, priority: Priority, name: str | None) -> None:
         counts = self._headcount(), self._paused, self._limit()
-        self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts))
+        self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))

@@ -246,7 +246,7 @@ class Scope:
                 raise refusal.closed(scope.facts)
             if scope.lease is not None and scope.lease.paused:
                 scope.pauses += 1
-                raise refusal.paused(scope.lease.agent_id, scope.partial)
+                raise refusal.paused(scope.lease, scope.partial)
         late = clocks.overdue(self, at) if self.clocks else None
         if late is not None:
             raise late

@@ -108,24 +108,29 @@ class SpawnTracker:
         """Tell whether any lease of an id is paused."""
         return self._locked(self._roster.any_paused, agent_id, reads=True)
 
-    def reprioritize(self, agent_id: str, priority: Priority) -> None:
-        """Change the priority of all leases of an id, newest first; of the root, and of unknown ids, nothing else happens.
+    def reprioritize(self, agent_id: str | Lease, priority: Priority) -> None:
+        """Change the priority of all leases of an id, newest first, or of the one lease given in its place.
+
+        Of the root nothing else happens, of unknown ids and leases that are over nothing at all.
 
         Below NORMAL while the run is full an active lease is paused and its slot goes to the line. To NORMAL or above a
         paused one resumes when there is a slot, and else stands first in line.
         """
         self._locked(self._roster.reprioritize, agent_id, checks.member("priority", priority, Priority))
 
-    def pause(self, agent_id: str) -> bool:
+    def pause(self, agent_id: str | Lease) -> bool:
         """Pause an id's newest active lease and hand its slot on, whatever the priorities; False when it has none.
 
-        Never the root's. It stays paused, though its agent may wait to go on, until `resume`, or `reprioritize` to NORMAL
-        or above.
+        Of several of an id one is meant with its `Lease` in place of the id. Never the root's. It stays paused, though its agent
+        may wait to go on, until `resume`, or `reprioritize` to NORMAL or above.
         """
         return self._locked(self._roster.pause, agent_id)
 
-    def resume(self, agent_id: str) -> bool:
-        """Let an id's newest paused lease go on at once where there is a slot, else first in line; False when none is paused."""
+    def resume(self, agent_id: str | Lease) -> bool:
+        """Let an id's newest paused lease go on at once where there is a slot, else first in line; False when none is paused.
+
+        Of several of an id one is meant with its `Lease` in place of the id.
+        """
         return self._locked(self._roster.resume, agent_id)
 
     def resize(self, max_agents: int) -> None:
@@ -143,14 +148,16 @@ class SpawnTracker:
 
     # What the runtime calls
 
-    def enter(self, agent_id: str, priority: Priority = Priority.NORMAL, *, adopt: Lease | None = None) -> Lease:
+    def enter(
+        self, agent_id: str, priority: Priority = Priority.NORMAL, *, adopt: Lease | None = None, agent_name: str | None = None
+    ) -> Lease:
         """Let an agent in: on `adopt` or the newest unentered lease of its id, else as the root, else on a new lease.
 
         The root is the first agent that comes without a lease; once it has left, agents take leases as usual. End with
-        `Lease.leave`. Raises SpawnDeniedError.
+        `Lease.leave`. `agent_name` is for who is told of it. Raises SpawnDeniedError.
         """
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        lease = self._locked(self._roster.enter, name, rank, adopt, _around(rank), undo=self._roster.leave)
+        lease = self._locked(self._roster.enter, name, rank, adopt, _around(rank), agent_name, undo=self._roster.leave)
         if lease is None:
             raise self._refusal(agent_id)
         return lease

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.events import ReadOnly
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy import checks
@@ -23,12 +24,11 @@ from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.ids import TopicId
 from ravi_otel.policy.limits import NANO, ScopeKind
 from ravi_otel.policy.supervision import PROGRESS_TOPIC
-from ravi_otel.runtime.progress import MOST, EventData, Progress, ProgressEvent
+from ravi_otel.runtime.progress import MOST, Progress, ProgressEvent
 from ravi_otel.runtime.state import STATE
 
 _SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released": "spawn_released"}
 _MOST_TEXT: Final = 1_000
-_MOST_NAMES: Final = 10_000
 
 
 class _Seat:
@@ -53,12 +53,10 @@ class _Board(Listener):
     def __init__(self) -> None:
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal handler may read a run
         self._seats: dict[str, tuple[_Seat, ...]] = {}
-        self._names: dict[tuple[str | None, str | None], str | None] = {}
 
     def renew(self) -> None:
         """Begin without readers in a forked child: they are the parent's."""
         seats, self._seats = self._seats, {}
-        self._names = {}
         self._lock = threading.RLock()
         for each in seats.values():
             for seat in each:
@@ -121,15 +119,10 @@ class _Board(Listener):
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that it opened."""
         if self._seats:
-            facts = scope.facts
-            if facts.kind is ScopeKind.AGENT and len(self._names) < _MOST_NAMES:
-                self._names[facts.run_id, facts.agent_id] = facts.agent_name
-            self._tell("scope_opened", facts, _scope(facts))
+            self._tell("scope_opened", scope.facts, _scope(scope.facts))
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell how it ended; with its run a reader's events end."""
-        if self._names:
-            self._names.pop((scope.facts.run_id, scope.facts.agent_id), None)
         if not self._seats:
             return
         spend, facts = scope.spend(), scope.facts
@@ -184,15 +177,15 @@ class _Board(Listener):
         }
         name, agent = (event.agent_name, event.agent_id) if at is None else (at.facts.agent_name, at.facts.agent_id)
         parent, depth = (None, None) if place is None else (_text(place.parent_id), place.depth)
-        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, EventData(data), time.time()))
+        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, ReadOnly(data), time.time()))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell what became of a slot."""
         seats = self._of(event.run_id) if self._seats else []
         if seats:
             data = {"priority": event.priority, "active": event.active, "paused": event.paused, "max_agents": event.max_agents}
-            what, name = _SPAWN.get(event.outcome, event.outcome), self._names.get((event.run_id, event.agent_id))
-            _give(seats, ProgressEvent(what, event.run_id, name, event.agent_id, None, None, EventData(data), time.time()))
+            what = _SPAWN.get(event.outcome, event.outcome)
+            _give(seats, ProgressEvent(what, event.run_id, event.agent_name, event.agent_id, None, None, ReadOnly(data), time.time()))
 
     def counted(self, event: CountEvent) -> None:
         """Tell that an agent crashed and is started again, in the run or agent around it; of the rest there are events already."""
@@ -221,7 +214,7 @@ def _give(seats: Iterable[_Seat], event: ProgressEvent) -> None:
 def _event(event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> ProgressEvent:
     place = facts.supervision
     parent, depth = (None, 0) if place is None else (_text(place.parent_id), place.depth)
-    return ProgressEvent(event, facts.run_id, facts.agent_name, facts.agent_id, parent, depth, EventData(data), time.time())
+    return ProgressEvent(event, facts.run_id, facts.agent_name, facts.agent_id, parent, depth, ReadOnly(data), time.time())
 
 
 def _text(value: object) -> str | None:
@@ -291,10 +284,10 @@ def _is_inside(held: weakref.ref[Scope]) -> bool:
     return entered and run in scope.upwards()
 
 
-def report(scope: Scope, text: str, data: Mapping[str, Any]) -> None:
-    """Tell who reads the run of `scope`, and the live view, what the program says; ConfigurationError for what is no text."""
+def report(scope: Scope, text: str, data: Mapping[str, Any], asked: str = "report(text)") -> None:
+    """Tell who reads the run of `scope`, and the live view, what the program says; ConfigurationError, naming `asked`, for no text."""
     if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # of a program that is not checked
-        raise ConfigurationError(f"report(text)={checks.show(text)} must be a text, such as 'half of the pages are read'.")
+        raise ConfigurationError(f"{asked}={checks.show(text)} must be a text, such as 'half of the pages are read'.")
     listeners = scope.engine.listeners
     if listeners:
         said = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
@@ -307,4 +300,4 @@ def report_progress(text: str, **data: Any) -> None:
     Costs next to nothing when nobody reads. `text` is cut after 1,000 characters; `data` is handed on as it is, not copied. Neither
     goes into spans or logs. Raises ConfigurationError when `text` is none.
     """
-    report(STATE.locate()[0], text, data)
+    report(STATE.locate()[0], text, data, "report_progress(text)")

@@ -203,7 +203,7 @@ class ScopeHandle:
         if not callable(fn):
             what, factory = checks.show(fn), self._factory
             raise ConfigurationError(f"{factory}(...) decorates a function, not {what}; else write with ravi_otel.{factory}(...).")
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        if checks.is_generator_function(fn):
             raise ConfigurationError(f"{self._factory}(...) cannot decorate the generator function {fn.__qualname__}. Use with inside it.")
         if inspect.iscoroutinefunction(fn):
             awaited = cast("Callable[..., Awaitable[Any]]", fn)
@@ -303,7 +303,7 @@ class Agent(ScopeHandle):
 
     @property
     def paused(self) -> bool:
-        """Tell whether its slot went to more urgent work: its next call or tool raises AgentPausedError until it is resumed.
+        """Tell whether more urgent work or an operator took its slot: its next call or tool raises AgentPausedError until it is resumed.
 
         What is in flight at that moment, a stream too, comes to its end.
         """

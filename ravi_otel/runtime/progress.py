@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement.line import Sleeper, on_event_loop
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.events import ReadOnly
 from ravi_otel.policy.ids import TopicId
 from ravi_otel.runtime.late import drain
 
@@ -31,26 +32,6 @@ _OURS: Final = ("ravi-otel", "ravi-ledger", "Otel")
 _GREEN: Final = frozenset({"gevent", "eventlet"})
 _INSIDE: Final = "`for event in run.progress()` waits in the block of the very run that it reads, on the thread that has to leave it"
 _log = logging.getLogger("ravi_otel")
-
-
-class EventData(dict[str, Any]):
-    """Be what an event says besides, by name: a dict that cannot be changed, and is copied and pickled like any other."""
-
-    def _refuse(self, *_args: object, **_more: object) -> NoReturn:
-        raise TypeError("the data of a ProgressEvent is read-only. Work on a copy: dict(event.data).")
-
-    __setitem__ = _refuse
-    __delitem__ = _refuse
-    __ior__ = _refuse
-    clear = _refuse
-    pop = _refuse
-    popitem = _refuse
-    setdefault = _refuse  # pyright: ignore[reportAssignmentType]  # takes whatever a dict takes, and refuses it
-    update = _refuse  # pyright: ignore[reportAssignmentType]  # the same
-
-    def __reduce__(self) -> tuple[type[Self], tuple[dict[str, Any]]]:
-        """Be read-only again where it arrives."""
-        return type(self), (dict(self),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +60,7 @@ class ProgressEvent:
     agent_id: str | None
     parent_id: str | None
     depth: int | None
-    data: Mapping[str, Any] = field(default_factory=EventData, hash=False)
+    data: Mapping[str, Any] = field(default_factory=ReadOnly, hash=False)
     at: float = 0.0
     missed: int = 0
 

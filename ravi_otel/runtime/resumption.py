@@ -95,7 +95,7 @@ def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentP
                 if not paused.terms.waits:
                     raise refused
                 if not fit:
-                    raise refusal.paused(paused.lease.agent_id, paused.partial, _HERE)
+                    raise refusal.paused(paused.lease, paused.partial, _HERE)
                 yield from _stand_in_line(scope, paused, paused.lease)
             refused = _refused(scope, at)
     finally:

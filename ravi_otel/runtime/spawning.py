@@ -61,7 +61,7 @@ class Spawned:
 
     @property
     def paused(self) -> bool:
-        """Tell whether its slot went to more urgent work: its agent's next call is refused until it is resumed."""
+        """Tell whether more urgent work or an operator took its slot: its agent's next call is refused until it is resumed."""
         return self.lease is not None and self.lease.paused
 
     async def resumed(self, timeout_s: float | None = None) -> None:

@@ -106,7 +106,8 @@ def _check_child(child: object) -> None:
         raise ConfigurationError(f"supervise(child={checks.show(child)}) is a coroutine, which runs once. {_HAND_OVER}")
     if not callable(child):
         raise ConfigurationError(f"supervise(child={checks.show(child)}) takes a function without arguments: functools.partial(fn, ...).")
-    if _is_generator(child) or _is_generator(getattr(child, "__call__", None)):  # noqa: B004 - not whether it can be called, but how
+    inner = getattr(child, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    if checks.is_generator_function(child) or checks.is_generator_function(inner):
         raise ConfigurationError(
             f"supervise(child={checks.show(child)}) is a generator function, of which a call runs nothing. "
             "Hand over the function that goes through it and returns the whole result."
@@ -121,10 +122,6 @@ def _check_child(child: object) -> None:
         raise ConfigurationError(
             f"supervise(child={checks.show(child)}) is called without arguments: {error}. Hand over functools.partial(fn, ...)."
         ) from None
-
-
-def _is_generator(fn: object) -> bool:
-    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def _called(child: Callable[[], Any]) -> Any:
@@ -202,7 +199,7 @@ class _Crew:
         priority = Priority.NORMAL if self._priority is None else self._priority
         if slots is not None:
             try:
-                lease = slots.enter(self._name, priority)
+                lease = slots.enter(self._name, priority, agent_name=self._name)
             except SpawnDeniedError:
                 if not around.engine.observe:
                     raise

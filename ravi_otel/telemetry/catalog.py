@@ -304,7 +304,7 @@ _OTHER_METRICS: Final = (
     Name(semconv.LIMIT_SUSPENDED, "counter", "{block}", "recommended", _OURS, "Blocks in which limits counted and did not refuse."),
     Name(semconv.LIMIT_STORE_ERRORS, "counter", "{error}", "recommended", _OURS, "Failures of the store of counters."),
     Name(semconv.AGENT_ACTIVE, "up_down_counter", "{agent}", "recommended", _OURS, "Agents that hold a slot."),
-    Name(semconv.AGENT_PAUSED, "up_down_counter", "{agent}", "recommended", _OURS, "Agents whose slot went to more urgent work."),
+    Name(semconv.AGENT_PAUSED, "up_down_counter", "{agent}", "recommended", _OURS, "Agents paused for more urgent work or by an operator."),
     Name(semconv.SPAWN_EVENTS, "counter", "{event}", "recommended", _OURS, "What became of requests for a slot."),
     Name(
         semconv.RETRY_COUNT, "counter", "{retry}", "recommended", _OURS,

@@ -53,7 +53,13 @@ def numbers(lines):
 def test_every_number_that_is_shown_is_a_whole_one(width, ascii_only, told, counts, amounts, left_out, trouble):
     figures_of = {"input_tokens": counts[0], "output_tokens": counts[1], "cost_usd": amounts[0], "tokens_per_s": amounts[1]}
     inner = scope(
-        "worker-1234567", "nightly-20260101", age_s=amounts[2], last_event="paid $1,234,567.89 of it", limits=tuple(told), **figures_of
+        "worker-1234567",
+        "nightly-20260101",
+        age_s=amounts[2],
+        last_event="paid $1,234,567.89 of it",
+        limits=tuple(told),
+        limits_left_out=counts[0],
+        **figures_of,
     )
     process = ProcessState(0, "agent 987654 here", 0.0, (run("nightly-20260101", inner),), left_out)
     watched = Watched(Session(Path("x"), 4_194_304), process, trouble)
@@ -103,3 +109,11 @@ def test_thousands_may_be_written_apart(typed, value):
 def test_a_comma_that_parts_no_thousands_is_refused(typed):
     with pytest.raises(ConfigurationError, match="is no value for cost"):
         figures.read_amount(limit("cost"), typed)
+
+
+@pytest.mark.parametrize(("left_out", "said"), [(0, []), (1_234, ["and 1,234 more than it tells of"])])
+def test_below_the_limits_stands_how_many_more_there_are(left_out, said):
+    inner = scope("a", "r", limits=(limit("tokens", 1, 2),), limits_left_out=left_out)
+    process = ProcessState(0, "p.py", 0.0, (run("r", inner),))
+    lines = drawn(80, Watched(Session(Path("x"), 1), process))
+    assert [line.strip() for line in lines if "more than" in line] == said

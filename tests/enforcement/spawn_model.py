@@ -188,8 +188,14 @@ class Model:
         else:
             slot.promoted = slot.promoted or self.tick()
 
+    def meant(self, which):
+        """List the slots of an id, or the one that is named itself while it lives."""
+        if isinstance(which, str):
+            return self.of(which)
+        return [slot for slot in self.alive() if slot is which]
+
     def reprioritize(self, agent_id, priority):
-        for slot in sorted(self.of(agent_id), key=lambda slot: -slot.number):
+        for slot in sorted(self.meant(agent_id), key=lambda slot: -slot.number):
             slot.priority = priority
             if slot.state == "paused" and priority >= Priority.NORMAL:
                 self.promote(slot)
@@ -203,7 +209,7 @@ class Model:
         slot.priority = priority
 
     def pause(self, agent_id):
-        active = [slot for slot in self.of(agent_id) if slot.state == "active" and not slot.root]
+        active = [slot for slot in self.meant(agent_id) if slot.state == "active" and not slot.root]
         for slot in active[-1:]:
             self.take_slot_of(slot)
             slot.on_hold = True
@@ -211,7 +217,7 @@ class Model:
         return bool(active)
 
     def resume(self, agent_id):
-        paused = [slot for slot in self.of(agent_id) if slot.state == "paused"]
+        paused = [slot for slot in self.meant(agent_id) if slot.state == "paused"]
         for slot in [slot for slot in paused if not slot.promoted][-1:]:
             self.promote(slot)
         return bool(paused)

@@ -119,6 +119,16 @@ class Play:
         self.model.rank(slot, priority)
         self.slots.rank(slot.real, priority)
 
+    def pause_one(self, slot):
+        same(self.slots.pause(slot.real), self.model.pause(slot), "pause of one")
+
+    def resume_one(self, slot):
+        same(self.slots.resume(slot.real), self.model.resume(slot), "resume of one")
+
+    def reprioritize_one(self, slot, priority):
+        self.model.reprioritize(slot, priority)
+        self.slots.reprioritize(slot.real, priority)
+
     def pause(self, agent_id):
         same(self.slots.pause(agent_id), self.model.pause(agent_id), "pause")
 

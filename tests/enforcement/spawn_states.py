@@ -118,7 +118,7 @@ def ways_of(play, instance):
     yield from _steps_by_id(play, instance, may_come=may_come, may_ask=may_ask)
     for at in known:
         yield from (("release", at), *(("crash", at, error) for error in instance.errors))
-        yield from (("rank", at, priority) for priority in instance.priorities if instance.ranks)
+        yield from _steps_by_operators(instance, at)
         if instance.agents:
             yield "leave", at
         if instance.asks:
@@ -136,6 +136,14 @@ def ways_of(play, instance):
     waiting = [who.since for who in (*model.asks, *model.live("paused")) if who.since is not None]
     if instance.tick_s and all(model.now + instance.tick_s - since <= instance.oldest_s for since in waiting):
         yield "time_passes", instance.tick_s
+
+
+def _steps_by_operators(instance, at):
+    if not instance.ranks:
+        return
+    yield from (("pause_one", at), ("resume_one", at))
+    for priority in instance.priorities:
+        yield from (("rank", at, priority), ("reprioritize_one", at, priority))
 
 
 def _steps_by_id(play, instance, *, may_come, may_ask):
@@ -163,7 +171,7 @@ def go(play, way):
     name, *given = way
     alive = play.model.alive()
     ended = [slot for slot in play.model.slots if slot.state == "ended" and slot.real]
-    if name in {"release", "leave", "crash", "rank", "wait_paused", "inside"}:
+    if name in {"release", "leave", "crash", "rank", "pause_one", "resume_one", "reprioritize_one", "wait_paused", "inside"}:
         given[0] = ended[-1] if given[0] == -1 else alive[given[0]]
     if name in {"wake", "cancel", "lose"}:
         given[0] = [ask for ask in play.model.asks if not ask.over and not ask.lost][given[0]]

@@ -206,3 +206,36 @@ def test_to_choose_a_victim_takes_as_many_comparisons_as_a_heap_is_deep(size):
         ranking.first()
         worst = max(worst, Counted.seen)
     assert 0 < worst <= 6 * size.bit_length()
+
+
+# One lease of several of an id
+
+
+def test_of_several_leases_of_an_id_the_one_that_is_given_is_meant():
+    slots = tracker(max_agents=4)
+    first, second, third = (slots.acquire("a") for _ in range(3))
+    slots.reprioritize(second, HIGH)
+    assert [lease.priority for lease in (first, second, third)] == [NORMAL, HIGH, NORMAL]
+    assert slots.pause(second)
+    assert slots.pause(first)
+    assert [lease.paused for lease in (first, second, third)] == [True, True, False]
+    assert slots.resume(second)
+    assert [lease.paused for lease in (first, second, third)] == [True, False, False]
+    assert not slots.resume(third)
+
+
+def test_a_lease_that_is_over_or_another_runs_is_nobodys():
+    slots, others = tracker(), tracker()
+    ended, foreign = slots.acquire("a"), others.acquire("a")
+    ended.release()
+    kept = slots.acquire("a")
+    for lease in (ended, foreign):
+        assert (slots.pause(lease), slots.resume(lease)) == (False, False)
+        slots.reprioritize(lease, CRITICAL)
+    assert (foreign.priority, ended.priority, kept.priority) == (NORMAL, NORMAL, NORMAL)
+    assert (counts(slots), counts(others)) == ((2, 0), (2, 0))
+
+
+def test_the_roots_lease_is_never_paused():
+    slots = tracker()
+    assert not slots.pause(slots.enter("root"))

@@ -1,5 +1,6 @@
 """What a run tells of itself while it works: its whole tree, what is known, and never what was asked or answered."""
 
+import contextvars
 from dataclasses import FrozenInstanceError
 
 import pytest
@@ -175,3 +176,37 @@ def test_progress_needs_no_instrumentation():
         with ravi_otel.agent("a"):
             pass
     assert names(progress) == ["spawn_granted", "scope_opened", "spawn_released", "scope_closed", "scope_closed"]
+
+
+def test_agents_of_one_id_are_told_by_the_name_of_each(instrumented):
+    with ravi_otel.run("r", spawn_budget=SpawnBudget(4)) as run, ravi_otel.agent("boss"):
+        progress = run.progress()
+        alice, bob = ((contextvars.copy_context(), ravi_otel.agent(name, agent_id="w")) for name in ("Alice", "Bob"))
+        for context, agent in (alice, bob):
+            context.run(agent.__enter__)
+        run.scope.spawn.pause(alice[1].scope.lease)
+        for context, agent in (alice, bob):
+            context.run(agent.__exit__, None, None, None)
+        with ravi_otel.spawn("w"), ravi_otel.agent("Carol", agent_id="w"):
+            pass
+    told = [(event.event, event.agent_name) for event in progress if event.agent_id == "w" and "scope" not in event.event]
+    assert told == [
+        ("spawn_granted", "Alice"), ("spawn_granted", "Bob"), ("preempted", "Alice"), ("spawn_released", "Alice"),
+        ("spawn_released", "Bob"), ("spawn_granted", None), ("spawn_released", "Carol"),
+    ]  # fmt: skip
+
+
+def test_an_agent_that_is_denied_is_told_by_its_name(instrumented):
+    with ravi_otel.run("r", spawn_budget=SpawnBudget(1)) as run, ravi_otel.agent("boss"):
+        progress = run.progress()
+        with pytest.raises(SpawnDeniedError), ravi_otel.agent("Alice", agent_id="w"):
+            pytest.fail("it opened")
+    assert [(event.agent_name, event.agent_id) for event in progress if event.event == "spawn_denied"] == [("Alice", "w")]
+
+
+def test_what_is_no_text_is_refused_by_the_name_of_the_call_that_was_given_it(instrumented):
+    with ravi_otel.run("r") as run:
+        with pytest.raises(ConfigurationError, match=r"^report_progress\(text\)=None must be a text"):
+            ravi_otel.report_progress(None)
+        with pytest.raises(ConfigurationError, match=r"^report\(text\)=None must be a text"):
+            run.report(None)

@@ -289,3 +289,19 @@ def test_a_text_of_its_own_goes_before_what_was_kept_and_other_errors_are_left_a
     assert not hasattr(ended(KeyError()), "partial")
     group = ended(ExceptionGroup("both", [CancellationError(), ValueError()]))
     assert group.exceptions[0].partial == "chapter one"
+
+
+def test_what_an_operator_stopped_is_not_said_to_have_gone_to_more_urgent_work(full):
+    with full() as run, ravi_otel.agent("a") as agent:
+        run.scope.spawn.pause("a")
+        with pytest.raises(AgentPausedError) as refused:
+            agent.scope.checkpoint()
+    said = "agent 'a' is paused: an operator stopped it. End it with what it has; SpawnTracker.resume('a') lets it go on."
+    assert str(refused.value) == said
+
+
+def test_what_lost_its_slot_to_more_urgent_work_is_said_to_have(full):
+    with full() as run, ravi_otel.agent("a") as agent:
+        run.scope.spawn.reprioritize("a", Priority.LOW)
+        with pytest.raises(AgentPausedError, match="went to more urgent work"):
+            agent.scope.checkpoint()

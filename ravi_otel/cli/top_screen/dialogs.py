@@ -33,7 +33,7 @@ HELP: Final = """\
 up down      select a row; also k and j, page up, page down, home, end
 p            pause an agent, or let a paused one go on: what it does next ends it, with what it has
 +  -         give an agent the next higher or lower priority; normal or above lets a paused one go on
-c            cancel: a run ends with all that is in it; anything else is closed. Asks first
+c            cancel: a run or an agent ends with all that is in it; anything else is closed. Asks first
 l            raise a limit: type its new value; up and down choose another limit
 ?            this help
 q            leave; the programs go on

@@ -157,11 +157,12 @@ class TopScreen(App[None]):
     def _with_limits(self, lines: list[Text], row: Row, layout: Layout) -> list[Text]:
         """Add the limits that there is room for, each whole, and how many more there are."""
         limits = [] if row.scope is None else sorted(row.scope.limits, key=figures.urgency, reverse=True)
+        untold = 0 if row.scope is None else row.scope.limits_left_out
         for at, limit in enumerate(limits):
             drawn = [Text.assemble("  ", line) for line in layout.limit(limit, layout.width - 2)]
-            more = len(limits) - at
+            more = len(limits) - at + untold
             if len(lines) + len(drawn) + (more > 1) > _DETAIL_LINES:
-                last = f"and {more:,} {'limit' if more == 1 else 'limits'} more; l lists them"
+                last = f"and {more:,} {'limit' if more == 1 else 'limits'} more; l lists {'the fullest' if untold else 'them'}"
                 return [*lines[: _DETAIL_LINES - 1], self._text(layout.sentence(last))]
             lines.extend(drawn)
         return lines
@@ -193,12 +194,12 @@ class TopScreen(App[None]):
         self._do(row, lambda session: session.reprioritize(scope.scope_id, priority), done)
 
     def action_cancel(self) -> None:
-        """Cancel a run, or close another scope, when that is meant."""
+        """Cancel a run or an agent, or close another scope, when that is meant."""
         row, scope = self._chosen()
         if row is None or scope is None:
             return
         title, where = scope_title(scope), process_title(row)
-        what = "Cancel" if scope.kind == "run" else "Close"
+        what = "Cancel" if scope.kind in ("run", "agent") else "Close"
         question = f"{what} {title} of {where}? All that is in it ends, for good."
         told = f"{title} was told to end."
         self.push_screen(Confirm(self._text(question).plain), partial(self._cancel, row, scope, told))

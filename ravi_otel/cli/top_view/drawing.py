@@ -107,6 +107,10 @@ class Layout:
         for limit in sorted(() if row.scope is None else row.scope.limits, key=figures.urgency, reverse=True):
             for line in self.limit(limit, self.width - cell_len(before)):
                 yield self._fitting(Text.assemble((before, "dim"), line, no_wrap=True, end=""))
+        more = 0 if row.scope is None else row.scope.limits_left_out
+        if more:
+            said = self.sentence(f"and {more:,} more than it tells of", self.width - cell_len(before))
+            yield self._fitting(Text.assemble((before, "dim"), said, no_wrap=True, end=""))
 
     def limit(self, limit: LimitState, room: int) -> list[Text]:
         """Draw one limit with all that is known of it: without its bar where there is little room, and in several lines where less."""

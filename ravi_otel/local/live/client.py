@@ -52,7 +52,7 @@ class Session:
         return read_state(self._ask("state"))
 
     def cancel(self, scope_id: str, reason: str | None = None) -> None:
-        """Cancel a run; close any other scope."""
+        """Cancel a run or an agent, with all below it; close any other scope."""
         self._ask("cancel", scope_id=scope_id, **({} if reason is None else {"reason": reason}))
 
     def pause(self, scope_id: str) -> None:
@@ -131,47 +131,16 @@ def _line(connection: socket.socket, deadline: float) -> bytes:
     raise TimeoutError
 
 
-def connect(path: Path | str, *, timeout_s: float = TIMEOUT_S) -> Session:
-    """Give the session of one entry of a store's `live` directory, `PID-….json`; LiveError when nobody listens there."""
-    entry = place.read(Path(path))
-    if entry is None:
-        raise LiveError(f"{checks.show(str(path))} tells of no process that can be asked.")
-    session = Session(entry.socket, entry.pid, timeout_s)
-    try:
-        _knock(entry.socket)
-    except BlockingIOError:  # it is there, and busy
-        return session
-    except (OSError, LiveError) as error:
-        raise LiveError(f"process {entry.pid} cannot be asked: {error}.") from error
-    return session
-
-
-def sessions(store: Path | str, *, timeout_s: float = TIMEOUT_S) -> list[Session]:
-    """List the processes of a store that listen now, by number; what dead ones left is removed. Never raises for a store without any."""
-    found = [Session(entry.socket, entry.pid, timeout_s) for entry in place.entries(Path(store)) if _listens(entry)]
-    return sorted(found, key=lambda session: session.pid)
-
-
 def sweep(store: Path) -> None:
     """Remove what processes that are gone have left; one that lives is not asked."""
     for entry in place.entries(store):
         if entry.is_left_over(young=True):
-            _listens(entry)
-
-
-def _listens(entry: place.Entry) -> bool:
-    """Tell whether somebody listens there, at once; of a process that is gone all is removed."""
-    try:
-        _knock(entry.socket)
-    except (ConnectionRefusedError, FileNotFoundError):
-        if entry.is_left_over():
-            entry.remove()
-        return False
-    except BlockingIOError:  # it is there, and busy: it may answer when it is asked
-        return True
-    except (OSError, LiveError):
-        return False
-    return True
+            try:
+                _knock(entry.socket)
+            except (ConnectionRefusedError, FileNotFoundError):
+                entry.remove()
+            except (OSError, LiveError):  # somebody is there, and busy, or it is no socket of ours
+                continue
 
 
 def _knock(path: Path) -> None:

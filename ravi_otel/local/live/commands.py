@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from ravi_otel.enforcement.leases import Lease
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.spawn import SpawnTracker
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import Notice
@@ -32,6 +34,7 @@ from ravi_otel.policy.limits import ScopeKind
 
 _log = logging.getLogger("ravi_otel")
 _BY_HAND: Final = "cancelled by an operator"
+_CANCELLED: Final = (ScopeKind.RUN, ScopeKind.AGENT)  # which have a token of their own; whatever else has none is closed
 
 Fields = Mapping[str, Any]
 
@@ -109,7 +112,7 @@ def _cancel(scope: Scope, request: Fields) -> Act:
     if reason is not None:  # which stands in an exception's text, in logs and on terminals
         reason = "".join(each if each.isprintable() else " " for each in str(reason)).strip() or None
     token = scope.cancellation
-    if scope.facts.kind is not ScopeKind.RUN or token is None:
+    if scope.facts.kind not in _CANCELLED or token is None:
         return scope.close, {"reason": reason}
     return (lambda: token.cancel(_BY_HAND if reason is None else str(reason))), {"reason": reason}
 
@@ -123,10 +126,8 @@ def _pause(scope: Scope, request: Fields) -> Act:
             raise _NoError(f"agent {checks.show(agent_id)} is the root of its run, which is never paused: cancel the run instead.")
         if lease.paused:
             raise _NoError(f"agent {checks.show(agent_id)} is paused already.")
-        if not spawn.pause(agent_id):
+        if not spawn.pause(lease):
             raise _NoError(f"agent {checks.show(agent_id)} has no slot any more: it is about to end.")
-        if not lease.paused:
-            raise _NoError(f"several agents {checks.show(agent_id)} are live, and the newest of them was paused, which is another one.")
 
     return act, {}
 
@@ -136,7 +137,7 @@ def _resume(scope: Scope, request: Fields) -> Act:
 
     def act() -> None:
         spawn, lease, agent_id = _slot(scope)
-        if not lease.paused or not spawn.resume(agent_id):
+        if not spawn.resume(lease):
             raise _NoError(f"agent {checks.show(agent_id)} is not paused.")
 
     return act, {}
@@ -148,8 +149,8 @@ def _reprioritize(scope: Scope, request: Fields) -> Act:
         raise _NoError(f"priority={checks.show(word)} is unknown. It is one of: {', '.join(PRIORITIES)}.")
 
     def act() -> None:
-        spawn, _, agent_id = _slot(scope)
-        spawn.reprioritize(agent_id, PRIORITIES[word])
+        spawn, lease, _ = _slot(scope)
+        spawn.reprioritize(lease, PRIORITIES[word])
 
     return act, {"priority": word}
 
@@ -164,7 +165,8 @@ def _set_limit(scope: Scope, request: Fields) -> Act:
     return (lambda: scope.set_limit(str(kind), amount)), {"kind": kind, "value": amount}
 
 
-def _slot(scope: Scope) -> tuple[Any, Any, str]:
+def _slot(scope: Scope) -> tuple[SpawnTracker, Lease, str]:
+    """Give the tracker of an agent's slot, the slot itself, since several agents may have one id, and the id."""
     if scope.facts.kind is not ScopeKind.AGENT:
         raise _NoError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
     if scope.spawn is None or scope.lease is None:

@@ -69,7 +69,8 @@ class ScopeState:
     `parent_id` is the scope around it in this answer, None for the outermost. Counts follow the rules of charging: an agent's are
     its own, a run's are everybody's in it. `cost_usd` and `tokens_per_s` (output, over the last 10 s, of calls that have ended) are
     None where nobody knows. `last_event` is a few words, None before the first. `depth` is that of agents below the run's first.
-    `status` is one of STATES: what is "closed" or "cancelled" was told to end, and its code goes on still.
+    `limits` are the fullest ones, at most 50; `limits_left_out` says how many more there are. `status` is one of STATES: what is
+    "closed" or "cancelled" was told to end, and its code goes on still.
     """
 
     scope_id: str
@@ -89,6 +90,7 @@ class ScopeState:
     tokens_per_s: float | None
     last_event: str | None
     last_event_age_s: float | None
+    limits_left_out: int = 0
     limits: tuple[LimitState, ...] = ()
 
 
@@ -172,6 +174,7 @@ _SCOPE: Final[Mapping[str, Check]] = {
     "tokens_per_s": _or_none(is_number),
     "last_event": _or_none(is_text),
     "last_event_age_s": _or_none(is_number),
+    "limits_left_out": is_count,
 }
 _RUN: Final[Mapping[str, Check]] = {
     "run_id": _or_none(is_text),

@@ -21,6 +21,7 @@ from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.local.live.protocol import (
     KINDS,
+    MOST_LIMITS,
     MOST_RUNS,
     MOST_SCOPES,
     MOST_TEXT,
@@ -35,7 +36,6 @@ from ravi_otel.policy.limits import NANO, UNITS, Kind, ScopeKind
 
 WINDOW_S: Final = 10
 _MOST_CALLS: Final = 128
-_MOST_LIMITS: Final = 20
 
 
 class _Open:
@@ -198,6 +198,7 @@ class Watch(Listener):
         priority = None
         if facts.kind is ScopeKind.AGENT:
             priority = scope.lease.priority if scope.lease is not None else None if place is None else place.priority
+        limits, unlisted = _limits(scope)
         return ScopeState(
             scope_id=facts.scope_id,
             parent_id=self._around(scope),
@@ -216,7 +217,8 @@ class Watch(Listener):
             tokens_per_s=rate,
             last_event=_cut(" ".join(str(word) for word in heard if word is not None)) if heard else None,
             last_event_age_s=(time.monotonic_ns() - heard_ns) / NANO if heard else None,
-            limits=_limits(scope),
+            limits_left_out=unlisted,
+            limits=limits,
         )
 
     def _around(self, scope: Scope) -> str | None:
@@ -277,14 +279,16 @@ def _status(scope: Scope) -> str:
     return "cancelled" if token is not None and token.cancelled else "open"
 
 
-def _limits(scope: Scope) -> tuple[LimitState, ...]:
-    readings = sorted(scope.readings(), key=lambda reading: -reading.ratio)[:_MOST_LIMITS]
+def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
+    """Give the limits of a scope, the fullest first, as many as an answer takes, and how many more there are."""
+    readings = sorted(scope.readings(), key=lambda reading: -reading.ratio)
     limits = [state for state in map(_limit, readings) if state is not None]
     if scope.facts.kind is ScopeKind.RUN and scope.spawn is not None and not any(each.kind == Kind.AGENTS for each in limits):
         slots = scope.spawn.stats()
         if slots.limit is not None:
-            limits.append(LimitState(Kind.AGENTS.value, slots.active, 0, slots.limit, slots.active / slots.limit, UNITS[Kind.AGENTS]))
-    return tuple(limits)
+            agents = LimitState(Kind.AGENTS.value, slots.active, 0, slots.limit, slots.active / slots.limit, UNITS[Kind.AGENTS])
+            limits.insert(min(len(limits), MOST_LIMITS - 1), agents)  # among those that are told, since it can be raised too
+    return tuple(limits[:MOST_LIMITS]), len(limits[MOST_LIMITS:])
 
 
 def _limit(reading: LimitReading) -> LimitState | None:

@@ -1,5 +1,6 @@
 """A process that is watched live: this one, through its own socket, in a store of its own."""
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -7,8 +8,11 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from listing import sessions
+
 import ravi_otel
-from ravi_otel.local.live import sessions
 from ravi_otel.local.live.start import Live
 from ravi_otel.testing import ScriptedLLM, Text
 

@@ -42,16 +42,22 @@ def test_a_run_is_cancelled_with_the_reason(scene, client):
 
 
 def test_any_other_scope_is_closed_and_the_run_goes_on(scene, client):
-    session, _, _, worker = scene
+    session, *_ = scene
     with ravi_otel.apply_limits([], name="piece") as piece:
         session.cancel(piece.scope.facts.scope_id)
         with pytest.raises(BudgetExhaustedError, match="closed"):
             client()
     client()
-    session.cancel(worker)
-    with pytest.raises(BudgetExhaustedError, match="closed"):
-        client()
     assert session.state().runs[0].status == "open"
+
+
+def test_an_agent_is_cancelled_with_the_reason_and_the_run_goes_on(scene, client):
+    session, run, _, worker = scene
+    session.cancel(worker, "too slow")
+    with pytest.raises(CancellationError, match="agent 'worker' of run 'r' was cancelled: too slow"):
+        client()
+    assert session.state().runs[0].scopes[-1].status == "cancelled"
+    assert (session.state().runs[0].status, run.scope.cancellation.cancelled) == ("open", False)
 
 
 def test_an_agent_is_paused_and_resumed(scene):
@@ -118,10 +124,20 @@ def test_an_agent_that_is_paused_already_is_not_paused_again(scene):
         session.pause(worker)
 
 
-def test_of_agents_of_one_id_the_one_that_was_meant_is_not_said_to_be_paused_when_another_was(scene):
-    session, _, _, worker = scene
-    with ravi_otel.agent("worker"), pytest.raises(CommandError, match="the newest of them was paused"):
+def test_of_agents_of_one_id_the_very_one_is_steered_that_was_chosen(scene):
+    session, run, _, worker = scene
+    slots = run.scope.spawn
+    chosen = ravi_otel.current_scope().lease
+    with ravi_otel.agent("worker") as newest:
+        session.reprioritize(worker, "high")
+        assert (chosen.priority, newest.scope.lease.priority) == (Priority.HIGH, Priority.NORMAL)
         session.pause(worker)
+        assert (chosen.paused, newest.paused) == (True, False)
+        slots.pause(newest.scope.lease)
+        session.resume(worker)
+        assert (chosen.paused, newest.paused) == (False, True)
+        with pytest.raises(CommandError, match="is not paused"):
+            session.resume(worker)
 
 
 def test_each_command_is_logged_with_who_gave_it_and_told_to_who_follows_the_run(scene, caplog):

@@ -12,9 +12,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from listing import sessions
 
 import ravi_otel
-from ravi_otel.local.live import place, sessions, start
+from ravi_otel.local.live import place, start
 from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.start import Live
 from ravi_otel.local.store import processes

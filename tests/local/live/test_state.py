@@ -182,11 +182,11 @@ def test_a_text_is_cut_and_else_told_as_it_is_escape_sequences_too(ask_it):
     assert (len(told), told[:4], told[-1]) == (256, "\x1b[2J", "…")
 
 
-def test_an_agent_that_an_operator_closed_and_one_that_was_cancelled_are_said_to_be(ask_it):
+def test_an_agent_that_was_closed_and_one_that_was_cancelled_are_said_to_be(ask_it):
     with ravi_otel.run("r"), ravi_otel.agent("boss"), ravi_otel.agent("one") as one, ravi_otel.agent("two") as two:
         session = ask_it()
-        session.cancel(two.scope.facts.scope_id)
-        one.cancel()
+        session.cancel(one.scope.facts.scope_id)
+        two.close()
         told = {scope.name: scope.status for scope in session.state().runs[0].scopes}
     assert told == {"r": "open", "boss": "open", "one": "cancelled", "two": "closed"}
 
@@ -203,3 +203,17 @@ def test_a_run_whose_generator_was_dropped_is_not_shown_any_more(ask_it):
     assert [run.name for run in session.state().runs] == ["dropped"]
     chunks.close()
     assert session.state().runs == ()
+
+
+def test_of_very_many_limits_the_fullest_and_the_slots_are_told_and_how_many_are_left_out(ask_it):
+    with ravi_otel.run("r", limits=[f"charge.k{number}=100" for number in range(60)], spawn_budget=SpawnBudget(3)) as run:
+        ravi_otel.current_scope().charge("k59", 50)
+        known = ask_it().state().runs[0].scopes[0]
+        kinds = [limit.kind for limit in known.limits]
+        assert (len(kinds), kinds[0], kinds[-1], known.limits_left_out) == (50, "k59", "agents", len(run.limits) + 1 - 50)
+
+
+def test_of_few_limits_none_is_left_out(ask_it):
+    with ravi_otel.run("r", limits=["requests=2", "tokens=5"]):
+        known = ask_it().state().runs[0].scopes[0]
+        assert (len(known.limits), known.limits_left_out) == (2, 0)
