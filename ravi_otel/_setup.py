@@ -264,21 +264,29 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
 
 def _use(settings: Settings, targets: tuple[Any, ...], *, anything: bool) -> Instrumentation:
     """Go by these settings from now on; where not `anything` was asked for, by those in use, if there are any."""
-    with _lock:
-        if _now is not None:
-            if not anything or settings == _now.settings:
-                instrument_all(targets)
-                return _now
-            if _now.settings.limits:
-                raise ConfigurationError(
-                    "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
-                    "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
-                )
-        instrument_all(targets)
-        made, before = _begin(settings)
+    tools = instrument_all(targets)  # before the lock: targets may be the program's own mappings, and run its code
+    try:
+        with _lock:
+            if _now is not None:
+                if not anything or settings == _now.settings:
+                    return _now
+                _check_forgets_nothing(_now)
+            made, before = _begin(settings)
+    except BaseException:
+        for one in reversed(tools):
+            one.remove()
+        raise
     if before is not None:
         before.let_go()
     return made
+
+
+def _check_forgets_nothing(now: Instrumentation) -> None:
+    if now.settings.limits:
+        raise ConfigurationError(
+            "instrument(limits=...) was called before with other arguments, and replacing them would forget what its limits have "
+            "counted. Call ravi_otel.uninstrument() first, or give the limits to run(limits=...)."
+        )
 
 
 def refuse_all(why: str) -> None:

@@ -7,8 +7,6 @@ What nobody's claim covers may be used by anyone, first of all by agents of prio
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,17 +24,6 @@ if TYPE_CHECKING:
 _METER: Final = "weighted share"
 """Tells the counter of a share from a limit that the agent has of its own."""
 
-_lock = threading.Lock()
-"""Keeps two agents that come or go at once from undoing each other; no ledger is asked under it."""
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew)
-
 
 def join(scope: Scope, sources: dict[str, list[Account]]) -> None:
     """Give a scope that is being opened its claim on the sources; with priority BACKGROUND there is nothing to claim."""
@@ -49,9 +36,8 @@ def join(scope: Scope, sources: dict[str, list[Account]]) -> None:
     with scope.engine.lock:
         scope.engine.revision += 1
     claims = [(account, Claim(meters[kind], weight)) for kind, accounts in sources.items() for account in accounts]
-    with _lock:
-        for account, claim in claims:
-            account.claims = (*account.claims, claim)
+    for account, claim in claims:
+        account.admit(claim)
     for account, _ in claims:
         run_sync(scope.engine.ledger.retune(account, None))
 
@@ -60,11 +46,7 @@ def leave(scope: Scope) -> None:
     """Give up the claims of a scope, to those who still have one; what is in flight in it, or comes later, is charged as before."""
     for meter, accounts in scope.terms.metered:
         for account in accounts:
-            with _lock:
-                rest = tuple(claim for claim in account.claims if claim.meter is not meter)
-                gone = len(rest) < len(account.claims)
-                account.claims = rest
-            if gone:
+            if account.forgo(meter):
                 _split(scope, account)
 
 

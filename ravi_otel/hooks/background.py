@@ -186,9 +186,13 @@ class Background:
 
     def elsewhere(self) -> list[Pending]:
         """List what is under way in the thread of ours."""
-        ours = self._loop
+        ours, queued = self._loop, list(self._queued.values())  # before the tasks: what arrives meanwhile becomes one
         running = [pending for task, pending in list(self._tasks.items()) if task.get_loop() is ours]
-        return [each for each in (*list(self._queued.values()), *running) if not each.over]
+        return [each for each in dict.fromkeys((*queued, *running)) if not each.over]
+
+    def runs_here(self) -> bool:
+        """Tell that this is the thread of ours."""
+        return self._loop is not None and asyncio.get_running_loop() is self._loop
 
     def sweep(self) -> bool:
         """Forget tasks whose loop is closed: nothing will end them any more. Tell whether that made room."""
@@ -239,7 +243,7 @@ class Background:
         loop = self._loop
         if loop is not None:
             return loop
-        with self._lock:
+        with self._lock.own:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
                 thread = threading.Thread(target=_live, args=(loop,), name="ravi-otel-hooks", daemon=True)

@@ -36,9 +36,8 @@ class Bridge(Listener):
 
     def __init__(self, managers: Iterable[HookManager] = ()) -> None:
         self._managers = tuple(managers)
-        # Of scopes whose hooks may be told without any operation: by scope, and of runs and agents by what they are to a slot.
-        self._open: dict[str, Trace] = {}
-        self._slots: dict[tuple[str | None, str | None], dict[str, ScopeFacts]] = {}
+        # Of scopes whose hooks may be told without any operation. One level, so that each comes and goes in one step, in any thread.
+        self._open: dict[str, tuple[ScopeFacts, Trace]] = {}
 
     @property
     def managers(self) -> tuple[HookManager, ...]:
@@ -71,28 +70,17 @@ class Bridge(Listener):
             return
         trace = _trace()
         if len(self._open) < _MOST_OPEN:
-            self._open[facts.scope_id] = trace
-            if facts.kind in _CLOSED:
-                self._slots.setdefault(_slot(facts), {})[facts.scope_id] = facts
+            self._open[facts.scope_id] = (facts, trace)
         if event is not None:
             self._tell(event, managers, lambda: payloads.opened(event, facts, trace))
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell that a run or an agent is over."""
         facts = scope.facts
-        trace = self._forget(facts)
+        _, trace = self._open.pop(facts.scope_id, (facts, _NOWHERE))
         managers, event = self._those(facts.hooks), _CLOSED.get(facts.kind)
         if managers and event is not None:
             self._tell(event, managers, lambda: payloads.closed(event, scope, trace))
-
-    def _forget(self, facts: ScopeFacts) -> Trace:
-        if facts.kind in _CLOSED:
-            slot = _slot(facts)
-            alike = self._slots.get(slot, {})
-            alike.pop(facts.scope_id, None)
-            if not alike:
-                self._slots.pop(slot, None)
-        return self._open.pop(facts.scope_id, _NOWHERE)
 
     def call_started(self, record: CallRecord) -> None:
         """Tell that a model call begins."""
@@ -125,7 +113,7 @@ class Bridge(Listener):
         managers = self._those(event.hooks, () if at is None else at.facts.hooks)
         if not managers:
             return
-        trace = self._open.get(event.scope_id, _NOWHERE) if at is None else _marked(at)
+        trace = self._opened_in(event.scope_id) if at is None else _marked(at)
         name = _LIMITS[event.event]
         self._tell(name, managers, lambda: payloads.limit(name, event, trace))
 
@@ -134,9 +122,10 @@ class Bridge(Listener):
         told = _SPAWNS.get(event.outcome)
         if told is None:
             return
-        around = list(self._slots.get((event.run_id, None), {}).values())
+        inside = [facts for facts, _ in list(self._open.values()) if facts.run_id == event.run_id]
+        around = [facts for facts in inside if facts.kind is ScopeKind.RUN]
         if told is not HookEvent.SPAWN_DENIED:
-            around += list(self._slots.get((event.run_id, event.agent_id), {}).values())
+            around += [facts for facts in inside if facts.kind is ScopeKind.AGENT and facts.agent_id == event.agent_id]
         leaf = _current.leaf()
         asking: ScopeFacts | None = None if leaf is None else leaf.facts
         if asking is not None and asking.run_id == event.run_id and told is HookEvent.SPAWN_DENIED:
@@ -146,9 +135,9 @@ class Bridge(Listener):
         run = next((facts for facts in around if facts.kind is ScopeKind.RUN), None)
         self._tell(told, managers, lambda: payloads.spawn(told, event, run, name, _trace()))
 
-
-def _slot(facts: ScopeFacts) -> tuple[str | None, str | None]:
-    return facts.run_id, facts.agent_id if facts.kind is ScopeKind.AGENT else None
+    def _opened_in(self, scope_id: str | None) -> Trace:
+        found = None if scope_id is None else self._open.get(scope_id)
+        return _NOWHERE if found is None else found[1]
 
 
 def _trace() -> Trace:
@@ -173,6 +162,6 @@ def hear(listeners: Listeners) -> None:
     """Have these listeners pass on what they hear to the hooks of runs and agents, from the next event on."""
     if listeners.bridged:
         return
-    with _lock:
+    with _lock.own:
         if not listeners.bridged:
             listeners.bridge(Bridge())

@@ -63,7 +63,7 @@ class CostTracker:
     def attach(self, hooks: HookManager) -> Self:
         """Hear what `hooks` hears, from the next event on; attached twice it hears it once."""
         read_manager("CostTracker.attach(hooks)", hooks)
-        with self._lock:
+        with self._lock.own:
             if hooks in self._attached:
                 return self
             self._attached.add(hooks)
@@ -88,7 +88,7 @@ class CostTracker:
     @property
     def total(self) -> Cost:
         """Photograph the total."""
-        with self._lock:
+        with self._lock.own:
             return self._total.cost()
 
     @property
@@ -102,7 +102,7 @@ class CostTracker:
         return self._photographed(self._models)
 
     def _photographed(self, sums: dict[str | None, _Sum]) -> Mapping[str | None, Cost]:
-        with self._lock:
+        with self._lock.own:
             return MappingProxyType({name: each.cost() for name, each in sums.items()})
 
     def on_llm_end(self, context: Mapping[str, Any]) -> None:
@@ -110,7 +110,7 @@ class CostTracker:
         usd, usage = context.get("cost_usd"), context.get("usage")
         nano = _nano(usd)
         sent, answered = (_tokens(usage, name) for name in ("input_tokens", "output_tokens"))
-        with self._lock:
+        with self._lock.own:
             if self._is_known(context.get("call_id")):
                 return
             agent, model = _named(context.get("agent_name")), _named(context.get("model"))
@@ -124,14 +124,14 @@ class CostTracker:
     def on_run_end(self, context: Mapping[str, Any]) -> None:
         """Log the total so far, and what of it is this agent's."""
         agent = _named(context.get("agent_name"))
-        with self._lock:
+        with self._lock.own:
             total, own = self._total.cost(), self._agents.get(agent, _Sum()).cost()
         if _log.isEnabledFor(logging.INFO):
             _log.info("agent %s: %s; all agents: %s", ascii(agent), _words(own), _words(total))
 
     def reset(self) -> None:
         """Begin at zero."""
-        with self._lock:
+        with self._lock.own:
             self._total = _Sum()
             self._agents.clear()
             self._models.clear()

@@ -98,16 +98,19 @@ class HookManager:
         """
         known = read_event("hooks.register(event)", event)
         check_callback("hooks.register(callback)", callback)
-        with self._lock:
+        with self._lock.own:
             self._registered[known] = (*self._registered.get(known, ()), _Registration(known, callback))
 
     def unregister(self, event: HookEvent | str, callback: Callback) -> bool:
-        """Call it no more from the next event on; registered twice it is called once. Tell whether it was registered."""
+        """Call it no more from the next event on; registered twice it is called once. Tell whether it was registered.
+
+        It is known by who it is, and a method by its function and object; what the program calls equal is another one.
+        """
         known = read_event("hooks.unregister(event)", event)
-        with self._lock:
+        with self._lock.own:
             registered = list(self._registered.get(known, ()))
             for place, each in enumerate(registered):
-                if each.callback is callback or each.callback == callback:  # a bound method is another object each time
+                if is_same(each.callback, callback):
                     del registered[place]
                     self._registered[known] = tuple(registered)
                     return True
@@ -120,7 +123,7 @@ class HookManager:
     def stats(self) -> HookStats:
         """Photograph what went wrong so far."""
         BACKGROUND.sweep()  # a loop that was closed tells nobody of what it left
-        with self._lock:
+        with self._lock.own:
             return HookStats(**self._faults)
 
     def emit(self, event: HookEvent | str, context: Context | None = None) -> None:
@@ -145,10 +148,10 @@ class HookManager:
             await _nursed([pending for pending, _ in under_way], PATIENCE_S)
 
     async def drain(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until callbacks that are under way on this asyncio loop are over, for `timeout_s` seconds at most.
+        """Wait until callbacks that are under way are over, for `timeout_s` seconds at most: on this asyncio loop, and in the background.
 
-        For the end of a program: `asyncio.run` cancels what is still under way when it is left. On trio it waits for those on
-        the background thread.
+        For the end of a program: `asyncio.run` cancels what is still under way on its loop when it is left. On the background thread are
+        those of work in threads, and on trio all.
         """
         _check_seconds("hooks.drain(timeout_s)", timeout_s)
         try:
@@ -156,9 +159,12 @@ class HookManager:
         except RuntimeError:  # no loop of asyncio's
             await _nursed(BACKGROUND.elsewhere(), timeout_s)
             return
-        tasks = [task for task in BACKGROUND.tasks() if task is not current]
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
+        waited: list[asyncio.Future[None]] = [task for task in BACKGROUND.tasks() if task is not current]
+        elsewhere = [] if BACKGROUND.runs_here() else BACKGROUND.elsewhere()
+        if elsewhere:
+            waited.append(_ended(elsewhere))
+        if waited:
+            await asyncio.wait(waited, timeout=timeout_s)
 
     def drain_blocking(self, timeout_s: float = PATIENCE_S) -> bool:
         """Wait until callbacks on the background thread are over; False when some are not after `timeout_s` seconds.
@@ -212,7 +218,7 @@ class HookManager:
         return None
 
     def _blame(self, place: str, fault: Fault, what: str, error: BaseException | None = None) -> None:
-        with self._lock:
+        with self._lock.own:
             self._faults[fault] += 1
         REPORTS.tell(fault, place, what, error)
 
@@ -220,6 +226,25 @@ class HookManager:
 def is_inside(context: otel_context.Context) -> bool:
     """Tell that a callback is at work in `context`: whatever it starts must know of that, or would set it off again."""
     return bool(context.get(_INSIDE))
+
+
+def _ended(pending: list[Pending]) -> asyncio.Future[None]:
+    """Give a future of this asyncio loop for callbacks that run in our thread, done when they are all over."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def look() -> None:
+        if not ended.done() and all(each.over for each in pending):
+            ended.set_result(None)
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(look)
+
+    for each in pending:
+        each.when_over.append(wake)
+    look()
+    return ended
 
 
 async def _nursed(pending: list[Pending], timeout_s: float) -> None:

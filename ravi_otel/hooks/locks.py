@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from types import TracebackType
 from typing import Final
 from weakref import WeakSet
 
@@ -12,23 +11,21 @@ _ALL: Final[WeakSet[ForkLock]] = WeakSet()
 
 
 class ForkLock:
-    """Be a lock that one thread may take twice, and that is free in a forked child whoever held it in the parent."""
+    """Have a lock, `own`, that one thread may take twice, and that is free in a forked child whoever held it in the parent.
 
-    __slots__ = ("__weakref__", "_lock")
+    Take it by `with lock.own:` alone. It is no context manager itself: what a signal's handler raises in code of ours around the
+    lock's own would leave it held for ever.
+    """
+
+    __slots__ = ("__weakref__", "own")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a signal handler of the program's may come back here
+        self.renew()
         _ALL.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._lock.release()
 
     def renew(self) -> None:
         """Be free, in a child that has none of the threads which may have held it."""
-        self._lock = threading.RLock()
+        self.own = threading.RLock()  # a signal handler of the program's may come back here
 
 
 def _renew() -> None:

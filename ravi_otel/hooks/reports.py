@@ -44,7 +44,7 @@ class Reports:
     def _due(self, fault: Fault, place: str) -> int:
         """Count it; give how often it was so far when that is to be logged, else 0."""
         now, key = time.monotonic(), (fault, place)
-        with self._lock:
+        with self._lock.own:
             if key not in self._counts and len(self._counts) >= _MOST_PLACES:
                 return 0
             self._counts[key] = self._counts.get(key, 0) + 1

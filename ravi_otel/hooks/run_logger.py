@@ -48,7 +48,7 @@ class RunLogger:
     def attach(self, hooks: HookManager) -> Self:
         """Keep what `hooks` hears, from the next event on; attached twice it hears it once."""
         read_manager("RunLogger.attach(hooks)", hooks)
-        with self._lock:
+        with self._lock.own:
             if hooks in self._attached:
                 return self
             self._attached.add(hooks)
@@ -63,23 +63,23 @@ class RunLogger:
     @property
     def events(self) -> list[Logged]:
         """Photograph what is kept, oldest first."""
-        with self._lock:
+        with self._lock.own:
             return list(self._kept)
 
     @property
     def dropped(self) -> int:
         """Give the number of events that are gone, because newer ones took their place."""
-        with self._lock:
+        with self._lock.own:
             return self._heard - len(self._kept)
 
     def clear(self) -> None:
         """Forget everything, the number of those that are gone too."""
-        with self._lock:
+        with self._lock.own:
             self._kept.clear()
             self._heard = 0
 
     def _keep(self, event: HookEvent, context: ReadOnly) -> None:
         one = Logged(event, context if isinstance(context, ReadOnly) else read_only(context), time.time())  # pyright: ignore[reportUnnecessaryIsInstance]  # whoever calls it by hand
-        with self._lock:
+        with self._lock.own:
             self._kept.append(one)
             self._heard += 1

@@ -14,7 +14,7 @@ import hashlib
 import os
 import threading
 import time
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Protocol
@@ -169,7 +169,7 @@ class Inferring:
                     times = run.ran.setdefault(name, [])
                     if len(times) >= _MOST_RAN:
                         del times[: _MOST_RAN // 2]
-                    times.append(at_ns)
+                    insort(times, at_ns)  # it was taken before the lock: another thread's, of later, may be here by now
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's tool
             swallow("inferring", error)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ravi_otel import BudgetExhaustedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.entry import ask_ahead
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
@@ -243,6 +244,33 @@ def test_an_entry_that_is_interrupted_leaves_nothing_behind(engine, ledger, monk
     assert (run.broods, run.spawn.stats().active, len(ledger)) == ({}, 1, 0)
     close_scope(agent_of(root, "a"), None)
     assert used(run)["agents_total"] == (2 if step == "reserve" else 3)  # interrupted once it was settled, it had been let in
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BudgetExhaustedError("the counts cannot be written")])
+@pytest.mark.parametrize("after", [False, True])
+def test_one_that_is_asked_for_ahead_counts_for_nothing_also_when_asking_fails(engine, ledger, monkeypatch, error, after):
+    run = run_of(engine, "agents_total=9", "fan_out=2", spawn_budget=SpawnBudget(9))
+    root = agent_of(run, "root")
+    children = [agent_of(root, name) for name in "ab"]
+    brood = {each.facts.scope_id for each in children}
+    real = ledger.reserve
+
+    def fails(request):
+        if after:
+            real(request)
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ledger, "reserve", fails)
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                ask_ahead(root, "w", Priority.NORMAL, children=True)
+    assert list(run.broods.values()) == [brood]
+    assert used(run)["agents_total"] == 3
+    for each in children:
+        close_scope(each, None)
+    assert run.broods == {}
+    agent_of(root, "later")
 
 
 def test_the_outermost_breach_is_told(engine):

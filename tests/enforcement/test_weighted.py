@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 import threading
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.claims import Claim, split
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
@@ -21,6 +24,7 @@ from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 
 LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
+MODULES = ("enforcement.weighted", "ledger.account", "ledger.claims")
 
 
 @pytest.fixture(params=["memory", "sqlite", "all shared"])
@@ -345,3 +349,93 @@ def test_the_promise_holds_and_the_sum_never_passes_the_parent(acts, limit, of_r
         close_scope(scope, None)
     assert (account.claims, account.held, len(family.engine.ledger)) == ((), 0, 0)
     assert account.used <= limit
+
+
+# -- what comes in between ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stepped():
+    """Do a thing after the n-th call returned that functions of these names make, where a signal may come; give how many there were."""
+
+    def run(work, at, names, act):
+        seen, before = 0, ""
+
+        def each(frame, event, arg):
+            nonlocal seen, before
+            frame.f_trace_opcodes = True
+            if event == "opcode" and frame.f_code.co_name in names and frame.f_globals["__name__"].endswith(MODULES):
+                last, before = before, dis.opname[frame.f_code.co_code[frame.f_lasti]]
+                seen += last.startswith("CALL")
+                if seen == at and last.startswith("CALL"):
+                    sys.settrace(None)
+                    act()
+            return each
+
+        sys.settrace(each)
+        try:
+            work()
+        finally:
+            sys.settrace(None)
+        return seen
+
+    yield run
+    sys.settrace(None)
+
+
+def test_an_agent_that_a_signals_handler_opens_while_another_comes_or_goes_undoes_nothing(stepped):
+    parent = agent_of(run_of(Engine(), "tokens=100k"), "p", "tokens=1500")
+    stays, said = child_of(parent), []
+
+    def comes_and_goes():
+        close_scope(child_of(parent, name="other"), None)
+
+    def inside():
+        inner = child_of(parent, name="inner")
+        said.append(inner)
+
+    def steps(at):
+        count = stepped(comes_and_goes, at, ("join", "leave", "admit", "forgo"), inside)
+        assert len(parent.accounts[0].claims) == 1 + len(said)
+        while said:
+            close_scope(said.pop(), None)
+        assert (len(parent.accounts[0].claims), most(stays)) == (1, 1500)
+        return count
+
+    def every():
+        for at in range(1, steps(0) + 1):
+            steps(at)
+        return "over"
+
+    got = []
+    thread = threading.Thread(target=lambda: got.append(every()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert got == ["over"]
+
+
+@pytest.mark.parametrize("how", ["comes", "goes", "goes last"])
+def test_a_split_goes_by_those_who_were_there_when_it_began(stepped, how):
+    parent = agent_of(run_of(Engine(), "tokens=100k"), "p", "tokens=1500")
+    account = parent.accounts[0]
+    child_of(parent, name="a")
+    if how == "goes":
+        child_of(parent, name="b")
+    first = account.claims[-1]
+
+    def changes():
+        if how == "comes":
+            account.admit(Claim(first.meter, 2))
+        else:
+            account.forgo(first.meter)
+
+    count = stepped(lambda: split(account), 0, ("split", "<genexpr>"), None)
+    assert count >= 3
+    for at in range(1, count + 1):
+        before = account.claims
+        stepped(lambda: split(account), at, ("split", "<genexpr>"), changes)
+        assert sum(claim.granted for claim in account.claims) <= 1500
+        account.forgo(first.meter)
+        for claim in before:
+            if claim not in account.claims:
+                account.admit(claim)

@@ -76,7 +76,7 @@ def test_a_child_forked_while_another_thread_holds_the_managers_lock_can_use_it(
 held, forked = threading.Event(), threading.Event()
 
 def holds():
-    with hooks._lock:
+    with hooks._lock.own:
         held.set()
         forked.wait()
 

@@ -130,7 +130,7 @@ class Account:
         self.denied = 0
         self.refused_at: int | None = None
         self._near = self._exceeded = self._draining = False
-        self._claims: tuple[Claim, ...] = ()
+        self._claims: dict[Claim, None] = {}
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
@@ -152,22 +152,31 @@ class Account:
         self.value = value
         self.reserved = kept_back(self.limit, value)
         self.warn_value = -int(-value * self.warn_at // 1)
-        self._tune()
+        self.tune()
 
     def flag(self, *, near: bool, exceeded: bool, draining: bool) -> None:
         """Write what was told, and whether it drains."""
         self._near, self._exceeded, self._draining = near, exceeded, draining
-        self._tune()
+        self.tune()
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """Give what of it is promised to whom."""
-        return self._claims
+        """Give what of it is promised to whom: a snapshot."""
+        return tuple(self._claims)
 
-    @claims.setter
-    def claims(self, claims: tuple[Claim, ...]) -> None:
-        self._claims = claims
-        self._tune()
+    def admit(self, claim: Claim) -> None:
+        """Have one more claim, of which nothing is promised before it is retuned.
+
+        No lock is needed: each change is one step, whichever thread or signal's handler comes in between.
+        """
+        self._claims[claim] = None
+
+    def forgo(self, meter: Account) -> bool:
+        """Have no claim that is counted by `meter` any more; tell whether there was one. No lock is needed, as in `admit`."""
+        gone = [claim for claim in self.claims if claim.meter is meter]
+        for claim in gone:
+            self._claims.pop(claim, None)
+        return bool(gone)
 
     @property
     def near(self) -> bool:
@@ -177,7 +186,7 @@ class Account:
     @near.setter
     def near(self, near: bool) -> None:
         self._near = near
-        self._tune()
+        self.tune()
 
     @property
     def exceeded(self) -> bool:
@@ -187,7 +196,7 @@ class Account:
     @exceeded.setter
     def exceeded(self, exceeded: bool) -> None:
         self._exceeded = exceeded
-        self._tune()
+        self.tune()
 
     @property
     def draining(self) -> bool:
@@ -197,9 +206,10 @@ class Account:
     @draining.setter
     def draining(self, draining: bool) -> None:
         self._draining = draining
-        self._tune()
+        self.tune()
 
-    def _tune(self) -> None:
+    def tune(self) -> None:
+        """Write what a quick look goes by; under the ledger's lock."""
         if self.value > 0 and not self._near:
             self.quiet_until: float = self.warn_value
         else:

@@ -2,7 +2,8 @@
 
 A claim is a promise: of what was left when the agents that have one last changed, each may still use its part by weight. Whoever asks
 is refused what others claim, and never what it claims itself. What an agent uses is taken off its claim first, so that the claims of
-all together are never more than what is left. Claims change under the ledger's lock only, and are known to this process alone.
+all together are never more than what is left. What is promised changes under the ledger's lock only; who has a claim comes and goes
+without it, and is promised something by the next `split`. Claims are known to this process alone.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ class Claim:
 def split(account: Account) -> None:
     """Promise what is left to those who have a claim, by their weights; of what drains nothing is."""
     left = 0 if account.draining else max(0, account.remaining - account.reserved)
-    total = sum(claim.weight for claim in account.claims)
-    for claim in account.claims:
+    claims = account.claims  # once: another may come or go meanwhile, and has all split anew afterwards
+    total = sum(claim.weight for claim in claims)
+    for claim in claims:
         claim.granted = left * claim.weight // total
         claim.base = claim.meter.used + claim.meter.held
 

@@ -238,6 +238,8 @@ def retune(account: Account, value: int | None) -> None:
         if value > account.value:
             account.flag(near=False, exceeded=False, draining=False)
         account.revalue(value)
+    else:
+        account.tune()
     if account.claims:
         split(account)
 

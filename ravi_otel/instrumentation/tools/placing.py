@@ -88,8 +88,8 @@ def instrument_tools(target: object) -> InstrumentedTools:
 
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
+    made = InstrumentedTools(target)  # under no lock: it may run code of the program's, as a mapping of its own
     with _lock:
-        made = InstrumentedTools(target)
         _live.append(made)
     if not made.names and "a tool already" not in made.skipped.values():  # called again it finds nothing left to do
         why = "; ".join(f"{name} is {reason}" for name, reason in islice(made.skipped.items(), _SAID))
@@ -101,15 +101,12 @@ def targets_of(tools: object) -> tuple[object, ...]:
     """Accept what `instrument(tools=...)` is given: one target, or a tuple of several; raises ConfigurationError for another thing."""
     many = cast("tuple[object, ...]", tools) if isinstance(tools, tuple) else (tools,)
     for target in many:
-        try:
-            places_in(target)
-        except ConfigurationError as error:  # in the words of what was called
-            raise ConfigurationError(str(error).replace("instrument_tools(", "instrument(tools=", 1)) from None
+        places_in(target, "instrument(tools=")
     return many
 
 
-def instrument_all(targets: Iterable[object]) -> None:
-    """Make tools of what each target holds, or of none."""
+def instrument_all(targets: Iterable[object]) -> tuple[InstrumentedTools, ...]:
+    """Make tools of what each target holds, or of none; give what was made."""
     made: list[InstrumentedTools] = []
     try:
         for target in targets:
@@ -118,6 +115,7 @@ def instrument_all(targets: Iterable[object]) -> None:
         for one in reversed(made):
             one.remove()
         raise
+    return tuple(made)
 
 
 def remove_tools() -> None:

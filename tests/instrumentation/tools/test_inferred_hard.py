@@ -351,3 +351,14 @@ def test_the_span_of_a_tool_of_a_stream_that_is_still_open_lies_before_the_reque
     assert span.end_time is not None
     assert request.end_time is not None
     assert span.start_time <= span.end_time <= request.end_time
+
+
+def test_tools_of_threads_that_are_noted_in_another_order_than_they_began_are_known(talk: Any, play: Any, heard: Heard) -> None:
+    conversation = talk(Chat, ToolCalls([("search", {"q": 1})]), Text("done"))
+    with ravi_otel.run("r") as run:
+        play(conversation.ask())
+        INFERRING.ran(run.scope, "search", run.scope.engine.clock.monotonic_ns())
+        INFERRING.ran(run.scope, "search", 1)  # long before: it answers nothing of this conversation
+        conversation.answer_all()
+        play(conversation.ask())
+    assert heard.inferred == []

@@ -9,6 +9,7 @@ import functools
 import inspect
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
@@ -353,3 +354,42 @@ def test_tools_that_cannot_be_leave_nothing_instrumented(module: Any) -> None:
     with pytest.raises(ConfigurationError, match="takes a module"):
         ravi_otel.instrument(tools=(module, 3))
     assert module.search is search
+
+
+class Mapping(dict[str, Any]):
+    """Be a program's own mapping, and do a thing each time something is put into it."""
+
+    act: Any = None
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self.act is not None:
+            self.act()
+        super().__setitem__(key, value)
+
+
+@pytest.mark.parametrize("other", [ravi_otel.instrument, lambda: instrument_tools({"id": id}).remove()])
+def test_code_of_a_target_runs_while_nobody_else_is_kept_from_instrumenting(other: Callable[[], object]) -> None:
+    def act() -> None:
+        thread = threading.Thread(target=lambda: done.append(other()), daemon=True)
+        thread.start()
+        thread.join(10)
+        through.append(len(done))
+
+    done: list[Any] = []
+    through: list[int] = []
+    mapping = Mapping(add=Toolbox.add)
+    mapping.act = act
+    with ravi_otel.instrument(tools=mapping):
+        assert through == [1]
+        assert mapping["add"] is not Toolbox.add
+        mapping.act = None
+    ravi_otel.uninstrument()
+    assert mapping["add"] is Toolbox.add
+
+
+def test_tools_are_given_back_where_the_rest_of_what_was_asked_for_is_refused() -> None:
+    functions: list[Any] = [Toolbox.add]
+    with ravi_otel.instrument(limits=["tokens=5"]):
+        with pytest.raises(ConfigurationError, match="would forget what its limits"):
+            ravi_otel.instrument(limits=["tokens=6"], tools=functions)
+        assert functions == [Toolbox.add]
