@@ -20,7 +20,7 @@ demo: $(READY)  ## a support desk on a scripted model: watched, warned, and stop
 	@$(PY) -m ravi_otel demo
 
 test: $(READY)  ## every test, on every core
-	@$(PY) -m pytest -q -n $(WORKERS)
+	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: format lint types layers  ## format, lint, types and layers
 
