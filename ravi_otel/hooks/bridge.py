@@ -131,7 +131,7 @@ class Bridge(Listener):
         if asking is not None and asking.run_id == event.run_id and told is HookEvent.SPAWN_DENIED:
             around.append(asking)
         managers = self._those(*(facts.hooks for facts in around))
-        name = next((facts.agent_name for facts in around if facts.agent_id == event.agent_id), None)
+        name = event.agent_name or next((facts.agent_name for facts in around if facts.agent_id == event.agent_id), None)
         run = next((facts for facts in around if facts.kind is ScopeKind.RUN), None)
         self._tell(told, managers, lambda: payloads.spawn(told, event, run, name, _trace()))
 
