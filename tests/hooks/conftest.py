@@ -4,12 +4,13 @@ import asyncio
 import time
 from contextlib import asynccontextmanager, contextmanager
 
-import hypothesis  # noqa: F401 - before trio, which tells it of its random numbers; the other way round it complains
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
+from ravi_otel.hooks import dispatch
 from ravi_otel.hooks.background import BACKGROUND
+from ravi_otel.hooks.reports import Reports
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"
@@ -129,3 +130,11 @@ def _no_callback_is_left_running():
         if not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
     assert seen(lambda: all(task.get_loop().is_closed() or task.done() for task in list(BACKGROUND._tasks)))
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """Log everything again, whatever an earlier test has logged."""
+    reports = Reports()
+    monkeypatch.setattr(dispatch, "REPORTS", reports)
+    return reports

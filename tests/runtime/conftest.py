@@ -8,6 +8,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
+from ravi_otel import SpawnBudget
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.pricing import PriceBook
@@ -213,3 +214,38 @@ def supervised(request):
         return asyncio.run(main())
 
     return supervised
+
+
+@pytest.fixture(params=["sync", "async"])
+def inside(request):
+    """Run a function inside a handle, entered in either colour."""
+
+    def entered(handle, body):
+        if request.param == "sync":
+            with handle as opened:
+                return body(opened)
+
+        async def main():
+            async with handle as opened:
+                return body(opened)
+
+        return asyncio.run(main())
+
+    return entered
+
+
+@pytest.fixture
+def run_of(instrumented):
+    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
+
+
+@pytest.fixture
+def full(instrumented):
+    """Open a run with room for a root and one more, and the root in it."""
+
+    @contextmanager
+    def opened(**more):
+        with ravi_otel.run("r", spawn_budget=SpawnBudget(2), **more) as run, ravi_otel.agent("root"):
+            yield run
+
+    return opened

@@ -5,30 +5,7 @@ import asyncio
 import pytest
 
 import ravi_otel
-from ravi_otel import SpawnBudget, SpawnDeniedError, SpawnTracker
-
-
-@pytest.fixture(params=["sync", "async"])
-def inside(request):
-    """Run a function inside a handle, entered in either colour."""
-
-    def entered(handle, body):
-        if request.param == "sync":
-            with handle as opened:
-                return body(opened)
-
-        async def main():
-            async with handle as opened:
-                return body(opened)
-
-        return asyncio.run(main())
-
-    return entered
-
-
-@pytest.fixture
-def run_of(instrumented):
-    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
+from ravi_otel import SpawnDeniedError, SpawnTracker
 
 
 def counts():

@@ -27,29 +27,6 @@ from ravi_otel import (
 SOON_S = 30
 
 
-@pytest.fixture(params=["sync", "async"])
-def inside(request):
-    """Run a function inside a handle, entered in either colour."""
-
-    def entered(handle, body):
-        if request.param == "sync":
-            with handle as opened:
-                return body(opened)
-
-        async def main():
-            async with handle as opened:
-                return body(opened)
-
-        return asyncio.run(main())
-
-    return entered
-
-
-@pytest.fixture
-def run_of(instrumented):
-    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
-
-
 def counts():
     stats = SpawnTracker.current().stats()
     return stats.active, stats.paused, stats.waiting

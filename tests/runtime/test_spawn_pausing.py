@@ -25,18 +25,6 @@ pytestmark = pytest.mark.anyio
 SOON_S = 30
 
 
-@pytest.fixture
-def full(instrumented):
-    """Open a run with room for a root and one more, and the root in it."""
-
-    @contextmanager
-    def opened(**more):
-        with ravi_otel.run("r", spawn_budget=SpawnBudget(2), **more) as run, ravi_otel.agent("root"):
-            yield run
-
-    return opened
-
-
 @pytest.fixture(params=["resumed", "resumed_blocking"])
 def resumed(request):
     """Wait for a slot in either colour."""

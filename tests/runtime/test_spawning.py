@@ -11,11 +11,6 @@ from ravi_otel import AgentPausedError, ConfigurationError, Priority, SpawnBudge
 from ravi_otel.policy.limits import ScopeKind
 
 
-@pytest.fixture
-def run_of(instrumented):
-    return lambda count, **more: ravi_otel.run("r", spawn_budget=SpawnBudget(count, **more))
-
-
 def counts():
     stats = SpawnTracker.current().stats()
     return stats.active, stats.paused

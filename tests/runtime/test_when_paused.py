@@ -23,18 +23,6 @@ pytestmark = pytest.mark.anyio
 SOON_S = 30
 
 
-@pytest.fixture
-def full(instrumented):
-    """Open a run with room for a root and one more, and the root in it."""
-
-    @contextmanager
-    def opened(**more):
-        with ravi_otel.run("r", spawn_budget=SpawnBudget(2), **more) as run, ravi_otel.agent("root"):
-            yield run
-
-    return opened
-
-
 @pytest.fixture(params=["call", "tool", "awaited call", "awaited tool"])
 def work(request, stage, client, ask):
     """Make one call of a model or of a tool, in either colour."""
