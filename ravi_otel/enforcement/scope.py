@@ -383,6 +383,7 @@ class Scope:
             hand_over(error, self.partial)
         error = read_group(error)
         self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
-        self.partial = partial_of(error) or self.partial
+        cut = partial_of(error)  # may be empty: a stream that was cut before its first word
+        self.partial = cut if cut or self.partial is None else self.partial
         say_what_it_is(self.facts.scope_id, error)
         return mine

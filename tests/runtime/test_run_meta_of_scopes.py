@@ -215,3 +215,12 @@ def test_one_cancellation_looks_once_through_what_is_in_flight(instrumented, mon
         for handle in reversed(handles):
             handle.__exit__(None, None, None)
     assert looks == [1]
+
+
+def test_a_stream_that_was_cut_before_its_first_word_leaves_an_empty_partial(instrumented):
+    with ravi_otel.run("r") as run:
+        error = CancellationError("cancelled")
+        error.partial = ""
+        with pytest.raises(CancellationError), ravi_otel.agent("a") as agent:
+            raise error
+    assert (agent.status, agent.partial, run.status) == ("cancelled", "", "ok")
