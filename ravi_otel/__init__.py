@@ -17,11 +17,14 @@ from ravi_otel.errors import (
     ConfigurationError,
     DeadlineExceededError,
     LimitSyntaxError,
+    LLMEmpty,
+    LLMTimeout,
     MiddlewareTermination,
     MissingExtraError,
     RaviError,
     RetriesExhaustedError,
     SpawnDeniedError,
+    StopRun,
 )
 from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
 from ravi_otel.instrumentation.tools import InstrumentedTools, instrument_tools
@@ -82,6 +85,8 @@ __all__ = [
     "HookManager",
     "Instrumentation",
     "InstrumentedTools",
+    "LLMEmpty",
+    "LLMTimeout",
     "Limit",
     "LimitSyntaxError",
     "MiddlewareTermination",
@@ -101,6 +106,7 @@ __all__ = [
     "SpawnDeniedError",
     "SpawnTracker",
     "Spawned",
+    "StopRun",
     "Supervision",
     "Suspension",
     "Waiting",

@@ -11,8 +11,10 @@ from ravi_otel.errors import MissingExtraError
 EXTRAS: dict[str, str | None] = {
     "fastjsonschema": None,
     "genai_prices": None,
+    "limits": "agents",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
+    "stamina": "agents",
     "textual": "top",
     "uvicorn": "testing",
     "websockets": "testing",

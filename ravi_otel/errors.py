@@ -14,7 +14,10 @@
     ├── SpawnDeniedError                            no slot, or no room, for another agent
     ├── AgentPausedError                            preempted: end with what you have
     ├── RetriesExhaustedError                       the supervisor's restart ceiling
-    └── MiddlewareTermination                       a middleware stopped the chain on purpose
+    ├── MiddlewareTermination                       a middleware stopped the chain on purpose
+    ├── StopRun                                     the gate ended the run: `reason` is its stop reason
+    ├── LLMTimeout (also TimeoutError)              the model did not answer in time
+    └── LLMEmpty                                    the model answered with nothing
 
 Every message is one sentence with the user's own parameter in it, the value, and the way out; the same facts are fields.
 """
@@ -206,6 +209,32 @@ class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spell
     """Block the chain from inside a middleware."""
 
 
+class StopRun(RaviError):  # noqa: N818 - the contract's own spelling
+    """End the run at the gate; `reason` is the stop reason, such as "loop_detected:signature_repeat".
+
+    `tool` is the one that was asked for, None where none was; `phase` says where: "worker", "supervisor", "human_approval",
+    "execution" or "finalize". Raised with the reason alone, it is its own message.
+    """
+
+    def __init__(self, reason: str, message: str | None = None, *, tool: str | None = None, phase: str | None = None) -> None:
+        super().__init__(reason if message is None else message)
+        self.reason = reason
+        self.tool = tool
+        self.phase = phase
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild_stop, (type(self), self.reason, str(self), self.tool, self.phase))
+
+
+class LLMTimeout(RaviError, TimeoutError):  # noqa: N818 - the contract's own spelling
+    """Give up on a model that did not answer in time; no limit of ours ended it."""
+
+
+class LLMEmpty(RaviError):  # noqa: N818 - the contract's own spelling
+    """Report an answer with neither text nor tool calls."""
+
+
 _ALLOWED = {
     "agents": "at most {} may be at work at once",
     "agents_total": "{} in all were allowed, and none more may begin",
@@ -231,3 +260,7 @@ _BUDGET_FIELDS = (
 
 def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:
     return cls(message, **fields)
+
+
+def _rebuild_stop(cls: type[StopRun], reason: str, message: str, tool: str | None, phase: str | None) -> StopRun:
+    return cls(reason, message, tool=tool, phase=phase)

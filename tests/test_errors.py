@@ -34,6 +34,9 @@ EXAMPLES = [
     (errors.AgentPausedError("a", agent_id="x"), {"agent_id": "x"}),
     (errors.RetriesExhaustedError("a"), {}),
     (errors.MiddlewareTermination("a"), {}),
+    (errors.StopRun("tool_error:x", "a", tool="x", phase="execution"), {"reason": "tool_error:x", "tool": "x", "phase": "execution"}),
+    (errors.LLMTimeout("a"), {}),
+    (errors.LLMEmpty("a"), {}),
 ]
 TREE = {
     errors.ConfigurationError: {errors.RaviError, ValueError},
@@ -48,6 +51,9 @@ TREE = {
     errors.AgentPausedError: {errors.RaviError},
     errors.RetriesExhaustedError: {errors.RaviError},
     errors.MiddlewareTermination: {errors.RaviError},
+    errors.StopRun: {errors.RaviError},
+    errors.LLMTimeout: {errors.RaviError, TimeoutError},
+    errors.LLMEmpty: {errors.RaviError},
 }
 
 

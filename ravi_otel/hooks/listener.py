@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from ravi_otel.hooks.guard import from_signal, swallow
+from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 
 
@@ -58,6 +59,15 @@ class Listener:
 
     def told(self, notice: Notice) -> None:
         """Hear what the program, or an operator, says of a scope."""
+
+    def stepped(self, event: StepEvent) -> None:
+        """Hear that a step of an agent's loop begins or ends."""
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Hear what the gate decided, where the span of what was proposed is current."""
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Hear that a guardrail stopped something, where the span of what it stopped is current."""
 
 
 class Entered:
@@ -194,6 +204,18 @@ class Listeners:
     def told(self, notice: Notice) -> None:
         """Tell what the program, or an operator, says of a scope."""
         self._each("listener.told", lambda heard: heard.told(notice))
+
+    def stepped(self, event: StepEvent) -> None:
+        """Tell that a step of an agent's loop begins or ends."""
+        self._each("listener.stepped", lambda heard: heard.stepped(event))
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Tell what the gate decided."""
+        self._each("listener.reviewed", lambda heard: heard.reviewed(event))
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Tell that a guardrail stopped something."""
+        self._each("listener.tripped", lambda heard: heard.tripped(event))
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell that a tool call is over."""

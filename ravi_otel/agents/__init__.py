@@ -1,0 +1,1 @@
+"""Run small agents over the plain client, with everything this package gives."""

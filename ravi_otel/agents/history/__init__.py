@@ -1,0 +1,1 @@
+"""Keep conversations, and shorten them."""

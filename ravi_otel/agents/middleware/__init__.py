@@ -1,0 +1,1 @@
+"""Stand between an agent and its calls."""

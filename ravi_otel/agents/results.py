@@ -1,0 +1,44 @@
+"""Say how an agent's run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ravi_otel.hooks.records import Spend
+
+AgentStatus = Literal["ok", "stopped", "paused", "error"]
+Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """Be what one run of an agent came to; `status` "ok" goes with `stop_reason` "success", and exhaustion is never "ok".
+
+    `answer` is the final text, None without one; `partial` what there was when it was stopped. `trace` has one row a tool call
+    (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason`).
+    `history` are the messages of the run, oldest first, or of a supervised agent its rows (`step, action, supervisor,
+    executed_action, executed_from, observation`, and where a person was asked `human_approval`). `usage` is what was spent.
+    `error` is what ended it, None on success; `phase` is where it ended. `action` or `raw_action` is the one that was not let
+    through, when that ended it.
+    """
+
+    agent_name: str
+    run_id: str
+    status: AgentStatus
+    stop_reason: str
+    answer: str | None = None
+    partial: str | None = None
+    phase: Phase | None = None
+    trace: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Any, ...] = ()
+    usage: Spend = field(default_factory=Spend)
+    error: BaseException | None = None
+    action: Mapping[str, Any] | None = None
+    raw_action: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether it came to its end."""
+        return self.status == "ok"

@@ -1,0 +1,1 @@
+"""Decide about tool calls before they happen: review, approval, loops, audit."""

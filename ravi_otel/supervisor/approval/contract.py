@@ -1,0 +1,62 @@
+"""Agree on how a person is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy.gate import Coloured
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """Ask a person about one call: exactly these arguments, frozen, are what an approval is for.
+
+    `fingerprint` is the full SHA-256, 64 hex digits, over tool, canonical arguments, scope (run id and agent name) and policy version.
+    `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires.
+    """
+
+    id: str
+    tool: str
+    arguments: JsonObject
+    fingerprint: str
+    scope: str
+    reason: str
+    requested_at: float
+    expires_at: float | None = None
+    agent_name: str | None = None
+    run_id: str | None = None
+    session_id: str | None = None
+    tenant_id: str | None = None
+    risk_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """Be what a person answered: `who` they are, None unknown; `comment` is their own words, or a spelling such as `expired`.
+
+    `arguments` are those that the person put in the place of the asked ones, None when they changed nothing; what was edited is validated
+    and reviewed again.
+    """
+
+    approved: bool
+    comment: str = ""
+    who: str | None = None
+    arguments: JsonObject | None = None
+
+
+@runtime_checkable
+class Approver(Protocol):
+    """Ask a person, and wait for the answer.
+
+    The gate declares the wait (working time stands still), binds the answer to the request's fingerprint and uses it once.
+    """
+
+    def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
+        """Give the answer; whoever waits longer than `expires_at` answers `approved=False, comment="expired"`."""
+        ...
+
+    def executed(self, request: ApprovalRequest, status: str) -> Coloured[None]:
+        """Hear how the call that was approved ended: "ok", "error", "refused" or "cancelled"."""
+        ...
