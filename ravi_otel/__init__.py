@@ -25,6 +25,7 @@ from ravi_otel.errors import (
     RetriesExhaustedError,
     SpawnDeniedError,
     StopRun,
+    ToolDeniedError,
 )
 from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
 from ravi_otel.instrumentation.tools import InstrumentedTools, instrument_tools
@@ -109,6 +110,7 @@ __all__ = [
     "StopRun",
     "Supervision",
     "Suspension",
+    "ToolDeniedError",
     "Waiting",
     "WrapUp",
     "__version__",

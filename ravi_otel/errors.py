@@ -15,6 +15,7 @@
     ├── AgentPausedError                            preempted: end with what you have
     ├── RetriesExhaustedError                       the supervisor's restart ceiling
     ├── MiddlewareTermination                       a middleware stopped the chain on purpose
+    ├── ToolDeniedError                             the gate refused one tool call; others may follow
     ├── StopRun                                     the gate ended the run: `reason` is its stop reason
     ├── LLMTimeout (also TimeoutError)              the model did not answer in time
     └── LLMEmpty                                    the model answered with nothing
@@ -207,6 +208,31 @@ class RetriesExhaustedError(RaviError):
 
 class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
     """Block the chain from inside a middleware."""
+
+
+class ToolDeniedError(RaviError):
+    """Refuse one tool call at the gate: it did not run.
+
+    `tool` is its name, `reason` what a model is told, `stop_reason` the spelling for programs, such as "supervisor_block:over_the_cap".
+    """
+
+    def __init__(self, message: str, *, tool: str | None = None, reason: str | None = None, stop_reason: str | None = None) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.reason = reason
+        self.stop_reason = stop_reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        fields = {"tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason}
+        return (_rebuild, (type(self), str(self), fields))
+
+    def as_tool_error(self) -> dict[str, str | None]:
+        """Say it to the model that asked: the result of a tool that was not run, as a JSON object.
+
+        *Shape*: `error` "tool_denied", `tool`, `reason` in the gate's words, `stop_reason`.
+        """
+        return {"error": "tool_denied", "tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason}
 
 
 class StopRun(RaviError):  # noqa: N818 - the contract's own spelling

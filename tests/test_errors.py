@@ -35,6 +35,7 @@ EXAMPLES = [
     (errors.RetriesExhaustedError("a"), {}),
     (errors.MiddlewareTermination("a"), {}),
     (errors.StopRun("tool_error:x", "a", tool="x", phase="execution"), {"reason": "tool_error:x", "tool": "x", "phase": "execution"}),
+    (errors.ToolDeniedError("a", tool="x", reason="b", stop_reason="c"), {"tool": "x", "reason": "b", "stop_reason": "c"}),
     (errors.LLMTimeout("a"), {}),
     (errors.LLMEmpty("a"), {}),
 ]
@@ -51,6 +52,7 @@ TREE = {
     errors.AgentPausedError: {errors.RaviError},
     errors.RetriesExhaustedError: {errors.RaviError},
     errors.MiddlewareTermination: {errors.RaviError},
+    errors.ToolDeniedError: {errors.RaviError},
     errors.StopRun: {errors.RaviError},
     errors.LLMTimeout: {errors.RaviError, TimeoutError},
     errors.LLMEmpty: {errors.RaviError},

@@ -39,7 +39,7 @@ class GateVerdict:
 
     `arguments` are the effective ones of a call let through (None: the asked ones, read as they are). A refusal has
     a `reason` for the model and a `stop_reason` ("tool_denied:send_mail", …); `ends_run` says that nothing more may
-    follow.
+    follow. The call is given up after `timeout_s` seconds, None never.
     """
 
     allowed: bool
@@ -48,6 +48,7 @@ class GateVerdict:
     reason: str | None = None
     stop_reason: str | None = None
     ends_run: bool = False
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
