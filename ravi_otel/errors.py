@@ -207,7 +207,20 @@ class RetriesExhaustedError(RaviError):
 
 
 class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
-    """Block the chain from inside a middleware."""
+    """Block the chain from inside a middleware; `guardrail` is the name of the guardrail that did, None of any other middleware."""
+
+    def __init__(self, message: str = "a middleware ended it", *, guardrail: str | None = None) -> None:
+        super().__init__(message)
+        self.guardrail = guardrail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"guardrail": self.guardrail}))
+
+    @property
+    def stop_reason(self) -> str:
+        """Spell it for programs: "guardrail:NAME", or "middleware_terminated"."""
+        return "middleware_terminated" if self.guardrail is None else f"guardrail:{self.guardrail}"
 
 
 class ToolDeniedError(RaviError):

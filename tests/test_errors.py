@@ -33,7 +33,7 @@ EXAMPLES = [
     (errors.SpawnDeniedError("a", agent_id="x", max_agents=2), {"agent_id": "x", "max_agents": 2}),
     (errors.AgentPausedError("a", agent_id="x"), {"agent_id": "x"}),
     (errors.RetriesExhaustedError("a"), {}),
-    (errors.MiddlewareTermination("a"), {}),
+    (errors.MiddlewareTermination("a", guardrail="no_secrets"), {"guardrail": "no_secrets", "stop_reason": "guardrail:no_secrets"}),
     (errors.StopRun("tool_error:x", "a", tool="x", phase="execution"), {"reason": "tool_error:x", "tool": "x", "phase": "execution"}),
     (errors.ToolDeniedError("a", tool="x", reason="b", stop_reason="c"), {"tool": "x", "reason": "b", "stop_reason": "c"}),
     (errors.LLMTimeout("a"), {}),

@@ -1,0 +1,150 @@
+"""Know what a middleware stands around: an agent, its model calls, or its tools."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, Protocol, TypeAlias
+
+from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.checks import nearest, show
+from ravi_otel.policy.contracts import (
+    AgentRunContextProtocol,
+    CallNext,
+    ChatContextProtocol,
+    FunctionContextProtocol,
+)
+
+LEVELS: Final[tuple[Level, ...]] = ("agent", "chat", "tool")
+_OF: Final[dict[object, Level]] = {
+    AgentRun: "agent",
+    AgentRunContextProtocol: "agent",
+    ChatCall: "chat",
+    ChatContextProtocol: "chat",
+    ToolUse: "tool",
+    FunctionContextProtocol: "tool",
+}
+_NAMED: Final[dict[str, Level]] = {getattr(kind, "__name__", ""): level for kind, level in _OF.items()}
+
+
+class Process(Protocol):
+    """Be what every middleware has."""
+
+    async def process(self, context: Any, call_next: CallNext) -> None:
+        """Do something before, around or instead of the rest of the chain."""
+        ...
+
+
+AgentFunction: TypeAlias = Callable[[AgentRun, CallNext], Awaitable[None]]
+ChatFunction: TypeAlias = Callable[[ChatCall, CallNext], Awaitable[None]]
+ToolFunction: TypeAlias = Callable[[ToolUse, CallNext], Awaitable[None]]
+
+
+class FunctionMiddleware:
+    """Be a function as a middleware of one level."""
+
+    def __init__(self, level: Level, fn: Callable[[Any, CallNext], Awaitable[None]]) -> None:
+        if not callable(fn):
+            raise ConfigurationError(f"{level}_middleware({show(fn)}) is no function; give an async function of (context, call_next).")
+        self.level: Level = level
+        self._fn = fn
+
+    def __repr__(self) -> str:
+        return f"{self.level}_middleware({getattr(self._fn, '__qualname__', type(self._fn).__name__)})"
+
+    async def process(self, context: Any, call_next: CallNext) -> None:
+        """Do what the function does."""
+        await self._fn(context, call_next)
+
+
+def agent_middleware(fn: AgentFunction) -> FunctionMiddleware:
+    """Make a middleware around whole runs of an agent from an async function of (context, call_next)."""
+    return FunctionMiddleware("agent", fn)
+
+
+def chat_middleware(fn: ChatFunction) -> FunctionMiddleware:
+    """Make a middleware around model calls from an async function of (context, call_next)."""
+    return FunctionMiddleware("chat", fn)
+
+
+def tool_middleware(fn: ToolFunction) -> FunctionMiddleware:
+    """Make a middleware around tool calls from an async function of (context, call_next)."""
+    return FunctionMiddleware("tool", fn)
+
+
+def levels_of(middleware: object) -> tuple[Level, ...]:
+    """Tell what a middleware stands around; raise ConfigurationError where nothing says so.
+
+    Looked at in this order: its attribute `level` ("agent", "chat" or "tool", or several of them), the context it is a
+    `Middleware[...]` of by its base class, and the annotation of the first parameter of its `process`.
+    """
+    if isinstance(middleware, type) or not callable(getattr(middleware, "process", None)):
+        raise ConfigurationError(_no_middleware(middleware))
+    stated = getattr(middleware, "level", None)
+    if stated is not None:
+        return _stated(middleware, stated)
+    found = _by_base(type(middleware)) or _by_annotation(middleware)
+    if found is None:
+        raise ConfigurationError(
+            f'middleware {type(middleware).__name__} does not say what it stands around: give it `level = "chat"` (or "agent", or'
+            ' "tool"), annotate the context of its process() as ChatCall, AgentRun or ToolUse, or wrap a function in chat_middleware().'
+        )
+    return (found,)
+
+
+def _no_middleware(given: object) -> str:
+    if isinstance(given, type):
+        return f"middleware {given.__name__} is a class; give an instance of it, {given.__name__}(...)."
+    if inspect.isroutine(given):
+        return f"middleware {show(given)} is a function; wrap it in chat_middleware(), agent_middleware() or tool_middleware()."
+    return f"middleware {show(given)} has no process(); give an object with `async def process(self, context, call_next)`."
+
+
+def _stated(middleware: object, stated: Any) -> tuple[Level, ...]:
+    words: Collection[Any] = (stated,) if isinstance(stated, str) or not isinstance(stated, Collection) else stated
+    found = tuple(level for level in LEVELS if level in words)
+    if len(found) != len(words) or not found:
+        close = nearest(stated, LEVELS)
+        hint = f"; did you mean {close!r}?" if close else "."
+        raise ConfigurationError(
+            f"level={show(stated)} of middleware {type(middleware).__name__} must be 'agent', 'chat' or 'tool', or some of them{hint}"
+        )
+    return found
+
+
+def _by_base(kind: type) -> Level | None:
+    for one in kind.__mro__:
+        for base in one.__dict__.get("__orig_bases__", ()):
+            for argument in typing.get_args(base):
+                level = _of(argument)
+                if level is not None:
+                    return level
+    return None
+
+
+def _by_annotation(middleware: object) -> Level | None:
+    process: Any = getattr(middleware, "process")  # noqa: B009 - what a stranger's object has
+    fn = inspect.unwrap(process)
+    try:
+        first = next(iter(inspect.signature(fn).parameters.values()))
+    except (TypeError, ValueError, StopIteration):
+        return None
+    written = first.annotation
+    if isinstance(written, str):
+        try:
+            written = typing.get_type_hints(getattr(fn, "__func__", fn)).get(first.name, written)
+        except Exception:  # noqa: BLE001 - what stands for types only at checking time cannot be found at run time; its name can be read
+            written = first.annotation
+    return _of(written)
+
+
+def _of(written: Any) -> Level | None:
+    if isinstance(written, typing.ForwardRef):
+        written = written.__forward_arg__
+    if isinstance(written, str):
+        return _NAMED.get(written.strip("'\" ").rpartition(".")[2])
+    if not isinstance(written, type):
+        return None
+    return next((level for kind, level in _OF.items() if kind in written.__mro__), None)
