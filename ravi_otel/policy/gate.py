@@ -23,7 +23,8 @@ class ToolRequest:
     """Ask for one tool call.
 
     `arguments` is what the model or the program gave: a mapping, or the JSON text it has not been read from yet.
-    `call_id` is the model's own id of the call, None when a program calls.
+    `call_id` is the model's own id of the call, None when a program calls. A caller that awaits says so with `awaited`: the
+    gate may then answer with an awaitable, and keeps what blocks, such as a prompt, off the loop. Any other caller is answered at once.
     """
 
     tool: str
@@ -31,6 +32,7 @@ class ToolRequest:
     op_id: str
     facts: ScopeFacts
     call_id: str | None = None
+    awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
