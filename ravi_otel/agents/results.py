@@ -42,3 +42,15 @@ class AgentResult:
     def ok(self) -> bool:
         """Tell whether it came to its end."""
         return self.status == "ok"
+
+
+class ToolReport(dict[str, Any]):
+    """Be a tool's result that says besides how what it stands for ended: the trace row of the call has `ok` and `stop_reason` from here.
+
+    To a model it is the JSON object it is.
+    """
+
+    def __init__(self, told: Mapping[str, Any], *, ok: bool = True, stop_reason: str | None = None) -> None:
+        super().__init__(told)
+        self.ok = ok
+        self.stop_reason = stop_reason

@@ -1,0 +1,167 @@
+"""Hand work to sub-agents: one tool for each, whose result is how the sub-agent's run ended."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
+
+import anyio
+
+from ravi_otel.agents.results import AgentResult, ToolReport
+from ravi_otel.agents.toolbox import AgentTool
+from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import Priority
+from ravi_otel.runtime.spawning import spawn
+
+ASK_TIMEOUT: Final = "ask_timeout"
+"""The stop reason of a sub-agent that did not answer in time."""
+_LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
+_LONGEST_TEXT: Final = 1_000  # of an error, to a model
+
+
+@runtime_checkable
+class Delegate(Protocol):
+    """Be somebody who can be handed work to: a ReActAgent, or anything that runs like one."""
+
+    @property
+    def name(self) -> str:
+        """Name the agent."""
+        ...
+
+    async def run(self, input: str, /) -> AgentResult:  # noqa: A002 - the contract's own name
+        """Work to the end, and tell it in the result."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubAgentConfig:
+    """Say how an agent may be delegated to: with which priority, and how many seconds its parent waits for it, None as long as it takes."""
+
+    agent: Delegate
+    priority: Priority = Priority.NORMAL
+    ask_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check what cannot be used."""
+        check_delegate("SubAgentConfig(agent)", self.agent)
+        checks.member("SubAgentConfig(priority)", self.priority, Priority)
+        check_seconds("SubAgentConfig(ask_timeout)", self.ask_timeout)
+
+
+def check_delegate(parameter: str, agent: object) -> None:
+    """Raise ConfigurationError for what is no agent."""
+    if not isinstance(agent, Delegate):
+        raise ConfigurationError(f'{parameter}={checks.show(agent)} must be an agent, such as ReActAgent("researcher").')
+
+
+def check_seconds(parameter: str, seconds: object) -> None:
+    """Raise ConfigurationError for what is no time to wait: seconds above 0, or None."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
+        raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be seconds above 0, such as 120, or None to wait without end.")
+
+
+def tool_name(prefix: str, agent_name: str) -> str:
+    """Name the tool that hands over to an agent, in the letters that endpoints allow."""
+    return (prefix + re.sub(r"[^A-Za-z0-9_-]", "_", agent_name))[:_LONGEST_NAME]
+
+
+def delegation_tool(config: SubAgentConfig) -> AgentTool:
+    """Make the tool by which a model has a sub-agent work: `delegate_to_NAME(task)`."""
+    agent = config.agent
+    return entrusting(
+        agent,
+        name=tool_name("delegate_to_", agent.name),
+        description=described(agent, "Have agent {} work on a task, and get its answer. It knows nothing but what the task says."),
+        priority=config.priority,
+        ask_timeout=config.ask_timeout,
+    )
+
+
+def described(agent: Delegate, sentence: str) -> str:
+    """Describe the tool, with the agent's own description if it has one."""
+    own = getattr(agent, "description", None)
+    first = sentence.format(repr(agent.name))
+    return f"{first} {own}" if isinstance(own, str) and own else first
+
+
+def entrusting(
+    agent: Delegate,
+    *,
+    name: str,
+    description: str,
+    priority: Priority,
+    ask_timeout: float | None,
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> AgentTool:
+    """Make a tool that runs an agent; `around` is opened around each run of it."""
+
+    async def entrust(task: str) -> ToolReport:
+        return await _entrust(agent, task, priority, ask_timeout, around)
+
+    entrust.__name__ = entrust.__qualname__ = name
+    return AgentTool(entrust, name=name, description=description)
+
+
+async def _entrust(
+    agent: Delegate, task: str, priority: Priority, ask_timeout: float | None, around: Callable[[], AbstractContextManager[Any]]
+) -> ToolReport:
+    """Run the agent on a slot of its own, and tell how it ended; past `ask_timeout` it is cancelled, and its slot given back.
+
+    Raises SpawnDeniedError where there is no slot, and passes the program's own cancellation on.
+    """
+    result: AgentResult | None = None
+    with anyio.move_on_after(ask_timeout):
+        try:
+            with around():
+                async with spawn(str(getattr(agent, "id", agent.name)), priority=priority):
+                    result = await agent.run(task)
+        except SpawnDeniedError:
+            raise  # the tool's own refusal: the model is told there is no room
+        except Exception as error:  # noqa: BLE001 - whatever a sub-agent dies of is its parent's to know, and nobody's end but its own
+            return _crashed(agent.name, error)
+    if result is not None:  # also when the time was up just then: a finished result wins
+        return reported(result)
+    message = f"Agent {agent.name!r} did not answer within {ask_timeout:g} s, and was stopped."
+    return ToolReport(
+        {"agent": agent.name, "status": "stopped", "stop_reason": ASK_TIMEOUT, "message": message}, ok=False, stop_reason=ASK_TIMEOUT
+    )
+
+
+def reported(result: AgentResult) -> ToolReport:
+    """Tell a parent's model how an agent's run ended: the answer, or why there is none, and what there is."""
+    if result.ok:
+        return ToolReport({"agent": result.agent_name, "status": "ok", "answer": result.answer})
+    told: dict[str, Any] = {"agent": result.agent_name, "status": result.status, "stop_reason": result.stop_reason}
+    if result.partial or result.answer:
+        told["partial"] = result.answer or result.partial
+    told["message"] = _why(result)
+    return ToolReport(told, ok=False, stop_reason=result.stop_reason)
+
+
+def _why(result: AgentResult) -> str:
+    """Say it to a model, which can raise no limit: what was reached, and not what a program could do."""
+    error, who = result.error, f"Agent {result.agent_name!r}"
+    if isinstance(error, BudgetError) and error.limit_kind is not None:
+        used = "" if error.used is None or error.threshold is None else f": {error.used:g} of {error.threshold:g} used"
+        return f"{who} was stopped by its limit of {error.limit_kind}{used}."
+    if isinstance(error, AgentPausedError) or result.status == "paused":
+        return f"{who} was paused: its slot went to more urgent work."
+    if error is not None and result.status == "error":
+        return f"{who} failed with {_short(error)}."
+    return f"{who} was stopped: {result.stop_reason}."
+
+
+def _crashed(name: str, error: Exception) -> ToolReport:
+    told = {"agent": name, "status": "error", "stop_reason": "error", "message": f"Agent {name!r} failed with {_short(error)}."}
+    return ToolReport(told, ok=False, stop_reason="error")
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]

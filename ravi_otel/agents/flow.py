@@ -1,0 +1,153 @@
+"""Run several agents as one flow: one after the other, or side by side, in one run that is told as FLOW_START and FLOW_END."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeAlias, cast
+
+import anyio
+
+from ravi_otel.agents.delegation import Delegate, check_delegate
+from ravi_otel.agents.results import AgentResult, AgentStatus
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.records import Spend
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import SpawnBudget
+from ravi_otel.runtime.asking import Limits, read_limits, slots
+from ravi_otel.runtime.scopes import current_scope, run
+
+Step: TypeAlias = "Delegate | Sequence[Delegate]"
+"""One agent, or several that work side by side on the same input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowResult:
+    """Be what a flow came to: `status`, `stop_reason` and `error` are those of the first agent that did not come to its end.
+
+    `answer` is that of the last step, None when the flow ended before it; of agents side by side it is each one's, under its name.
+    `results` are those of all agents that ran, in the order of the steps. `usage` is what the whole run has spent.
+    """
+
+    name: str
+    run_id: str
+    status: AgentStatus
+    stop_reason: str
+    answer: str | None = None
+    results: tuple[AgentResult, ...] = ()
+    usage: Spend = field(default_factory=Spend)
+    error: BaseException | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether every agent came to its end."""
+        return self.status == "ok"
+
+
+class Flow:
+    """Be agents in a row: `Flow("report", [researcher, (critic, checker), writer])`, each given what the step before answered.
+
+    `run()` opens a run of the flow's name, which `limits` and `spawn_budget` hold for and `hooks` hear of: FLOW_START, then what the
+    agents do, then FLOW_END. The flow ends with the first step of which an agent did not come to its end. One Flow may run often, and
+    at once. Raises ConfigurationError without steps, and for what is no agent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        steps: Iterable[Step],
+        *,
+        limits: Limits = (),
+        hooks: Hooks = None,
+        spawn_budget: SpawnBudget | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = checks.name("Flow(name)", name, "report")
+        self.steps = tuple(_side_by_side(step) for step in _all(steps))
+        if not self.steps:
+            raise ConfigurationError(f"Flow({name!r}, steps=[]) has nobody to run. Give it agents.")
+        self.limits = read_limits("Flow(limits)", limits)
+        self.spawn_budget = slots(spawn_budget)
+        self.tags = tags
+        read_hooks("Flow(hooks)", hooks)
+        self.hooks = hooks
+
+    async def run(self, input: str, *, session_id: str | None = None) -> FlowResult:  # noqa: A002 - the contract's own name
+        """Run the steps in their order; what ends the flow is in the result, and only the program's own cancellation is raised."""
+        around = run(self.name, limits=self.limits, hooks=self.hooks, spawn_budget=self.spawn_budget, session_id=session_id, tags=self.tags)
+        results: list[AgentResult] = []
+        told, failed = input, cast("AgentResult | None", None)
+        async with around:
+            for step in self.steps:
+                latest = await _together(step, told)
+                results += latest
+                failed = next((each for each in latest if not each.ok), None)
+                if failed is not None:
+                    break
+                told = _joined(latest)
+        return FlowResult(
+            name=self.name,
+            run_id=around.id,
+            status="ok" if failed is None else failed.status,
+            stop_reason="success" if failed is None else failed.stop_reason,
+            answer=told if failed is None else None,
+            results=tuple(results),
+            usage=around.stats(),
+            error=None if failed is None else failed.error,
+        )
+
+    def run_blocking(self, input: str, *, session_id: str | None = None) -> FlowResult:  # noqa: A002 - the contract's own name
+        """Run like `run`, from a thread without an event loop."""
+        return anyio.run(partial(self.run, input, session_id=session_id))
+
+
+async def _together(step: tuple[Delegate, ...], told: str) -> list[AgentResult]:
+    """Run agents side by side; one that crashes or is stopped keeps none of the others from its end."""
+    results: dict[int, AgentResult] = {}
+
+    async def one(place: int, agent: Delegate) -> None:
+        results[place] = await _run(agent, told)
+
+    if len(step) == 1:
+        await one(0, step[0])
+    else:
+        async with anyio.create_task_group() as group:
+            for place, agent in enumerate(step):
+                group.start_soon(one, place, agent)
+    return [results[place] for place in sorted(results)]
+
+
+async def _run(agent: Delegate, told: str) -> AgentResult:
+    try:
+        return await agent.run(told)
+    except Exception as error:  # noqa: BLE001 - what an agent dies of ends the flow, and is in its result
+        run_id = str(current_scope().facts.run_id)
+        return AgentResult(agent_name=agent.name, run_id=run_id, status="error", stop_reason="error", error=error)
+
+
+def _joined(results: list[AgentResult]) -> str:
+    """Give the answer of one agent, or the answers of several, each under its name."""
+    if len(results) == 1:
+        return results[0].answer or ""
+    return "\n\n".join(f"{result.agent_name}:\n{result.answer or ''}" for result in results)
+
+
+def _all(steps: Iterable[Step]) -> list[Step]:
+    if isinstance(steps, (str, Mapping)) or not isinstance(steps, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+        shown = checks.show(cast("object", steps))
+        raise ConfigurationError(f"Flow(steps)={shown} must be a list of agents, such as [researcher, writer].")
+    return list(steps)
+
+
+def _side_by_side(step: Step) -> tuple[Delegate, ...]:
+    if isinstance(step, Delegate):
+        return (step,)
+    agents = list(step) if isinstance(step, Sequence) and not isinstance(step, str) else []
+    if not agents:
+        shown = checks.show(cast("object", step))
+        raise ConfigurationError(f"Flow(steps) holds {shown}. Give an agent, or a tuple of agents that work side by side.")
+    for agent in agents:
+        check_delegate("Flow(steps)", agent)
+    return tuple(agents)

@@ -1,0 +1,101 @@
+"""Run an agent whose model hands work to sub-agents, several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ravi_otel.agents.delegation import SubAgentConfig, delegation_tool
+from ravi_otel.agents.model import Api
+from ravi_otel.agents.react import ReActAgent
+from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents.toolbox import ToolLike
+from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import Hooks
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
+from ravi_otel.policy.contracts import ChatMessage, LLMClient
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.runtime.asking import Limits, slots
+from ravi_otel.runtime.scopes import apply_limits, current_scope, run
+
+
+class OrchestratorAgent(ReActAgent):
+    """Be an agent that can delegate: its model has a tool `delegate_to_NAME(task)` for each sub-agent, besides its own tools.
+
+    What is delegated in one answer is worked on side by side. However a sub-agent ends, by a limit, denied a slot, out of time, paused
+    or crashed, its parent's model is told so as the tool's result, and its siblings go on. `spawn_budget` is how many agents may
+    live at once in the run that `run()` opens, 50 unless given; inside a run that is open already its own slots hold, and
+    `spawn_budget` besides for the agents right under this one.
+    """
+
+    def __init__(  # noqa: PLR0913 - the front door's documented keywords
+        self,
+        name: str,
+        *,
+        sub_agents: Iterable[SubAgentConfig] = (),
+        spawn_budget: SpawnBudget | None = None,
+        model: str | LLMClient | None = None,
+        instructions: str | None = None,
+        tools: Iterable[ToolLike] = (),
+        execution_budget: ExecutionBudget | ExecutionTracker | None = None,
+        limits: Limits = (),
+        hooks: Hooks = None,
+        middleware: Iterable[Any] = (),
+        history: Any = None,
+        supervisor: Any = None,
+        max_steps: int = 20,
+        api: Api = "chat",
+        description: str | None = None,
+    ) -> None:
+        self.sub_agents = _read(sub_agents)
+        self.spawn_budget = slots(spawn_budget)
+        super().__init__(
+            name,
+            model=model,
+            instructions=instructions,
+            tools=[*tools, *(delegation_tool(config) for config in self.sub_agents)],
+            execution_budget=execution_budget,
+            limits=limits,
+            hooks=hooks,
+            middleware=middleware,
+            history=history,
+            supervisor=supervisor,
+            max_steps=max_steps,
+            api=api,
+            description=description,
+        )
+
+    async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
+        """Work on `input` to the end, with sub-agents; see `ReActAgent.run`."""
+        with self._slots(session_id):
+            return await super().run(input, session_id=session_id)
+
+    def _slots(self, session_id: str | None) -> AbstractContextManager[Any]:
+        """Open the run that the slots are of; inside a run, hold the agents right under this one to as many."""
+        around = any(scope.facts.kind is ScopeKind.RUN and not scope.facts.surrounding for scope in current_scope().upwards())
+        if not around:
+            return run(self.name, spawn_budget=self.spawn_budget or SpawnBudget(), session_id=session_id)
+        if self.spawn_budget is None:
+            return apply_limits(())
+        fan_out = Limit(kind=Kind.FAN_OUT, value=self.spawn_budget.max_agents - 1, scope=ScopeKind.AGENT, scope_name=self.name)
+        return apply_limits([fan_out])
+
+
+def _read(sub_agents: Iterable[SubAgentConfig]) -> tuple[SubAgentConfig, ...]:
+    configs = tuple(sub_agents)
+    names: set[str] = set()
+    for config in configs:
+        if not isinstance(config, SubAgentConfig):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(
+                f"OrchestratorAgent(sub_agents) holds {checks.show(config)}. Write SubAgentConfig(agent=...) around each agent."
+            )
+        tool = delegation_tool(config).name or ""
+        if tool in names:
+            raise ConfigurationError(
+                f"OrchestratorAgent(sub_agents) has two agents for the tool {tool!r}: a model could not tell them apart. Rename one."
+            )
+        names.add(tool)
+    return configs
