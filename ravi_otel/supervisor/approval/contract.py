@@ -14,7 +14,8 @@ class ApprovalRequest:
     """Ask a person about one call: exactly these arguments, frozen, are what an approval is for.
 
     `fingerprint` is the full SHA-256, 64 hex digits, over tool, canonical arguments, scope (run id and agent name) and policy version.
-    `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires.
+    `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires. With a `policy_version`, whoever
+    keeps the request can compute the fingerprint anew, and refuses what was changed on the way.
     """
 
     id: str
@@ -30,6 +31,7 @@ class ApprovalRequest:
     session_id: str | None = None
     tenant_id: str | None = None
     risk_score: float | None = None
+    policy_version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,152 @@
+"""Freeze arguments as one text, and show that text so that no two different ones look alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.contracts import JsonObject, JsonValue
+
+MOST_CHARS: Final = 65_536
+"""How long arguments may be to be shown to a person."""
+MOST_DEPTH: Final = 32
+_MOST_READING: Final = 200
+_MOST_READINGS: Final = 20
+_MOST_WORDS: Final = 2_000
+
+
+def exact(arguments: JsonObject) -> str:
+    """Write arguments as one text, the same for the same arguments only; ConfigurationError for what a person cannot be shown whole."""
+    text = _dumped(plain(arguments))
+    if len(text) > MOST_CHARS:
+        raise ConfigurationError(
+            f"the arguments are {len(text)} characters long, and a person is asked about at most {MOST_CHARS}: "
+            "shorten them, or give the tool a reference to them."
+        )
+    return text
+
+
+def read(text: str) -> dict[str, JsonValue]:
+    """Read what `exact` or a person wrote: a JSON object without doubled keys; ConfigurationError for anything else."""
+    if len(text) > MOST_CHARS:
+        raise ConfigurationError(f"arguments are longer than {MOST_CHARS} characters: shorten them.")
+    return plain(_loaded(text))
+
+
+def read_value(text: str) -> JsonValue:
+    """Read one JSON value that a person wrote; what is no JSON is taken as the text it is."""
+    try:
+        return _plain(json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant), 1)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        return text
+
+
+def plain(arguments: object) -> dict[str, JsonValue]:
+    """Copy arguments into plain JSON types; ConfigurationError for what has none."""
+    if not isinstance(arguments, Mapping):
+        raise ConfigurationError(f'arguments={checks.show(arguments)} must be a JSON object, such as {{"user_id": 42}}.')
+    return cast("dict[str, JsonValue]", _plain(cast("object", arguments), 0))
+
+
+def digest(*parts: str | None) -> str:
+    """Give the SHA-256 of some texts, 64 hex digits."""
+    return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
+
+
+def shown(arguments: JsonObject) -> list[str]:
+    """Write arguments for a terminal, one line each: JSON in ASCII alone, every other character as its escape.
+
+    Different arguments give different lines, and no character of theirs can move a cursor or pass for another. How text with other
+    letters reads is told below in lines of its own, which begin with `reads` and have no say in it.
+    """
+    known = plain(arguments)
+    lines = json.dumps(known, indent=2, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f").split("\n")
+    readings = [f"reads {_escaped(path)}: {reading(text)}" for path, text in _texts("", known) if not text.isascii()]
+    more = len(readings) - _MOST_READINGS
+    return lines + readings[:_MOST_READINGS] + ([f"reads: and {more} more"] if more > 0 else [])
+
+
+def line(arguments: JsonObject, most: int) -> str:
+    """Write arguments in one line for a list, cut where there is no more room."""
+    text = _dumped(plain(arguments)).replace("\x7f", "\\u007f")
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def reading(text: str, most: int = _MOST_READING) -> str:
+    """Give a text as one line of visible characters, for reading only: different ones may come out equal."""
+    kept = "".join(char if char == " " or unicodedata.category(char)[0] in "LNPS" else " " for char in text[: 4 * most])
+    known = " ".join(kept.split())
+    return known if len(known) <= most else f"{known[: most - 3]}..."
+
+
+def words(parameter: str, text: object) -> str:
+    """Accept a person's own words: text of at most 2,000 characters."""
+    if not isinstance(text, str) or len(text) > _MOST_WORDS:
+        raise ConfigurationError(f"{parameter}={checks.show(text)} must be text of at most {_MOST_WORDS} characters.")
+    return text
+
+
+def _dumped(known: object) -> str:
+    return json.dumps(known, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _loaded(text: str) -> object:
+    try:
+        return cast("object", json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f'arguments={checks.show(text)} is no JSON object; write one such as {{"user_id": 42}}.') from error
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    known = dict(pairs)
+    if len(known) != len(pairs):
+        raise ConfigurationError("arguments name a key twice: write each once.")
+    return known
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ConfigurationError(f"arguments hold {name}, which is no number of JSON: write a finite one.")
+
+
+def _plain(value: object, depth: int) -> JsonValue:
+    if depth > MOST_DEPTH:
+        raise ConfigurationError(f"arguments are nested deeper than {MOST_DEPTH}: flatten them.")
+    kind = type(value)
+    if value is None or kind is bool or kind is str or kind is int:
+        return cast("JsonValue", value)
+    if kind is float and math.isfinite(cast("float", value)):
+        return cast("float", value)
+    if isinstance(value, Mapping):
+        known = cast("Mapping[object, object]", value)
+        if all(type(key) is str for key in known):
+            return {cast("str", key): _plain(each, depth + 1) for key, each in known.items()}
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
+        return [_plain(each, depth + 1) for each in cast("Sequence[object]", value)]
+    raise ConfigurationError(f"arguments hold {checks.show(value)}, which is nothing that JSON can say: give plain values.")
+
+
+def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            if not key.isascii():
+                yield f"{path} (name)".strip(), key
+            yield from _texts(f"{path}.{key}" if path else key, each)
+    elif isinstance(value, Sequence):
+        for at, each in enumerate(value):
+            yield from _texts(f"{path}[{at}]", each)
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_READING]
