@@ -1,0 +1,88 @@
+"""Cut a conversation where it may be cut: between turns, and inside a turn between whole exchanges with tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ravi_otel.policy.contracts import ChatMessage, JsonObject
+
+_STANDING = ("system", "developer")
+
+Unit = tuple[int, ...]
+"""Where the messages of one unit stand: a message, or an assistant's with tool calls and all their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Say what a conversation is made of, by the places of its messages.
+
+    `standing` are the system and developer messages, which every window keeps. `turns` are the rest: a turn begins at a user's
+    message that follows something else than one; what precedes the first is a turn too.
+    """
+
+    standing: Unit
+    turns: tuple[tuple[Unit, ...], ...]
+
+
+def outline(messages: Sequence[ChatMessage]) -> Outline:
+    """Divide a conversation that `sound` has given."""
+    standing: list[int] = []
+    turns: list[list[Unit]] = []
+    at, after_user = 0, False
+    while at < len(messages):
+        if messages[at].role in _STANDING:
+            standing.append(at)
+            at += 1
+            continue
+        end = _end_of_unit(messages, at)
+        is_user = messages[at].role == "user"
+        if not turns or (is_user and not after_user):
+            turns.append([])
+        turns[-1].append(tuple(range(at, end)))
+        at, after_user = end, is_user
+    return Outline(tuple(standing), tuple(tuple(turn) for turn in turns))
+
+
+def sound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leave out what a provider refuses: tool calls without all their results, and results without their call.
+
+    A run that crashed, or a bound that was cut at, leaves such. What an assistant said beside its unanswered calls stays, and so do
+    the messages of its own that stand between.
+    """
+    kept: list[ChatMessage] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        end = _end_of_unit(messages, at)
+        unit = messages[at:end]
+        if message.tool_calls and message.role == "assistant":
+            if _answered(message, unit[1:]):
+                kept.extend(unit)
+            elif message.content:
+                kept.append(replace(message, tool_calls=()))
+        elif message.role != "tool":
+            kept.append(message)
+        at = end
+    return kept
+
+
+def _end_of_unit(messages: Sequence[ChatMessage], at: int) -> int:
+    """Give where the unit that begins at `at` is over."""
+    end = at + 1
+    if messages[at].role == "assistant" and messages[at].tool_calls:
+        while end < len(messages) and messages[end].role == "tool":
+            end += 1
+    return end
+
+
+def _answered(message: ChatMessage, results: Sequence[ChatMessage]) -> bool:
+    """Tell that each call has its one result, and nothing else is among them."""
+    asked = [_id_of(call) for call in message.tool_calls]
+    given = [result.tool_call_id for result in results]
+    return None not in asked and len(set(asked)) == len(asked) and sorted(map(str, asked)) == sorted(map(str, given))
+
+
+def _id_of(call: JsonObject) -> str | None:
+    found = call.get("call_id", call.get("id"))  # Responses, chat
+    return found if isinstance(found, str) else None
