@@ -113,5 +113,6 @@ def _keep(scope: Scope, tracker: ExecutionTracker, limit: Limit, origin: str, us
         tracker.accounts[limit.kind] = allow(scope, limit, origin, used)
         return
     known.facts = scope.facts
-    known.used = max(known.used, used)  # more was consumed by hand while no scope was open
+    if used > known.used:  # noqa: PLR1730 - more was consumed by hand; of a living tab, which others charge, nothing is written back
+        known.used = used
     scope.allow(known)

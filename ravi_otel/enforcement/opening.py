@@ -38,7 +38,7 @@ class Opening:
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
     budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost. `attempt`
     counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which goes
-    before what its slot was taken with.
+    before what its slot was taken with. `owner` is the agent object whose tracker `budget` is: all its scopes share that one tab.
     """
 
     kind: ScopeKind
@@ -67,6 +67,7 @@ class Opening:
     attempt: int | None = None
     own_priority: Priority | None = None
     own_retention: HistoryRetention | None = None
+    owner: object = None
 
 
 def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
@@ -105,7 +106,7 @@ def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
     if ask.started_ns is not None:
         scope.started_ns = ask.started_ns
     tracker = scope.tracker
-    used = (0, 0, 0) if tracker is None else tracker.bind(scope)
+    used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
     try:
         declare(scope, ask.limits, ask.origins)
         if tracker is not None:

@@ -51,16 +51,18 @@ class ExecutionTracker:
 
     On its own it is charged by `consume()`. Given to `agent(budget=)` or `run(budget=)` it *is* that scope's tab: the
     runtime charges the calls, and `consume()` only checks, unless `external=True` reports spend made elsewhere. It
-    serves one live scope at a time and keeps what was used from one to the next.
+    serves one live scope at a time and keeps what was used from one to the next; owned by an agent object it serves all
+    scopes that the object's runs open, at once.
     """
 
-    __slots__ = ("_cost", "_lock", "_remembered", "_scope", "_tally", "_tokens", "_turns", "accounts", "budget")
+    __slots__ = ("_cost", "_lock", "_owner", "_remembered", "_scopes", "_tallies", "_tokens", "_turns", "accounts", "budget")
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = threading.Lock()
-        self._scope: Bound | None = None
-        self._tally: Tally | None = None
+        self._scopes: list[Bound] = []  # that live
+        self._tallies: list[Tally] = []  # of those that live, and of the last that lived, whose streams may go on
+        self._owner: object = None
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
         self._remembered: Remembered | None = None  # made by the first that brings an id
         self._tokens = 0
@@ -89,15 +91,15 @@ class ExecutionTracker:
         return f"<ExecutionTracker tokens={self.tokens} cost_usd={self.cost_usd} turns={self.turns} of {self.budget}>"
 
     def _used(self) -> tuple[int, int, int]:
-        tally = self._tally
-        if tally is None:
+        tallies = self._tallies
+        if not tallies:
             return self._tokens, self._cost, self._turns
         # A call whose use was never told is in the account, at what was held for it, and not in the tally.
         charged = {account.kind: account.used for account in self.accounts.values()}
         return (
-            max(self._tokens + tally.input_tokens + tally.output_tokens, charged.get(Kind.TOKENS, 0)),
-            max(self._cost + tally.cost_nano, charged.get(Kind.COST, 0)),
-            max(self._turns + tally.turns, charged.get(Kind.TURNS, 0)),
+            max(self._tokens + sum(each.input_tokens + each.output_tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
+            max(self._cost + sum(each.cost_nano for each in tallies), charged.get(Kind.COST, 0)),
+            max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)),
         )
 
     @property
@@ -126,7 +128,7 @@ class ExecutionTracker:
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
         with self._lock:
-            bound = self._scope
+            bound = self._bound_here()
             if key is not None and self._remembered is None:
                 self._remembered = Remembered()
             if bound is None and not _seen(self._remembered, key):
@@ -141,7 +143,8 @@ class ExecutionTracker:
     def _check(self) -> None:
         tokens, cost, turns = self._used()
         budget = self.budget
-        where = "" if self._scope is None else f" in {refusal.place(self._scope.facts)}"
+        bound = self._bound_here()
+        where = "" if bound is None else f" in {refusal.place(bound.facts)}"
         if budget.max_tokens is not None and tokens > budget.max_tokens:
             raise _breach("Token", Kind.TOKENS, tokens, budget.max_tokens, where, "max_tokens")
         if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
@@ -156,23 +159,62 @@ class ExecutionTracker:
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
 
-    def bind(self, scope: Bound) -> tuple[int, int, int]:
-        """Become this scope's tab; give the tokens, nano-USD and turns used before."""
+    def own(self, owner: object, name: str) -> None:
+        """Become the one tab of an agent object, whose runs may be live at once; ConfigurationError when it is another's.
+
+        `name` is the agent's, for the sentence.
+        """
         with self._lock:
-            if self._scope is not None:
+            if self._owner is not None and self._owner is not owner:
                 raise ConfigurationError(
-                    f"budget=ExecutionTracker is already the tab of {refusal.place(self._scope.facts)}, which is still open. "
+                    f"execution_budget=ExecutionTracker is another agent's already. Give agent {checks.show(name)} a tracker of its own, "
+                    "or an ExecutionBudget."
+                )
+            self._owner = owner
+
+    def bind(self, scope: Bound, owner: object = None) -> tuple[int, int, int]:
+        """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
+        with self._lock:
+            if self._scopes and (owner is None or owner is not self._owner):
+                raise ConfigurationError(
+                    f"budget=ExecutionTracker is already the tab of {refusal.place(self._scopes[-1].facts)}, which is still open. "
                     f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
+            self._fold()
+            used = self._used()
+            self._scopes.append(scope)
+            self._tallies.append(scope.tally)
+            return used
+
+    def _fold(self) -> None:
+        """Add up what scopes used that are over, so that only living ones are looked at."""
+        if not self._scopes:
             self._tokens, self._cost, self._turns = self._used()
-            self._scope, self._tally = scope, scope.tally
-            return self._tokens, self._cost, self._turns
+            self._tallies = []
+            return
+        living = [each.tally for each in self._scopes]
+        for tally in self._tallies:
+            if not any(tally is one for one in living):
+                self._tokens += tally.input_tokens + tally.output_tokens
+                self._cost += tally.cost_nano
+                self._turns += tally.turns
+        self._tallies = living
+
+    def _bound_here(self) -> Bound | None:
+        """Give the scope it is the tab of: of several the one around the caller."""
+        if len(self._scopes) > 1:
+            scope: Any = _current.leaf()
+            while scope is not None:
+                if scope.tracker is self:
+                    found: Bound = scope
+                    return found
+                scope = scope.parent
+        return self._scopes[-1] if self._scopes else None
 
     def unbind(self, scope: Bound) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
         with self._lock:
-            if self._scope is scope:
-                self._scope = None
+            self._scopes = [each for each in self._scopes if each is not scope]
 
 
 def _seen(memory: Remembered | None, key: Key | None) -> bool:
