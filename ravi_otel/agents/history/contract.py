@@ -15,6 +15,8 @@ MOST_MESSAGES: Final = 1_000
 """Messages of one append."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one append, and of what one load gives: the newest that fit."""
+MOST_APPENDS: Final = 10_000
+"""Appends that one load gives."""
 MOST_DEPTH: Final = 32
 """Levels of lists and objects in a tool call."""
 
@@ -35,8 +37,8 @@ class HistoryStore(Protocol):
     ) -> Sequence[ChatMessage]:
         """Give what was kept, oldest first: what is PERMANENT of a session, and what is RUN of the run `run_id`.
 
-        What each run appended stays together and in its order, however runs of the session overlap. At most the newest 16 MiB, whole
-        appends of them. Without a `session_id` there is what the run has kept.
+        What each run appended stays together and in its order, however runs of the session overlap. At most the newest 10,000
+        appends, and 16 MiB of them, each whole. Without a `session_id` there is what the run has kept.
         """
         ...
 

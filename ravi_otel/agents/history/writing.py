@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.agents.history.contract import MOST_BYTES, MOST_DEPTH, MOST_MESSAGES, HistoryError
+from ravi_otel.agents.history.contract import MOST_APPENDS, MOST_BYTES, MOST_DEPTH, MOST_MESSAGES, HistoryError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, JsonObject, Role
 
@@ -49,7 +49,7 @@ def read(data: object) -> tuple[ChatMessage, ...]:
 def assembled(newest_first: Iterable[tuple[str | None, object]]) -> tuple[ChatMessage, ...]:
     """Put appends (run id and bytes) together, oldest first: each run's stay together, where the first of them came.
 
-    Takes the newest until 16 MiB are full. Raises ValueError for what cannot be read.
+    Takes the newest until 16 MiB are full, or 10,000 of them are taken. Raises ValueError for what cannot be read.
     """
     runs: dict[object, list[tuple[ChatMessage, ...]]] = {}
     room = MOST_BYTES
@@ -58,7 +58,7 @@ def assembled(newest_first: Iterable[tuple[str | None, object]]) -> tuple[ChatMe
         if not isinstance(data, bytes):
             raise ValueError("it is no text of ours")  # noqa: TRY004 - what a file holds is a value, whatever its type
         room -= len(data)
-        if room < 0:
+        if room < 0 or number == MOST_APPENDS:
             break
         taken.append((number if run_id is None else run_id, data))
     for run, data in reversed(taken):
@@ -102,10 +102,11 @@ def _body(number: int, message: object) -> dict[str, Any]:
 
 
 def _calls(place: str, calls: object) -> Sequence[object]:
+    shown = checks.show(calls)
     found = cast("Sequence[object]", calls) if isinstance(calls, (tuple, list)) else ()
     if found and all(isinstance(call, Mapping) for call in found):
         return found
-    raise HistoryError(f"{place}.tool_calls={checks.show(cast('object', calls))} must be JSON objects, as the provider wrote them.")
+    raise HistoryError(f"{place}.tool_calls={shown} must be JSON objects, as the provider wrote them.")
 
 
 def _text(place: str, value: object) -> str:

@@ -1,0 +1,158 @@
+"""Be the SQLite file of a history: make it, recognise it, and run one short transaction on it."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from ravi_otel.agents.history.contract import MOST_BYTES, HistoryError
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+
+FORMAT: Final = 1
+_APPLICATION: Final = 0x52415648
+_SCHEMA: Final = (
+    """CREATE TABLE appends (id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT, session TEXT, agent TEXT, run TEXT,
+       permanent INTEGER NOT NULL, body BLOB NOT NULL)""",
+    "CREATE INDEX by_session ON appends (session, tenant, agent)",
+    "CREATE INDEX by_run ON appends (run, tenant) WHERE permanent = 0",
+    # Who keeps something for the time of a run; `seen` in epoch seconds.
+    """CREATE TABLE owners (run TEXT NOT NULL, tenant TEXT, pid INTEGER NOT NULL, start TEXT NOT NULL, place TEXT NOT NULL,
+       seen INTEGER NOT NULL)""",
+    "CREATE INDEX by_owner ON owners (run, tenant)",
+)
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PAUSE_S: Final = 0.01
+_WIPE_MS: Final = 250
+_MOST_VALUE: Final = MOST_BYTES + 64 * 1024
+_MOVE: Final = "Move it away, or give another path."
+
+T = TypeVar("T")
+Step = Callable[[sqlite3.Connection], T]
+
+
+class _ForeignError(Exception):
+    """Say why the file is not to be touched, and the way out."""
+
+
+class HistoryFile:
+    """Run transactions on the file, each on a connection of its own: nothing stays open, is shared by threads, or crosses a fork.
+
+    Raises HistoryError and nothing of SQLite's. `busy_s` bounds the wait for other processes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], busy_s: float) -> None:
+        self.path = _path(path)
+        self._busy_s = busy_s
+
+    def write(self, step: Step[None]) -> None:
+        """Run a step in a transaction, in a file that is made if need be: all of it happens, or nothing."""
+        self._patiently(lambda: self._stepped(step, create=True), self._busy_s)
+
+    def delete(self, step: Step[None], *, busy_s: float | None = None) -> None:
+        """Run a step in a transaction if there is a file; what it deleted is written over, in the log too."""
+        self._patiently(lambda: self._stepped(step, wipe=True), self._busy_s if busy_s is None else busy_s)
+
+    def read(self, step: Step[T]) -> T | None:
+        """Run a step that changes nothing; None when there is no file."""
+        return self._patiently(lambda: self._stepped(step, begin="BEGIN"), self._busy_s)
+
+    def failed(self, why: str, way_out: str = "") -> HistoryError:
+        """Make the error for this file."""
+        return HistoryError(f"the history {str(self.path)!r} cannot be used, {why}; nothing was changed.{way_out and ' ' + way_out}")
+
+    def _patiently(self, action: Callable[[], T], busy_s: float) -> T:
+        """Try again while another process is in the way: SQLite's own waiting does not cover every step of opening a file."""
+        until = time.monotonic() + busy_s
+        while True:
+            try:
+                return action()
+            except _ForeignError as error:
+                raise self.failed(str(error), _MOVE) from None
+            except sqlite3.Error as error:
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if code not in _BUSY:
+                    raise self.failed(f"because of an error of SQLite ({error})", _MOVE if code in _BROKEN else "") from error
+                if time.monotonic() >= until:
+                    raise self.failed("because another process keeps it locked", "Try again.") from error
+            except OSError as error:
+                raise self.failed(f"because of {error.strerror or error}") from error
+            time.sleep(_PAUSE_S * random.random())  # noqa: S311 - only to keep waiting processes out of step
+
+    def _stepped(self, step: Step[T], *, begin: str = "BEGIN IMMEDIATE", create: bool = False, wipe: bool = False) -> T | None:
+        if create:
+            self._make()
+        elif not self.path.exists():
+            return None
+        where = f"file:{quote(os.fspath(self.path))}?mode=rw"
+        connection = sqlite3.connect(where, uri=True, timeout=0, isolation_level=None)
+        try:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute("PRAGMA secure_delete=ON")
+            if not _is_ours(connection):
+                if not create:
+                    return None
+                _fill(connection)
+            connection.execute(begin)
+            done = step(connection)
+            connection.execute("COMMIT")  # without it, closing the connection undoes everything
+            if wipe:
+                connection.execute(f"PRAGMA busy_timeout={_WIPE_MS}")  # readers are in the way of the log; the next one out removes it
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return done
+        finally:
+            connection.close()
+
+    def _make(self) -> None:
+        """Make the file, its owner's alone; SQLite gives the files beside it the same rights."""
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return
+
+
+def _is_ours(connection: sqlite3.Connection) -> bool:
+    """Tell whether it has our tables, False of one without contents; another program's or version's is not touched."""
+    # In this order: another process may be making it meanwhile, all of it at once.
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application == tables == 0:
+        return False
+    if application != _APPLICATION:
+        raise _ForeignError("because it is a database of another program")
+    if version != FORMAT:
+        raise _ForeignError(f"because it has format {version}, and this version of ravi-otel reads {FORMAT}")
+    return True
+
+
+def _fill(connection: sqlite3.Connection) -> None:
+    if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+        raise _ForeignError("because its file system has no write-ahead log")
+    connection.execute("BEGIN IMMEDIATE")
+    if not connection.execute("PRAGMA application_id").fetchone()[0]:
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id={_APPLICATION}")
+        connection.execute(f"PRAGMA user_version={FORMAT}")
+    connection.execute("COMMIT")
+
+
+def _path(given: str | os.PathLike[str]) -> Path:
+    try:
+        text: object = os.fspath(given)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"path={checks.show(given)} is no path of a file; give one such as 'history.db'.")
+    if text == ":memory:":
+        raise ConfigurationError("path=':memory:' keeps nothing between two calls; give MemoryHistory() instead of SqliteHistory.")
+    return Path(text)
