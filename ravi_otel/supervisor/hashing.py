@@ -1,0 +1,162 @@
+"""Write arguments in one way only, so that what a person approved can be told from everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from ravi_otel.errors import RaviError
+from ravi_otel.policy import checks
+
+MOST_DEPTH: Final = 32
+"""Deepest nesting of lists and objects in arguments."""
+MOST_VALUES: Final = 20_000
+"""Most values in arguments, those in lists and objects counted too."""
+MOST_CHARS: Final = 1 << 20
+"""Most characters in the texts and keys of arguments, together."""
+MOST_INT: Final = 2**64 - 1
+"""Largest whole number, of either sign."""
+
+_DISPLAYED: Final = 12
+_FORMAT: Final = "ravi-approval-1"
+
+
+class NotPlainError(RaviError, ValueError):
+    """Report a value that JSON does not have, or too much of it.
+
+    `code` is not_json (of another type), not_finite, too_large, too_deep, half_character (a lone surrogate) or bad_key; `path` says where.
+    """
+
+    def __init__(self, code: str, what: str, path: tuple[str | int, ...] = ()) -> None:
+        super().__init__(f"{'.'.join(map(str, path))[:200]!r} {what}" if path else f"It {what}")
+        self.code = code
+        self.what = what
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (type(self), (self.code, self.what, self.path))
+
+
+def plain(value: object) -> Any:
+    """Copy what JSON has: None, bool, int, float, str, list and dict, of just these types; raises NotPlainError for anything else.
+
+    A subclass is something else: it may compare, print or count as it likes. A mapping proxy is copied into a dict. The copy shares
+    nothing with `value`.
+    """
+    return _Copier().copy(value, (), 0)
+
+
+def canonical(arguments: object) -> str:
+    """Write plain values as the one JSON text that is theirs: keys sorted, compact, ASCII; raises NotPlainError.
+
+    Two values have the same text only if they are the same: 1, 1.0 and True are three, and so are 0.0 and -0.0 two.
+    """
+    return _text(plain(arguments))
+
+
+def args_hash(arguments: object) -> str:
+    """Give 12 hex digits by which to recognise arguments on a page: white space inside texts makes no difference.
+
+    For display: it binds nothing. What JSON does not have counts as the name of its type, and JSON text that nobody read as that text.
+    """
+    return hashlib.sha256(_text(_displayed(arguments, [MOST_VALUES], 0)).encode("ascii")).hexdigest()[:_DISPLAYED]
+
+
+def args_sha256(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Give the SHA-256, 64 hex digits, of a tool's name and its canonical arguments; raises NotPlainError."""
+    return _sha256([tool, arguments])
+
+
+def fingerprint(tool: str, arguments: Mapping[str, Any], scope: str, policy_version: str) -> str:
+    """Give the SHA-256, 64 hex digits, that an approval is bound to; raises NotPlainError for what cannot be written in one way only."""
+    return _sha256([_FORMAT, tool, arguments, scope, policy_version])
+
+
+def _sha256(parts: list[Any]) -> str:
+    return hashlib.sha256(canonical(parts).encode("ascii")).hexdigest()
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+class _Copier:
+    def __init__(self) -> None:
+        self.values = 0
+        self.chars = 0
+
+    def copy(self, value: object, path: tuple[str | int, ...], depth: int) -> Any:
+        """Copy one value and what is in it, and count."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise NotPlainError("too_large", f"is beyond the {MOST_VALUES} values that are read; send less.", path)
+        kind = type(value)
+        if kind is dict or kind is MappingProxyType or kind is list:
+            if depth >= MOST_DEPTH:
+                raise NotPlainError("too_deep", f"is nested deeper than {MOST_DEPTH} levels; send it flat.", path)
+            if kind is list:
+                return [self.copy(each, (*path, index), depth + 1) for index, each in enumerate(cast("list[object]", value))]
+            return self._table(cast("Mapping[object, object]", value), path, depth)
+        return self._scalar(value, path)
+
+    def _table(self, table: Mapping[object, object], path: tuple[str | int, ...], depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, each in dict(table).items():
+            if type(key) is not str:
+                raise NotPlainError("bad_key", f"has the key {checks.show(key)}, which is no text.", path)
+            self._measure(key, path)
+            made[key] = self.copy(each, (*path, key), depth + 1)
+        return made
+
+    def _scalar(self, value: object, path: tuple[str | int, ...]) -> Any:
+        if value is None or type(value) is bool:
+            return value
+        if type(value) is str:
+            self._measure(value, path)
+            return value
+        if type(value) is int:
+            if abs(value) > MOST_INT:
+                raise NotPlainError("too_large", "is a whole number of more than 64 bits; send it as text.", path)
+            return value
+        if type(value) is float:
+            if not math.isfinite(value):
+                raise NotPlainError("not_finite", f"is {value!r}, which is no number that JSON has.", path)
+            return value
+        raise NotPlainError("not_json", f"is of type {type(value).__name__[:60]!r}, which JSON does not have.", path)
+
+    def _measure(self, text: str, path: tuple[str | int, ...]) -> None:
+        self.chars += len(text)
+        if self.chars > MOST_CHARS:
+            raise NotPlainError("too_large", f"is beyond the {MOST_CHARS} characters that are read; send less.", path)
+        if not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError:
+                raise NotPlainError("half_character", "has half a character (a lone surrogate) in it; send whole text.", path) from None
+
+
+def _displayed(value: object, left: list[int], depth: int) -> Any:
+    """Make anything at all into plain values, bounded, for a hash that is only shown."""
+    left[0] -= 1
+    if left[0] < 0 or depth > MOST_DEPTH:
+        return "..."
+    if isinstance(value, str):
+        return " ".join(str.__str__(value)[:MOST_CHARS].split())
+    if type(value) in (dict, MappingProxyType):
+        table = dict(cast("Mapping[object, object]", value))
+        return {_shown_key(key): _displayed(each, left, depth + 1) for key, each in table.items()}
+    if type(value) is list:
+        return [_displayed(each, left, depth + 1) for each in cast("list[object]", value)]
+    try:
+        return _Copier().copy(value, (), 0)
+    except NotPlainError:
+        return type(value).__name__
+
+
+def _shown_key(key: object) -> str:
+    return str.__str__(key) if isinstance(key, str) else type(key).__name__

@@ -1,0 +1,353 @@
+"""Read what one parameter takes from its annotation, and hold a value to it so that nothing is converted or lost on the way."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import json
+import operator
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
+from typing import Any, Final, cast
+
+import pydantic
+import typing_extensions
+
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.policy import checks
+from ravi_otel.supervisor.hashing import MOST_DEPTH, NotPlainError, canonical, plain
+
+_MISSING: Final = object()
+_MOST_SHOWN: Final = 120
+_PLAIN_KINDS: Final = (str, int, float, bytes, dict, list, tuple)
+_LAZY: Final = (
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.Generator,
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncIterable,
+    collections.abc.AsyncGenerator,
+)
+_MARKS: Final = (typing.Required, typing.NotRequired)
+_ONE_AWAITED: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
+
+
+class UnfitError(RaviError, ValueError):
+    """Report a value that is not what a parameter takes; `code` is bad_arg_type, extra_tool_args or unknown_arg_spec."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the code when the error crosses a process."""
+        return (type(self), (self.code, str(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Be one parameter: `shown` is its type in words, `adapter` what checks it, None where nothing can.
+
+    `default` is the default as a plain JSON value, where it has one that JSON has.
+    """
+
+    name: str
+    shown: str
+    required: bool
+    adapter: pydantic.TypeAdapter[Any] | None
+    default: Any = _MISSING
+
+    @property
+    def has_plain_default(self) -> bool:
+        """Tell that its default can be filled in, shown and judged."""
+        return self.default is not _MISSING
+
+    def fit(self, value: object) -> Any:
+        """Give the plain value that stands for `value`; raises UnfitError or NotPlainError.
+
+        What it is made into must be written as it was given: a key that would be dropped, a number or a truth value that would become
+        another, and a type that hides what is in it are refused.
+        """
+        adapter = self._known()
+        given = self._given(adapter, value)
+        made = _made(adapter, given)
+        effective = _settled(given, _written(adapter, made))
+        again = _made(adapter, effective)
+        if canonical(_settled(effective, _written(adapter, again))) != canonical(effective):
+            raise UnfitError("bad_arg_type", "it is read as something else each time.")
+        if not _same(made, again):
+            raise UnfitError("unknown_arg_spec", "its type hides or changes what it is given, so nobody could judge it.")
+        return effective
+
+    def made(self, value: Any) -> Any:
+        """Make of a plain value what the tool is given; raises UnfitError."""
+        return _made(self._known(), value)
+
+    def check(self, value: Any) -> None:
+        """Hold a Python value, as a tool returns it, to the annotation; raises UnfitError."""
+        if self.adapter is None:
+            return
+        try:
+            self.adapter.validate_python(value, strict=True)
+        except Exception as error:  # noqa: BLE001 - a validator of the program's own may raise anything; the value is not what was said
+            raise UnfitError("bad_arg_type", _first(error)) from None
+
+    def _known(self) -> pydantic.TypeAdapter[Any]:
+        if self.adapter is None:
+            raise UnfitError("unknown_arg_spec", "that cannot be checked; annotate it with a type that pydantic knows.")
+        return self.adapter
+
+    def _given(self, adapter: pydantic.TypeAdapter[Any], value: object) -> Any:
+        try:
+            return plain(value)
+        except NotPlainError as error:
+            if error.code != "not_json" or _poses(value, 0):
+                raise
+        try:
+            made = adapter.validate_python(value, strict=True)
+        except Exception as error:  # noqa: BLE001 - as in `check`
+            raise UnfitError("bad_arg_type", _first(error)) from None
+        return plain(_written(adapter, made))
+
+
+# -- reading and writing a value ----------------------------------------------------------------------------------
+
+
+def _made(adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True)
+    except Exception as error:  # noqa: BLE001 - a validator of the program's own may raise anything; nothing is let through then
+        raise UnfitError("bad_arg_type", _first(error)) from None
+
+
+def _written(adapter: pydantic.TypeAdapter[Any], made: Any) -> Any:
+    try:
+        return json.loads(adapter.dump_json(made, by_alias=True, warnings="error"))
+    except Exception as error:  # noqa: BLE001 - as above: what cannot be written cannot be judged
+        raise UnfitError("unknown_arg_spec", f"it cannot be written as JSON: {_first(error)}") from None
+
+
+def _first(error: Exception) -> str:
+    """Say the first thing that is wrong, without the value, which is the caller's to show or not."""
+    if isinstance(error, pydantic.ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(step) for step in first["loc"])[:_MOST_SHOWN]
+        said = f"{first['msg'][:_MOST_SHOWN]}{f' (at {where!a})' if where else ''}"
+    else:
+        said = type(error).__name__
+    return f"{said.rstrip('.')}."
+
+
+def _settled(given: Any, written: Any) -> Any:
+    """Give what is judged and run: what was given, with what a nested default adds; raises UnfitError where they are not the same."""
+    if type(given) is dict and type(written) is dict:
+        return _settled_table(given, written)
+    if type(given) is list and type(written) is list:
+        return _settled_list(given, written)
+    if type(given) is str and type(written) is str:
+        return written
+    if type(given) in (int, float):
+        return _settled_number(given, written)
+    if type(given) is type(written) and given == written:
+        return given
+    raise UnfitError("bad_arg_type", f"it would be read as {type(written).__name__}.")
+
+
+def _settled_table(given: dict[str, Any], written: dict[str, Any]) -> dict[str, Any]:
+    lost = next((key for key in given if key not in written), None)
+    if lost is not None:
+        raise UnfitError("extra_tool_args", f"it has no {lost[:_MOST_SHOWN]!a}.")
+    return {key: _settled(given[key], each) if key in given else each for key, each in written.items()}
+
+
+def _settled_list(given: list[Any], written: list[Any]) -> list[Any]:
+    if len(given) != len(written):
+        raise UnfitError("bad_arg_type", "an item would be lost; give each once.")
+    ranked = {_rank(each): each for each in written}
+    if all(_rank(each) in ranked for each in given):  # a set is written in an order of its own
+        return [_settled(each, ranked[_rank(each)]) for each in given]
+    return [_settled(one, other) for one, other in zip(given, written, strict=True)]
+
+
+def _rank(value: Any) -> str:
+    return canonical(float(value) if type(value) is int else value)
+
+
+def _settled_number(given: float, written: Any) -> Any:
+    """Keep a number: as the same number of the type that is asked for, or as it is where the type writes itself as text (Decimal)."""
+    if type(written) in (int, float) and written == given:
+        return written + 0.0 if type(written) is float else written  # -0.0 is written as 0.0: it does the same
+    if type(written) is str:
+        try:
+            if Decimal(written) == Decimal(repr(given)):
+                return given
+        except InvalidOperation:
+            pass
+    raise UnfitError("bad_arg_type", f"the number would be read as {checks.show(written)}.")
+
+
+def _same(made: Any, again: Any) -> bool:
+    try:
+        return bool(made == again) or cast("Any", type(made).__eq__) is object.__eq__
+    except Exception:  # noqa: BLE001 - a stranger's __eq__ may raise anything; then nobody can tell
+        return False
+
+
+def _poses(value: object, depth: int) -> bool:
+    """Tell that something in a program's own value poses as a plain one: a subclass of text, of a number or of a container."""
+    if depth > MOST_DEPTH:
+        return True
+    if isinstance(value, _PLAIN_KINDS) and not isinstance(value, Enum) and type(value) not in (*_PLAIN_KINDS, bool):
+        return not hasattr(type(value), "_fields")  # a named tuple is itself, and is read by its annotation
+    if type(value) is dict:
+        table = cast("dict[object, object]", value)
+        return any(_poses(each, depth + 1) for pair in table.items() for each in pair)
+    if type(value) in (list, tuple):
+        return any(_poses(each, depth + 1) for each in cast("list[object]", value))
+    return False
+
+
+# -- reading a signature ------------------------------------------------------------------------------------------
+
+
+def read_parameters(fn: Callable[..., Any], tool: str) -> tuple[dict[str, Parameter], Parameter | None]:
+    """Read the parameters that have a name, and what further names take (`**kwargs`), None where there are no further ones."""
+    try:
+        signature = inspect.signature(fn)
+    except (ValueError, TypeError):
+        raise ConfigurationError(f"tool {tool!r} is {checks.show(fn)}, whose signature cannot be read: wrap it in a function.") from None
+    named: dict[str, Parameter] = {}
+    rest: Parameter | None = None
+    for each in signature.parameters.values():
+        known, hint = _hint(fn, each.annotation)
+        if each.kind is inspect.Parameter.VAR_KEYWORD:
+            if typing.get_origin(hint) is typing.Unpack and typing.is_typeddict(typing.get_args(hint)[0]):
+                named |= _unpacked(typing.get_args(hint)[0])
+            else:
+                rest = _parameter(each.name, known, hint)
+        elif each.kind is not inspect.Parameter.VAR_POSITIONAL:
+            named[each.name] = _parameter(each.name, known, hint, each.default)
+    return named, rest
+
+
+def read_return(fn: Callable[..., Any]) -> Parameter | None:
+    """Read what is returned, None where nothing is said of it or it comes bit by bit."""
+    try:
+        annotation = inspect.signature(fn).return_annotation
+    except (ValueError, TypeError):
+        return None
+    known, hint = _hint(fn, annotation)
+    if not known or annotation is inspect.Signature.empty:
+        return None
+    origin = typing.get_origin(hint)
+    if origin in _ONE_AWAITED:
+        hint = typing.get_args(hint)[-1]
+    elif origin in _LAZY or hint in _LAZY or hint in _ONE_AWAITED or isinstance(hint, typing.TypeVar):
+        return None
+    return Parameter("return", _shown(hint), required=True, adapter=_adapter(hint, arbitrary=True))
+
+
+def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Parameter.empty) -> Parameter:
+    required = default is inspect.Parameter.empty
+    bare = Parameter(name, _shown(hint) if known else "of its own type", required, _adapter(hint) if known else None)
+    if required:
+        return bare
+    try:
+        return Parameter(name, bare.shown, required, bare.adapter, bare.fit(default))
+    except (UnfitError, NotPlainError):
+        return bare  # a default that JSON does not have stays the tool's own
+
+
+def _unpacked(kind: Any) -> Iterator[tuple[str, Parameter]]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for name, hint in hints.items():
+        inner = typing.get_args(hint)[0] if typing.get_origin(hint) in _MARKS else hint
+        yield name, Parameter(name, _shown(inner), name in kind.__required_keys__, _adapter(inner))
+
+
+def _hint(fn: Callable[..., Any], annotation: Any) -> tuple[bool, Any]:
+    """Give the type that an annotation means, text or not, and whether that could be told."""
+    if annotation is inspect.Parameter.empty:
+        return True, Any
+    carrier: Any = lambda: None  # noqa: E731 - only there to have annotations
+    carrier.__annotations__ = {"it": annotation}
+    try:
+        return True, typing.get_type_hints(carrier, globalns=_globals(fn), include_extras=True)["it"]
+    except Exception:  # noqa: BLE001 - an annotation is an expression of the program's, and may raise anything
+        return False, Any
+
+
+def _globals(fn: Any) -> dict[str, Any]:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    if inspect.isclass(fn):
+        fn = fn.__init__
+    elif not hasattr(fn, "__globals__") and not isinstance(fn, types.MethodType):
+        fn = getattr(type(fn), "__call__", fn)  # noqa: B004 - the method is what has the annotations
+    return cast("dict[str, Any]", getattr(inspect.unwrap(getattr(fn, "__func__", fn)), "__globals__", {}))
+
+
+def _adapter(hint: Any, *, arbitrary: bool = False) -> pydantic.TypeAdapter[Any] | None:
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True) if arbitrary else None
+    try:
+        return pydantic.TypeAdapter(_known_to_pydantic(hint))
+    except Exception:  # noqa: BLE001 - a type's own hooks may raise anything; it is then one that cannot be checked
+        return None if config is None else _adapter_of_any_type(hint, config)
+
+
+def _adapter_of_any_type(hint: Any, config: pydantic.ConfigDict) -> pydantic.TypeAdapter[Any] | None:
+    try:
+        return pydantic.TypeAdapter(hint, config=config)
+    except Exception:  # noqa: BLE001 - as above
+        return None
+
+
+def _known_to_pydantic(hint: Any) -> Any:
+    """Spell a type as pydantic knows it: `object` as anything, and typing's own TypedDict, which it takes from Python 3.12 on, anew."""
+    if hint is object:
+        return Any
+    if typing.is_typeddict(hint) and sys.version_info < (3, 12):
+        made: Any = typing_extensions.TypedDict
+        return made(hint.__name__, _fields(hint), total=True)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if not args or origin in (typing.Literal, collections.abc.Callable):
+        return hint
+    known = tuple(map(_known_to_pydantic, args[:1] if origin is typing.Annotated else args))
+    if origin is typing.Annotated:
+        return typing.Annotated[(known[0], *args[1:])]
+    if origin is types.UnionType or known == args:
+        return hint if known == args else functools.reduce(operator.or_, known)
+    return origin[known]
+
+
+def _fields(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    inner = {name: typing.get_args(hint)[0] if typing.get_origin(hint) in _MARKS else hint for name, hint in hints.items()}
+    known = {name: _known_to_pydantic(hint) for name, hint in inner.items()}
+    return {name: hint if name in kind.__required_keys__ else typing_extensions.NotRequired[hint] for name, hint in known.items()}
+
+
+def _shown(hint: Any) -> str:
+    if hint is Any or hint is object:
+        return "any JSON value"
+    text = inspect.formatannotation(hint)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
+
+
+def schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the JSON schema of each, and the definitions they share; one that cannot be checked allows nothing."""
+    known = [(name, "validation", each.adapter) for name, each in parameters.items() if each.adapter is not None]
+    made, shared = pydantic.TypeAdapter.json_schemas(cast("Any", known), ref_template="#/$defs/{model}")
+    properties: dict[str, Any] = {}
+    for name, each in parameters.items():
+        properties[name] = {"not": {}} if each.adapter is None else dict(made[cast("Any", (name, "validation"))])
+        if each.has_plain_default:
+            properties[name]["default"] = plain(each.default)
+    return properties, cast("dict[str, Any]", shared.get("$defs", {}))

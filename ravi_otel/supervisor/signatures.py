@@ -1,0 +1,211 @@
+"""Hold a tool's arguments to its own signature, strictly: what a model writes is what the tool was made for, or it is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import unicodedata
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ravi_otel.errors import RaviError
+from ravi_otel.policy import checks
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
+from ravi_otel.supervisor.json_text import NotJsonError, read_json
+from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
+
+_OWN_CODES: Final = frozenset({"too_deep", "too_large", "half_character", "unknown_arg_spec"})
+_SPELLED_WITH_ARGUMENT: Final = frozenset({"missing_required_arg", "bad_arg_type", "unknown_arg_spec"})
+
+
+class BadArguments(RaviError):  # noqa: N818 - named as the stop reason that comes of it, tool_bad_args
+    """Refuse arguments before the tool sees them.
+
+    `code` is one of non_json, not_object, duplicate_key, missing_required_arg, extra_tool_args, bad_arg_type, unknown_arg_spec, too_deep,
+    too_large and half_character; `tool` is whose, `argument` which of them, None where it is about all. `message` is for a model, too.
+    """
+
+    def __init__(self, code: str, tool: str, argument: str | None, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.tool = tool
+        self.argument = argument
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (type(self), (self.code, self.tool, self.argument, self.message))
+
+    @property
+    def spelling(self) -> str:
+        """Say it for programs: `missing_required_arg:T:A`, `extra_tool_args:T`."""
+        named = self.code in _SPELLED_WITH_ARGUMENT and self.argument is not None
+        return f"{self.code}:{self.tool}:{self.argument}" if named else f"{self.code}:{self.tool}"
+
+
+class BadResult(RaviError):  # noqa: N818 - named as the stop reason that comes of it, tool_bad_result
+    """Report that a tool returned what its annotation does not say; `tool` is which."""
+
+    def __init__(self, tool: str, message: str) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (type(self), (self.tool, self.message))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSignature:
+    """Be what a tool takes and gives, as its own signature says.
+
+    A parameter without an annotation takes any JSON value. One whose annotation cannot be checked (`unknown_arg_spec`) takes nothing.
+    `**kwargs` takes further names, each a plain ASCII identifier, held to its annotation; `*args` takes nothing.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Parameter]
+    rest: Parameter | None = None
+    returns: Parameter | None = None
+    required: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], name: str | None = None) -> ToolSignature:
+        """Read the signature of any callable; raises ConfigurationError for one that has none."""
+        named = checks.name("name", name or getattr(fn, "__name__", None) or type(fn).__name__, "issue_refund")
+        parameters, rest = read_parameters(fn, named)
+        required = tuple(each.name for each in parameters.values() if each.required)
+        return cls(named, inspect.getdoc(fn) or "", parameters, rest, read_return(fn), required)
+
+    def read(self, arguments: object, *, may_lack: Collection[str] = ()) -> dict[str, Any]:
+        """Give the effective arguments as plain JSON values, in the order of the signature; raises BadArguments.
+
+        `arguments` is a mapping, or the JSON text of an object. Nothing is converted but a whole number where a float is asked for, and a
+        default that JSON has is filled in, so that what is judged is what runs. Those of `may_lack` may be absent. `values` makes of the
+        result what the tool is called with.
+        """
+        given = self._given(arguments)
+        self._names(given)
+        read: dict[str, Any] = {}
+        for parameter in self.parameters.values():
+            if parameter.name in given:
+                read[parameter.name] = self._fit(parameter, parameter.name, given[parameter.name])
+            elif parameter.has_plain_default:
+                read[parameter.name] = plain(parameter.default)
+            elif parameter.required and parameter.name not in may_lack:
+                way_out = f"{self.name} needs {parameter.name!r} ({parameter.shown})."
+                raise self._bad("missing_required_arg", parameter.name, way_out)
+        for key in given:
+            if key not in self.parameters and self.rest is not None:
+                read[key] = self._fit(self.rest, key, given[key])
+        self._all_plain(read)
+        return read
+
+    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Make of what `read` gave the values that the tool is called with, by name: enum members, models, dates; raises BadArguments.
+
+        Each call makes them anew, so a tool that changes its arguments changes nobody else's.
+        """
+        made: dict[str, Any] = {}
+        for key, value in arguments.items():
+            parameter = self.parameters.get(key, self.rest)
+            if parameter is None:
+                raise self._bad("extra_tool_args", key, f"{self.name} takes no {checks.show(key)}.")
+            try:
+                made[key] = parameter.made(plain(value))
+            except (UnfitError, NotPlainError) as error:
+                raise self._unfit(parameter, key, error) from None
+        return made
+
+    def read_result(self, value: Any) -> Any:
+        """Give back what the tool returned, untouched, if it is what the annotation says; raises BadResult."""
+        if self.returns is not None:
+            try:
+                self.returns.check(value)
+            except UnfitError as error:
+                raise BadResult(
+                    self.name, f"{self.name} returned {type(value).__name__[:60]!r}, not {self.returns.shown}: {error}"
+                ) from None
+        return value
+
+    def json_schema(self) -> dict[str, Any]:
+        """Give the JSON schema of the arguments, as a model is told it; additional names are allowed only where the tool takes them."""
+        rest = {} if self.rest is None else {"": self.rest}
+        properties, shared = schemas({**self.parameters, **rest})
+        further = properties.pop("", False)
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": properties,
+            "required": list(self.required),
+            "additionalProperties": further,
+        }
+        return schema | ({"$defs": shared} if shared else {})
+
+    # -- what is given ----------------------------------------------------------------------------------------
+
+    def _given(self, arguments: object) -> dict[str, Any]:
+        if type(arguments) is str:
+            try:
+                arguments = read_json(arguments)
+            except NotJsonError as error:
+                raise self._bad(error.code, None, f"The arguments of {self.name} {error}") from None
+        if not isinstance(arguments, Mapping):
+            raise self._bad("not_object", None, f"The arguments of {self.name} are no JSON object; give one, such as {{}}.")
+        given = dict(arguments)
+        for key in given:
+            if type(key) is not str:
+                raise self._bad("extra_tool_args", None, f"{self.name} takes no argument named {checks.show(key)}, which is no text.")
+        return given
+
+    def _names(self, given: Mapping[str, Any]) -> None:
+        """Refuse names that are none of the tool's, and say of one that merely looks like one what it looks like."""
+        for key in given:
+            if key in self.parameters or (self.rest is not None and _free(key) and not self._looks_like(key)):
+                continue
+            like = self._looks_like(key) or checks.nearest(key, self.parameters)
+            hint = f"; it takes {like!r}, which is another name" if like else ""
+            listed = ", ".join(self.parameters) or "none"
+            raise self._bad("extra_tool_args", None, f"{self.name} takes no argument {key[:60]!a}{hint}. Its arguments: {listed[:400]}.")
+
+    def _looks_like(self, key: str) -> str | None:
+        seen = _seen(key)
+        return next((name for name in self.parameters if name != key and _seen(name) == seen), None)
+
+    def _fit(self, parameter: Parameter, key: str, value: Any) -> Any:
+        try:
+            return parameter.fit(value)
+        except (UnfitError, NotPlainError) as error:
+            raise self._unfit(parameter, key, error) from None
+
+    def _unfit(self, parameter: Parameter, key: str, error: UnfitError | NotPlainError) -> BadArguments:
+        what = error.what if isinstance(error, NotPlainError) else str(error)
+        code = error.code if error.code in _OWN_CODES or error.code == "extra_tool_args" else "bad_arg_type"
+        return self._bad(code, key, f"{self.name}: {key} must be {parameter.shown}, and {what}"[:600])
+
+    def _all_plain(self, read: dict[str, Any]) -> None:
+        """Hold all of the arguments together to the bounds of one call."""
+        try:
+            canonical(read)
+        except NotPlainError as error:
+            raise self._bad(error.code if error.code in _OWN_CODES else "bad_arg_type", None, f"{self.name}: {error}") from None
+
+    def _bad(self, code: str, argument: str | None, message: str) -> BadArguments:
+        return BadArguments(code, self.name, argument, message)
+
+
+def _free(key: str) -> bool:
+    """Tell that a further name is a plain one: ASCII, an identifier, and none of Python's own."""
+    return key.isascii() and key.isidentifier() and not key.startswith("__")
+
+
+def _seen(name: str) -> str:
+    """Give what a name looks like: compatibility forms and marks undone, the invisible left out."""
+    flat = unicodedata.normalize("NFKD", name).casefold().translate(_LOOKS_LIKE)
+    return "".join(char for char in flat if unicodedata.category(char) not in _UNSEEN)
+
+
+_UNSEEN: Final = frozenset({"Cf", "Cc", "Cs", "Mn", "Zs", "Pc"})
+_LOOKS_LIKE: Final = str.maketrans("абвгдеіјкмопрсѕтухһԁԛԝαβγενικορτυχ", "abbrdeijkmonpcstyxhdqwabyevikoptux")
+"""Letters that look like ASCII ones, for the hint in a message only: whatever is no name of the tool's is refused anyway."""
