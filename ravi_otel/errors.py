@@ -16,6 +16,7 @@
     ├── RetriesExhaustedError                       the supervisor's restart ceiling
     ├── MiddlewareTermination                       a middleware stopped the chain on purpose
     ├── ToolDeniedError                             the gate refused one tool call; others may follow
+    ├── ToolTimeoutError (also TimeoutError)        a gated tool was given up after its time
     ├── StopRun                                     the gate ended the run: `reason` is its stop reason
     ├── LLMTimeout (also TimeoutError)              the model did not answer in time
     └── LLMEmpty                                    the model answered with nothing
@@ -224,28 +225,48 @@ class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spell
 
 
 class ToolDeniedError(RaviError):
-    """Refuse one tool call at the gate: it did not run.
+    """Refuse one tool call at the gate: it did not run, unless `ran` says that it was its result that was refused.
 
     `tool` is its name, `reason` what a model is told, `stop_reason` the spelling for programs, such as "supervisor_block:over_the_cap".
     """
 
-    def __init__(self, message: str, *, tool: str | None = None, reason: str | None = None, stop_reason: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, tool: str | None = None, reason: str | None = None, stop_reason: str | None = None, ran: bool = False
+    ) -> None:
         super().__init__(message)
         self.tool = tool
         self.reason = reason
         self.stop_reason = stop_reason
+        self.ran = ran
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the fields when the error crosses a process."""
-        fields = {"tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason}
+        fields = {"tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason, "ran": self.ran}
         return (_rebuild, (type(self), str(self), fields))
 
     def as_tool_error(self) -> dict[str, str | None]:
         """Say it to the model that asked: the result of a tool that was not run, as a JSON object.
 
-        *Shape*: `error` "tool_denied", `tool`, `reason` in the gate's words, `stop_reason`.
+        *Shape*: `error` "tool_denied", or "tool_result_refused" of one that ran, `tool`, `reason` in the gate's words, `stop_reason`.
         """
-        return {"error": "tool_denied", "tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason}
+        error = "tool_result_refused" if self.ran else "tool_denied"
+        return {"error": error, "tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason}
+
+
+class ToolTimeoutError(RaviError, TimeoutError):
+    """Give up on a gated tool after `timeout_s` seconds; `tool` is its name.
+
+    It counts as executed. An async tool was cancelled; a synchronous one may still run, in a thread that nobody waits for.
+    """
+
+    def __init__(self, message: str, *, tool: str | None = None, timeout_s: float | None = None) -> None:
+        super().__init__(message)
+        self.tool = tool
+        self.timeout_s = timeout_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep the fields when the error crosses a process."""
+        return (_rebuild, (type(self), str(self), {"tool": self.tool, "timeout_s": self.timeout_s}))
 
 
 class StopRun(RaviError):  # noqa: N818 - the contract's own spelling

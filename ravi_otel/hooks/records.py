@@ -89,7 +89,8 @@ class ToolRecord:
 
     `arguments`, by parameter name, and `result` are what went in and came out, filled only when content is captured;
     `returned` says that there is a result, which may be None. An `inferred` one was not seen to run: a model asked for it, and a
-    request brought its result. Its time is the one between, beginning at `began_unix_ns` of the wall clock.
+    request brought its result. Its time is the one between, beginning at `began_unix_ns` of the wall clock. An `abandoned` one is
+    waited for no longer, and may still run.
     """
 
     name: str
@@ -110,6 +111,7 @@ class ToolRecord:
     returned: bool = False
     inferred: bool = False
     began_unix_ns: int | None = None
+    abandoned: bool = False
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 
