@@ -11,6 +11,17 @@ from ravi_otel.agents.history.contract import HistoryError, HistoryStore
 from ravi_otel.agents.history.memory import MemoryHistory
 from ravi_otel.agents.history.recollection import AgentMemory
 from ravi_otel.agents.history.sqlite import SqliteHistory
+from ravi_otel.agents.history.summarizing import Summarizing
 from ravi_otel.agents.history.windows import SlidingWindow, TokenWindow, tokens_of
 
-__all__ = ["AgentMemory", "HistoryError", "HistoryStore", "MemoryHistory", "SlidingWindow", "SqliteHistory", "TokenWindow", "tokens_of"]
+__all__ = [
+    "AgentMemory",
+    "HistoryError",
+    "HistoryStore",
+    "MemoryHistory",
+    "SlidingWindow",
+    "SqliteHistory",
+    "Summarizing",
+    "TokenWindow",
+    "tokens_of",
+]

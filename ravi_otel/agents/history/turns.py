@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ravi_otel.policy.contracts import ChatMessage, JsonObject
 
@@ -60,7 +60,7 @@ def sound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
             if _answered(message, unit[1:]):
                 kept.extend(unit)
             elif message.content:
-                kept.append(replace(message, tool_calls=()))
+                kept.append(ChatMessage("assistant", message.content, message.name))  # what a provider wrote besides belongs to the calls
         elif message.role != "tool":
             kept.append(message)
         at = end

@@ -22,7 +22,8 @@ _HALF: Final = re.compile("[\ud800-\udfff]")
 def written(messages: Sequence[ChatMessage]) -> bytes:
     """Write an append's messages; raises HistoryError for what is too large, too deep, or no message.
 
-    Half characters (lone surrogates) are kept as they came: a model may answer with one, and what it said is not ours to change.
+    A message is written by the fields of ChatMessage: what a subclass of it holds besides is of one provider, and of one conversation
+    with it. Half characters (lone surrogates) are kept as they came: a model may answer with one, and what it said is not ours to change.
     """
     if isinstance(messages, (str, bytes)) or len(messages) > MOST_MESSAGES:
         raise HistoryError(f"messages={checks.show(messages)} must be at most {MOST_MESSAGES} messages; append them in several parts.")
