@@ -201,6 +201,8 @@ _LIMIT_ATTRIBUTES: Final = (
         SPAWN_OUTCOME="What became of a request for a slot.",
         DROP_REASON="Why telemetry was lost.",
         HOOK_FAULT="What a hook did: raised, slow, late, lost.",
+        MIDDLEWARE_EFFECT="What a middleware did: cache_hit, fell_back, rate_limited, redacted, retried.",
+        MIDDLEWARE_FALLBACK_FROM="The model that failed before another was asked.",
     ),
     *_own("conditionally_required", "{call}", LIMIT_DENIED="Calls a limit refused."),
     *_own("recommended", "{token}", LIMIT_GRANTED="Tokens that were held for a call."),
@@ -223,6 +225,7 @@ _EVENT_ROWS: Final = (
     Name(semconv.NEARING_EVENT, "event", "", "required", _OURS, "A limit is near."),
     Name(semconv.EXCEEDED_EVENT, "event", "", "required", _OURS, "A limit is exceeded."),
     Name(semconv.RETRY_EVENT, "event", "", "recommended", _OURS, "A call was tried again, or an agent that crashed."),
+    Name(semconv.MIDDLEWARE_EVENT, "event", "", "recommended", _OURS, "A middleware of an agent did something, on the span around it."),
     Name(semconv.SUSPENDED_EVENT, "event", "", "recommended", _OURS, "Limits were set aside for a stretch of auxiliary work."),
     Name(
         semconv.STATE_EVENT,

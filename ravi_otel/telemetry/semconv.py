@@ -158,6 +158,8 @@ RETRY_WAIT: Final = "ravi.retry.wait_s"
 SPAWN_OUTCOME: Final = "ravi.spawn.outcome"
 DROP_REASON: Final = "ravi.telemetry.reason"
 HOOK_FAULT: Final = "ravi.hook.fault"
+MIDDLEWARE_EFFECT: Final = "ravi.middleware.effect"
+MIDDLEWARE_FALLBACK_FROM: Final = "ravi.middleware.fallback_from"
 
 # Events.
 EXCEPTION_EVENT: Final = "gen_ai.client.operation.exception"
@@ -166,6 +168,7 @@ EXCEEDED_EVENT: Final = "ravi.limit.exceeded"
 RETRY_EVENT: Final = "ravi.retry"
 STATE_EVENT: Final = "ravi.limit.state"
 SUSPENDED_EVENT: Final = "ravi.limit.suspended"
+MIDDLEWARE_EVENT: Final = "ravi.middleware"
 
 # Metrics (ravi.retry.count, ravi.limit.used, .threshold, .denied and .events are attributes too, under the same name).
 CALL_DURATION: Final = "gen_ai.client.operation.duration"

@@ -1,15 +1,32 @@
 """Stand between an agent and what it calls: the pipeline, what passes through it, and ready middlewares."""
 
+from ravi_otel.agents.middleware.cache import Cache
+from ravi_otel.agents.middleware.cache_stores import CacheStore, MemoryCache, SqliteCache
 from ravi_otel.agents.middleware.contexts import AgentInput, AgentRun, ChatCall, Level, ToolUse
+from ravi_otel.agents.middleware.fallback import ModelFallback
+from ravi_otel.agents.middleware.guardrails import InputGuardrail, OutputGuardrail
 from ravi_otel.agents.middleware.levels import agent_middleware, chat_middleware, levels_of, tool_middleware
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
+from ravi_otel.agents.middleware.rates import RateLimiter
+from ravi_otel.agents.middleware.redaction import Redaction
+from ravi_otel.agents.middleware.retry import Retry
 
 __all__ = [
     "AgentInput",
     "AgentRun",
+    "Cache",
+    "CacheStore",
     "ChatCall",
+    "InputGuardrail",
     "Level",
+    "MemoryCache",
     "MiddlewarePipeline",
+    "ModelFallback",
+    "OutputGuardrail",
+    "RateLimiter",
+    "Redaction",
+    "Retry",
+    "SqliteCache",
     "ToolUse",
     "agent_middleware",
     "chat_middleware",

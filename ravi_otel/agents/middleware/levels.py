@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
 from ravi_otel.errors import ConfigurationError
@@ -102,9 +102,10 @@ def _no_middleware(given: object) -> str:
     return f"middleware {show(given)} has no process(); give an object with `async def process(self, context, call_next)`."
 
 
-def _stated(middleware: object, stated: Any) -> tuple[Level, ...]:
-    words: Collection[Any] = (stated,) if isinstance(stated, str) or not isinstance(stated, Collection) else stated
-    found = tuple(level for level in LEVELS if level in words)
+def _stated(middleware: object, stated: object) -> tuple[Level, ...]:
+    several = isinstance(stated, Collection) and not isinstance(stated, str)
+    words = list(cast("Collection[object]", stated)) if several else [stated]
+    found: tuple[Level, ...] = tuple(level for level in LEVELS if level in words)
     if len(found) != len(words) or not found:
         close = nearest(stated, LEVELS)
         hint = f"; did you mean {close!r}?" if close else "."
@@ -147,4 +148,5 @@ def _of(written: Any) -> Level | None:
         return _NAMED.get(written.strip("'\" ").rpartition(".")[2])
     if not isinstance(written, type):
         return None
-    return next((level for kind, level in _OF.items() if kind in written.__mro__), None)
+    mro: tuple[object, ...] = written.__mro__
+    return next((level for kind, level in _OF.items() if kind in mro), None)

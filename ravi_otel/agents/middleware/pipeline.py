@@ -9,7 +9,7 @@ from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, Pass
 from ravi_otel.agents.middleware.levels import LEVELS, Process, levels_of
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 
-CtxT = TypeVar("CtxT", bound=Passing)
+CtxT = TypeVar("CtxT", AgentRun, ChatCall, ToolUse)
 Final = Callable[[CtxT], Awaitable[None]]
 """Do what the chain is around: read the context's request and set its result."""
 
@@ -43,15 +43,15 @@ class MiddlewarePipeline:
 
     async def run_agent(self, context: AgentRun, final: Final[AgentRun]) -> None:
         """Run an agent, which is `final`, inside the middlewares that stand around runs; its result is in the context then."""
-        await _Chain(context, self._at["agent"], final).run(0)
+        await _Chain(context, self._at["agent"], final).inside(-1)
 
     async def run_chat(self, context: ChatCall, final: Final[ChatCall]) -> None:
         """Ask a model, which is `final`, inside the middlewares that stand around model calls."""
-        await _Chain(context, self._at["chat"], final).run(0)
+        await _Chain(context, self._at["chat"], final).inside(-1)
 
     async def run_tool(self, context: ToolUse, final: Final[ToolUse]) -> None:
         """Call a tool, which is `final`, inside the middlewares that stand around tools."""
-        await _Chain(context, self._at["tool"], final).run(0)
+        await _Chain(context, self._at["tool"], final).inside(-1)
 
 
 class _Chain:
@@ -64,7 +64,7 @@ class _Chain:
         self._middlewares = middlewares
         self._final = final
 
-    async def run(self, index: int) -> None:
+    async def _run(self, index: int) -> None:
         if index == len(self._middlewares):
             self._context.calls += 1
             await self._final(self._context)
@@ -87,7 +87,7 @@ class _Chain:
         request = context.request()
         context.begin(request)
         try:
-            await self.run(index + 1)
+            await self._run(index + 1)
         finally:
             context.restore(request)
 

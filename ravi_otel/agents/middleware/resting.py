@@ -1,0 +1,76 @@
+"""Wait in a middleware, for no longer than the run around allows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from ravi_otel.enforcement.clocks import left_ns
+from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.policy.limits import NANO
+from ravi_otel.runtime.waiting import Waiting
+
+T = TypeVar("T")
+
+
+def left_s(scope: Scope) -> float | None:
+    """Tell how many seconds are left before the first clock around runs out; None without one."""
+    left = left_ns(scope)
+    return None if left is None else max(0.0, left / NANO)
+
+
+async def rest(scope: Scope, reason: str, wait_s: float) -> None:
+    """Let `wait_s` seconds pass, declared as a wait; raise what stops the run around as soon as it does."""
+    until = time.monotonic() + wait_s
+    scope.checkpoint()
+    while True:
+        sleeper = Sleeper()
+        forget = scope.on_stop(sleeper.wake)
+        try:
+            with Waiting(reason, scope):
+                await sleeper.wait(_sooner(until - time.monotonic(), left_s(scope)))
+        finally:
+            forget()
+            sleeper.wake()  # where it sleeps in a thread, that ends too
+        scope.checkpoint()
+        if sleeper.woken or time.monotonic() >= until:
+            return
+
+
+async def within(scope: Scope, act: Callable[[], Awaitable[T]]) -> T:
+    """Await `act()`, and end it when the run around must not go on, with what stops it."""
+    scope.checkpoint()
+    results: list[T] = []
+    errors: list[Exception] = []
+    sleeper = Sleeper()
+
+    async def watch(group: anyio.abc.TaskGroup) -> None:
+        await sleeper.wait(left_s(scope))
+        group.cancel_scope.cancel()
+
+    forget = scope.on_stop(sleeper.wake)
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch, group)
+            try:
+                results.append(await act())
+            except Exception as error:  # noqa: BLE001 - a task group would wrap what belongs to the caller
+                errors.append(error)
+            group.cancel_scope.cancel()
+    finally:
+        forget()
+        sleeper.wake()
+    if errors:
+        raise errors[0]
+    if not results:
+        scope.checkpoint()
+        raise TimeoutError("the time was up, and given back meanwhile")  # a limit that was raised in the same moment
+    return results[0]
+
+
+def _sooner(wait_s: float, left: float | None) -> float:
+    return max(0.0, wait_s if left is None else min(wait_s, left))

@@ -1,0 +1,28 @@
+"""Tell what a middleware did, on the span of whoever called: an event, since one span may see many."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from opentelemetry import trace
+
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.telemetry import semconv
+
+Effect = Literal["cache_hit", "fell_back", "rate_limited", "redacted", "retried"]
+
+
+def tell(effect: Effect, *, model: str | None = None, instead_of: str | None = None, error: BaseException | None = None) -> None:
+    """Put the event `ravi.middleware` on the current span; says what was done, of which model, and after which kind of error."""
+    try:
+        attributes = {
+            semconv.MIDDLEWARE_EFFECT: effect,
+            semconv.REQUEST_MODEL: model,
+            semconv.MIDDLEWARE_FALLBACK_FROM: instead_of,
+            semconv.ERROR_TYPE: None if error is None else type(error).__name__,
+        }
+        trace.get_current_span().add_event(
+            semconv.MIDDLEWARE_EVENT, {name: value for name, value in attributes.items() if value is not None}
+        )
+    except Exception as problem:  # noqa: BLE001 - a failure to tell is not the program's
+        swallow("middleware.tell", problem)
