@@ -102,7 +102,7 @@ def entrusting(
 ) -> AgentTool:
     """Make a tool that runs an agent; `around` is opened around each run of it."""
 
-    async def entrust(task: str) -> ToolReport:
+    async def entrust(task: str) -> Any:
         return await _entrust(agent, task, priority, ask_timeout, around)
 
     entrust.__name__ = entrust.__qualname__ = name

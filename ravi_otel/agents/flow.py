@@ -144,7 +144,7 @@ def _all(steps: Iterable[Step]) -> list[Step]:
 def _side_by_side(step: Step) -> tuple[Delegate, ...]:
     if isinstance(step, Delegate):
         return (step,)
-    agents = list(step) if isinstance(step, Sequence) and not isinstance(step, str) else []
+    agents = [] if isinstance(step, str) or not isinstance(step, Sequence) else list(step)  # pyright: ignore[reportUnnecessaryIsInstance]  # the same
     if not agents:
         shown = checks.show(cast("object", step))
         raise ConfigurationError(f"Flow(steps) holds {shown}. Give an agent, or a tuple of agents that work side by side.")

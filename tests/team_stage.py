@@ -1,0 +1,57 @@
+"""Play the models of several agents on one scripted server: each agent's by its own script, told apart by the model it is asked for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+from ravi_otel.agents import OpenAIModel
+from ravi_otel.testing import ScriptedLLM, Text
+
+
+class Stage:
+    """Answer each agent by its script, given as answers in order or as a function of the request; the model's name is the agent's."""
+
+    def __init__(self):
+        self.server = ScriptedLLM(self._answer)
+        self._lock = threading.Lock()
+        self._scripts = {}
+        self._from = 0
+
+    def reset(self):
+        self.server.release()
+        self._scripts = {}
+        self._from = len(self.server.requests)
+
+    def plays(self, name, *script):
+        """Script the agent of that name; a function answers for ever, answers run out with an error."""
+        self._scripts[name] = script[0] if len(script) == 1 and callable(script[0]) else iter(script)
+        return OpenAIModel(name, timeout_s=20)
+
+    def _answer(self, request):
+        with self._lock:
+            script = self._scripts.get(request.model)
+            if script is None:
+                return Text("ok", usage=(10, 10))
+            return script(request) if callable(script) else next(script)
+
+    def requests(self, name):
+        """Give the bodies of the requests for that agent's model."""
+        return [request.body for request in self.server.requests[self._from :] if request.model == name]
+
+    def told(self, name):
+        """Give what that agent's model was told by its tools, in its last request."""
+        return [json.loads(message["content"]) for message in self.requests(name)[-1]["messages"] if message["role"] == "tool"]
+
+    def wait_for(self, count):
+        """Wait until so many requests have arrived since the last reset."""
+        self.server.wait_for(self._from + count)
+
+
+@contextmanager
+def staged():
+    """Open a stage on its server."""
+    stage = Stage()
+    with stage.server:
+        yield stage
