@@ -1,5 +1,6 @@
 """Stand between an agent and what it calls: the pipeline, what passes through it, and ready middlewares."""
 
+from ravi_otel.agents.middleware.audit_trail import AuditTrail
 from ravi_otel.agents.middleware.cache import Cache
 from ravi_otel.agents.middleware.cache_stores import CacheStore, MemoryCache, SqliteCache
 from ravi_otel.agents.middleware.contexts import AgentInput, AgentRun, ChatCall, Level, ToolUse
@@ -14,6 +15,7 @@ from ravi_otel.agents.middleware.retry import Retry
 __all__ = [
     "AgentInput",
     "AgentRun",
+    "AuditTrail",
     "Cache",
     "CacheStore",
     "ChatCall",

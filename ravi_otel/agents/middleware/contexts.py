@@ -7,7 +7,7 @@ inner ones a copy, so a request that is sent again is the same request. What is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -165,8 +165,8 @@ class ToolUse:
 
     def begin(self, request: tuple[Any, ...]) -> None:
         """Take a copy of a request and forget the result."""
-        (arguments,) = request
-        self.arguments = dict(arguments) if isinstance(arguments, Mapping) else arguments
+        arguments: JsonObject = request[0]
+        self.arguments = dict(arguments)
         self.result = None
 
     def restore(self, request: tuple[Any, ...]) -> None:

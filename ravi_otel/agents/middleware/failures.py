@@ -26,13 +26,12 @@ def read_errors(parameter: str, on: Any) -> Callable[[Exception], bool]:
     """Read which errors are meant; None is `is_passing`."""
     if on is None:
         return is_passing
-    given: object = on
-    kinds: tuple[Any, ...] = on if isinstance(given, tuple) else (on,)
+    kinds: tuple[Any, ...] = on if isinstance(on, tuple) else (on,)  # pyright: ignore[reportUnknownVariableType]  # a tuple of anything
     if kinds and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return lambda error: isinstance(error, kinds)
-    if callable(given) and not isinstance(given, type):
-        return cast("Callable[[Exception], bool]", given)
-    raise ConfigurationError(f"{parameter}={show(given)} must be an exception class, several in a tuple, or a function of an exception.")
+    if len(kinds) == 1 and callable(kinds[0]) and not isinstance(kinds[0], type):
+        return cast("Callable[[Exception], bool]", kinds[0])
+    raise ConfigurationError(f"{parameter}={show(kinds)} must be an exception class, several in a tuple, or a function of an exception.")
 
 
 def is_final(error: BaseException) -> bool:

@@ -108,7 +108,7 @@ def _read(kind: str, check: Any) -> Callable[[str], Any]:
         except re.error as error:
             raise ConfigurationError(f"{kind}(check={checks.show(check)}) is no regular expression: {error}.") from None
     if isinstance(check, re.Pattern):
-        pattern = cast("re.Pattern[Any]", check)
+        pattern: re.Pattern[Any] = check  # pyright: ignore[reportUnknownVariableType]  # of text or of bytes
         if not isinstance(pattern.pattern, str):
             raise ConfigurationError(f"{kind}(check={checks.show(pattern)}) looks for bytes; give a regular expression of text.")
         return lambda text: None if pattern.search(text) is None else "it holds what must not be there"

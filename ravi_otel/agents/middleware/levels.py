@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol, TypeAlias
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
 from ravi_otel.errors import ConfigurationError
@@ -102,15 +102,15 @@ def _no_middleware(given: object) -> str:
     return f"middleware {show(given)} has no process(); give an object with `async def process(self, context, call_next)`."
 
 
-def _stated(middleware: object, stated: object) -> tuple[Level, ...]:
-    several = isinstance(stated, Collection) and not isinstance(stated, str)
-    words = list(cast("Collection[object]", stated)) if several else [stated]
+def _stated(middleware: object, stated: Any) -> tuple[Level, ...]:
+    words: list[Any] = list(stated) if isinstance(stated, tuple | list | set | frozenset) else [stated]  # pyright: ignore[reportUnknownArgumentType]  # a stranger's attribute
     found: tuple[Level, ...] = tuple(level for level in LEVELS if level in words)
     if len(found) != len(words) or not found:
-        close = nearest(stated, LEVELS)
+        close = nearest(words[0] if words else None, LEVELS)
         hint = f"; did you mean {close!r}?" if close else "."
         raise ConfigurationError(
-            f"level={show(stated)} of middleware {type(middleware).__name__} must be 'agent', 'chat' or 'tool', or some of them{hint}"
+            f"level={show(words if len(words) != 1 else words[0])} of middleware {type(middleware).__name__} "
+            f"must be 'agent', 'chat' or 'tool', or some of them{hint}"
         )
     return found
 
@@ -148,5 +148,4 @@ def _of(written: Any) -> Level | None:
         return _NAMED.get(written.strip("'\" ").rpartition(".")[2])
     if not isinstance(written, type):
         return None
-    mro: tuple[object, ...] = written.__mro__
-    return next((level for kind, level in _OF.items() if kind in mro), None)
+    return next((_OF[kind] for kind in written.__mro__ if kind in _OF), None)

@@ -1,0 +1,55 @@
+"""Write down what tools were asked for and what came of it, where no gate does."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Literal
+
+from ravi_otel.agents.middleware.contexts import Level, ToolUse
+from ravi_otel.errors import BudgetError, MiddlewareTermination, StopRun, ToolDeniedError
+from ravi_otel.policy.contracts import CallNext
+from ravi_otel.supervisor.audit import AuditLog
+
+_REFUSALS = (ToolDeniedError, StopRun, BudgetError, MiddlewareTermination)
+
+
+class AuditTrail:
+    """Note each tool call in an audit log: "proposed" before it, "executed" after it, with how it ended.
+
+    `status` is "ok", "error", "refused" (a gate, a limit or a middleware let it not through), "cancelled", or "answered" where a
+    middleware inside gave the result and the tool did not run. A call that cannot be noted is not made: AuditError. A gate that has
+    an audit log of its own notes more, and needs no AuditTrail.
+    """
+
+    level: Level = "tool"
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    async def process(self, context: ToolUse, call_next: CallNext) -> None:
+        """Note, await the rest of the chain, and note how it ended."""
+        op_id = uuid.uuid4().hex
+        self._note("proposed", context, op_id)
+        status = "cancelled"
+        try:
+            await call_next()
+            status = "ok" if context.calls else "answered"
+        except _REFUSALS:
+            status = "refused"
+            raise
+        except Exception:
+            status = "error"
+            raise
+        finally:
+            self._note("executed", context, op_id, status=status)
+
+    def _note(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: str) -> None:
+        self._log.note(
+            what,
+            run_id=context.run_id,
+            agent_name=context.agent_name,
+            tool=context.function_name,
+            op_id=op_id,
+            arguments=context.arguments,
+            **facts,
+        )
