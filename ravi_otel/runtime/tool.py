@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from types import MethodType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import wrapt
@@ -73,6 +74,9 @@ class Switch:
 MARK: Final = "__ravi_otel_tool__"
 """The attribute under which a wrapped tool, and what wraps it in turn, has its switch."""
 
+LABEL: Final = "__ravi_otel_tool_name__"
+"""The attribute under which a wrapped tool has the name that its calls are told by."""
+
 GATED: Final = "__ravi_otel_gated__"
 """The attribute that says of a wrapped tool that a gate stands before it."""
 
@@ -90,6 +94,7 @@ def observed(fn: Callable[P, R], label: str, switch: Switch) -> Callable[P, R]:
             return await run_async(walk(label, step, given(fn, args, kwargs)))
 
         setattr(run_awaited, MARK, switch)
+        setattr(run_awaited, LABEL, label)
         return cast("Callable[P, R]", run_awaited)
 
     @functools.wraps(fn)
@@ -100,7 +105,24 @@ def observed(fn: Callable[P, R], label: str, switch: Switch) -> Callable[P, R]:
         return cast("R", run_sync(walk(label, step, given(fn, args, kwargs))))
 
     setattr(run_called, MARK, switch)
+    setattr(run_called, LABEL, label)
     return run_called
+
+
+def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Give the function itself that `fn` makes a tool of, for whoever walks its calls himself; what is no wrapped tool is given as it is.
+
+    None where that would leave something out: a gate of its own, or what somebody has wrapped around the tool.
+    """
+    if not hasattr(fn, MARK):
+        return fn
+    owner = fn.__self__ if inspect.ismethod(fn) else None
+    held = fn if owner is None else cast("Any", fn).__func__
+    called = getattr(held, "_self_called", held)  # of what stands in the place of a function
+    inner = getattr(held, "__wrapped__", None)
+    if inner is None or hasattr(called, GATED) or hasattr(inner, MARK):
+        return None
+    return cast("Callable[..., Any]", inner if owner is None else MethodType(inner, owner))
 
 
 def guarded(fn: Callable[P, R], label: str, switch: Switch, gate: ToolGate, *, refused: Refused = "raise") -> Callable[P, R]:

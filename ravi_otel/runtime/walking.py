@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel.enforcement.admission import tool_lines
@@ -22,20 +22,18 @@ from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.resumption import checkpoint
 from ravi_otel.runtime.settlement import REFUSED
 from ravi_otel.runtime.state import STATE
+from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.redaction import is_redacting
 
-DENIED: Final = "ravi.tool_denied"
-"""What the refusal of a gate is called as a type of error."""
 
-
-def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None) -> Flow[Any]:
+def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None, *, call_id: str | None = None) -> Flow[Any]:
     """Run one tool: told, checked, charged, executed, told again. What it raises is its own, or a refusal of ours.
 
-    `arguments` are what it is given, None unless content is captured.
+    `arguments` are what it is given, None unless content is captured; `call_id` is the model's own id of the call.
     """
     scope, _ = STATE.locate()
     engine = scope.engine
-    record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), arguments=arguments)
+    record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, arguments=arguments)
     if INFERRING.watching:
         INFERRING.ran(scope, name, record.started_ns)
     started = dropped = False
@@ -114,7 +112,7 @@ def failed(record: ToolRecord, error: BaseException, *, started: bool) -> Status
     if started:
         return "error" if isinstance(error, Exception) else "cancelled"
     if isinstance(error, ToolDeniedError | StopRun):  # by a gate, and by no limit
-        record.error_type = DENIED
+        record.error_type = semconv.ERROR_DENIED
         return "refused"
     if isinstance(error, RaviError):
         record.decision, record.error_type = "denied", REFUSED
