@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject, JsonValue
+from ravi_otel.supervisor import hashing
 
 MOST_CHARS: Final = 65_536
 """How long arguments may be to be shown to a person."""
-MOST_DEPTH: Final = 32
 _MOST_READING: Final = 200
 _MOST_READINGS: Final = 20
 _MOST_WORDS: Final = 2_000
@@ -23,7 +22,7 @@ _MOST_WORDS: Final = 2_000
 
 def exact(arguments: JsonObject) -> str:
     """Write arguments as one text, the same for the same arguments only; ConfigurationError for what a person cannot be shown whole."""
-    text = _dumped(plain(arguments))
+    text = hashing.canonical(plain(arguments))
     if len(text) > MOST_CHARS:
         raise ConfigurationError(
             f"the arguments are {len(text)} characters long, and a person is asked about at most {MOST_CHARS}: "
@@ -42,18 +41,18 @@ def read(text: str) -> dict[str, JsonValue]:
 def read_value(text: str) -> JsonValue:
     """Read one JSON value that a person wrote; what is no JSON is taken as the text it is."""
     try:
-        return _plain(json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant), 1)
+        return cast("JsonValue", hashing.plain(json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)))
     except (ValueError, RecursionError) as error:
-        if isinstance(error, ConfigurationError):
+        if isinstance(error, RaviError):
             raise
         return text
 
 
 def plain(arguments: object) -> dict[str, JsonValue]:
-    """Copy arguments into plain JSON types; ConfigurationError for what has none."""
+    """Copy arguments into plain JSON types; ConfigurationError or NotPlainError for what has none."""
     if not isinstance(arguments, Mapping):
         raise ConfigurationError(f'arguments={checks.show(arguments)} must be a JSON object, such as {{"user_id": 42}}.')
-    return cast("dict[str, JsonValue]", _plain(cast("object", arguments), 0))
+    return cast("dict[str, JsonValue]", hashing.plain(cast("object", arguments)))
 
 
 def digest(*parts: str | None) -> str:
@@ -76,7 +75,7 @@ def shown(arguments: JsonObject) -> list[str]:
 
 def line(arguments: JsonObject, most: int) -> str:
     """Write arguments in one line for a list, cut where there is no more room."""
-    text = _dumped(plain(arguments)).replace("\x7f", "\\u007f")
+    text = hashing.canonical(plain(arguments)).replace("\x7f", "\\u007f")
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
@@ -92,10 +91,6 @@ def words(parameter: str, text: object) -> str:
     if not isinstance(text, str) or len(text) > _MOST_WORDS:
         raise ConfigurationError(f"{parameter}={checks.show(text)} must be text of at most {_MOST_WORDS} characters.")
     return text
-
-
-def _dumped(known: object) -> str:
-    return json.dumps(known, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _loaded(text: str) -> object:
@@ -116,23 +111,6 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> NoReturn:
     raise ConfigurationError(f"arguments hold {name}, which is no number of JSON: write a finite one.")
-
-
-def _plain(value: object, depth: int) -> JsonValue:
-    if depth > MOST_DEPTH:
-        raise ConfigurationError(f"arguments are nested deeper than {MOST_DEPTH}: flatten them.")
-    kind = type(value)
-    if value is None or kind is bool or kind is str or kind is int:
-        return cast("JsonValue", value)
-    if kind is float and math.isfinite(cast("float", value)):
-        return cast("float", value)
-    if isinstance(value, Mapping):
-        known = cast("Mapping[object, object]", value)
-        if all(type(key) is str for key in known):
-            return {cast("str", key): _plain(each, depth + 1) for key, each in known.items()}
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
-        return [_plain(each, depth + 1) for each in cast("Sequence[object]", value)]
-    raise ConfigurationError(f"arguments hold {checks.show(value)}, which is nothing that JSON can say: give plain values.")
 
 
 def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,209 @@
+"""Read a row of the queue, which anybody may have forged who can write the file, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from ravi_otel.errors import RaviError
+from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.supervisor import hashing
+from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+
+State = Literal["pending", "approved", "rejected", "expired", "taken"]
+"""How far a request is: `taken` is an approval that was given out, for one execution."""
+
+ASKED: Final = (
+    "id",
+    "tool",
+    "arguments",
+    "fingerprint",
+    "scope",
+    "policy_version",
+    "reason",
+    "requested_at",
+    "expires_at",
+    "agent_name",
+    "run_id",
+    "session_id",
+    "tenant_id",
+    "risk_score",
+    "seal",
+)
+ANSWERED: Final = (
+    "state",
+    "who",
+    "login",
+    "comment",
+    "answered_at",
+    "edited",
+    "seen",
+    "taken_for",
+    "taken_by",
+    "taken_at",
+    "outcome",
+    "ended_at",
+)
+COLUMNS: Final = (*ASKED, *ANSWERED)
+_STATES: Final = frozenset({"pending", "approved", "rejected", "expired", "taken"})
+_NUMBERS: Final = frozenset({"requested_at", "expires_at", "risk_score", "answered_at", "taken_by", "taken_at", "ended_at"})
+_NEEDED: Final = frozenset({"id", "tool", "arguments", "fingerprint", "scope", "reason", "requested_at", "seal", "state"})
+_LONGEST: Final = 4_096
+_LONG: Final = {"arguments": frozen.MOST_CHARS, "edited": frozen.MOST_CHARS}
+_MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    """Be a request as the queue keeps it.
+
+    `flaw` says why nobody may rely on it, None when all is as it was written. `arguments` of the request are then {} where they cannot be
+    read. `edited` is what a person put in their place. `who` is the name that was given, `login` the system's own for who gave it.
+    `outcome` is how the call ended for which the approval was taken, None where nobody said.
+    """
+
+    request: ApprovalRequest
+    state: State
+    seal: str
+    flaw: str | None = None
+    who: str | None = None
+    login: str | None = None
+    comment: str = ""
+    answered_at: float | None = None
+    edited: JsonObject | None = None
+    seen: str | None = None
+    taken_by: int | None = None
+    taken_at: float | None = None
+    outcome: str | None = None
+    ended_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Give the id to answer it by."""
+        return self.request.id
+
+    def answer(self) -> ApprovalAnswer:
+        """Give what the person answered."""
+        if self.state == "expired":
+            return EXPIRED
+        return ApprovalAnswer(self.state in ("approved", "taken"), self.comment, self.who, self.edited)
+
+
+EXPIRED: Final = ApprovalAnswer(approved=False, comment="expired")
+
+
+def seal_of(request: ApprovalRequest) -> str:
+    """Give the SHA-256 of what an approval is for: tool, exact arguments, fingerprint, scope and policy version."""
+    return _seal(request.tool, frozen.exact(request.arguments), request.fingerprint, request.scope, request.policy_version)
+
+
+def flaw_of(request: ApprovalRequest) -> str | None:
+    """Say what is wrong with a request whose fingerprint can be computed anew, None when nothing is."""
+    if request.policy_version is None:
+        return None
+    if hashing.fingerprint(request.tool, request.arguments, request.scope, request.policy_version) != request.fingerprint:
+        return "its fingerprint is not that of its arguments"
+    return None
+
+
+def written(request: ApprovalRequest, row_id: str, seal: str) -> tuple[Any, ...]:
+    """Give the values of `ASKED` for a new row."""
+    return (
+        row_id,
+        request.tool,
+        frozen.exact(request.arguments),
+        request.fingerprint,
+        request.scope,
+        request.policy_version,
+        _fitting(request.reason),
+        request.requested_at,
+        request.expires_at,
+        _fitting(request.agent_name),
+        _fitting(request.run_id),
+        _fitting(request.session_id),
+        _fitting(request.tenant_id),
+        request.risk_score,
+        seal,
+    )
+
+
+def read(found: tuple[Any, ...]) -> StoredRequest:
+    """Read a row of `COLUMNS`; what has another type or size is left out, and is its flaw."""
+    row = dict(zip(COLUMNS, found, strict=True))
+    strange = [name for name, value in row.items() if not _fits(name, value)]
+    known = {name: value if name not in strange else None for name, value in row.items()}
+    flaw = f"its {strange[0]} cannot be read" if strange else None
+    arguments, worse = _object(known["arguments"])
+    edited, bad = (None, None) if known["edited"] is None else _object(known["edited"])
+    request = ApprovalRequest(
+        id=known["id"] or "?",
+        tool=known["tool"] or "?",
+        arguments=arguments,
+        fingerprint=known["fingerprint"] or "",
+        scope=known["scope"] or "",
+        reason=known["reason"] or "",
+        requested_at=known["requested_at"] or 0.0,
+        expires_at=known["expires_at"],
+        agent_name=known["agent_name"],
+        run_id=known["run_id"],
+        session_id=known["session_id"],
+        tenant_id=known["tenant_id"],
+        risk_score=known["risk_score"],
+        policy_version=known["policy_version"],
+    )
+    return StoredRequest(
+        request,
+        cast("State", known["state"] or "expired"),
+        known["seal"] or "",
+        flaw or worse or bad or _forged(request, known),
+        known["who"],
+        known["login"],
+        known["comment"] or "",
+        known["answered_at"],
+        edited,
+        known["seen"],
+        known["taken_by"],
+        known["taken_at"],
+        known["outcome"],
+        known["ended_at"],
+    )
+
+
+def _forged(request: ApprovalRequest, known: dict[str, Any]) -> str | None:
+    """Compute anew what the row was written with."""
+    parts = (known["tool"], known["arguments"], known["fingerprint"], known["scope"], known["policy_version"])
+    if _seal(*parts) != known["seal"] or frozen.exact(request.arguments) != known["arguments"]:
+        return "what it asks for was changed after it was asked"
+    if known["state"] in ("approved", "rejected", "taken") and known["seen"] != known["seal"]:
+        return "its answer was given to something else"
+    return flaw_of(request)
+
+
+def _seal(tool: str, arguments: str, fingerprint: str, scope: str, policy_version: str | None) -> str:
+    return frozen.digest("ravi-approvals-1", tool, arguments, fingerprint, scope, policy_version)
+
+
+def _object(text: str | None) -> tuple[JsonObject, str | None]:
+    if text is None:
+        return {}, "its arguments cannot be read"
+    try:
+        return frozen.read(text), None
+    except RaviError:
+        return {}, "its arguments cannot be read"
+
+
+def _fitting(text: str | None) -> str | None:
+    """Give what is only told as a text that any file can hold."""
+    return None if text is None else text[:_LONGEST].encode("utf-8", "replace").decode("utf-8")
+
+
+def _fits(name: str, value: object) -> bool:
+    if value is None:
+        return name not in _NEEDED
+    if name in _NUMBERS:
+        return isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= _MOST_TIME
+    if name == "state":
+        return value in _STATES
+    return isinstance(value, str) and len(value) <= _LONG.get(name, _LONGEST)

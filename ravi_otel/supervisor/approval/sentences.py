@@ -1,0 +1,39 @@
+"""Say in one sentence how far a request is, and who answered."""
+
+from __future__ import annotations
+
+import time
+
+from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval.rows import StoredRequest
+
+
+def moment(at: float | None) -> str:
+    """Write a time in UTC, `?` for none."""
+    return "?" if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
+
+
+def by(stored: StoredRequest) -> str:
+    """Write who answered: the name that was given, and the system's own for who gave it where that is another."""
+    who, login = frozen.reading(stored.who or "", 60), frozen.reading(stored.login or "", 60)
+    if not who:
+        return login or "somebody"
+    return who if login in ("", who) else f"{who} (login {login})"
+
+
+def not_pending(stored: StoredRequest) -> str:
+    """Say why a request cannot be answered."""
+    name = f"request {frozen.reading(stored.id, 64)}"
+    if stored.flaw is not None:
+        return f"{name} cannot be answered, {stored.flaw}: somebody wrote to the queue. Let its program ask again."
+    if stored.state == "expired":
+        until = moment(stored.request.expires_at)
+        return f"{name} expired at {until}, which counts as rejected: let its program ask again."
+    if stored.state == "rejected":
+        return f"{name} was rejected by {by(stored)} at {moment(stored.answered_at)}: one answer is all it takes."
+    said = f"{name} was approved by {by(stored)} at {moment(stored.answered_at)}"
+    if stored.state == "approved":
+        return f"{said}, and waits to be used: one answer is all it takes."
+    if stored.outcome is None:
+        return f"{said}, and was used by process {stored.taken_by or '?'} at {moment(stored.taken_at)}, which did not say yet how it ended."
+    return f"{said}, and was used: the call ended with {frozen.reading(stored.outcome, 60)} at {moment(stored.ended_at)}."

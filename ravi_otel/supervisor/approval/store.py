@@ -1,0 +1,305 @@
+"""Keep requests in one SQLite file: each step is one short transaction, on a connection of its own, and holds nothing afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.policy import checks
+from ravi_otel.supervisor.approval import frozen, place, rows
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.rows import StoredRequest
+from ravi_otel.supervisor.approval.sentences import not_pending
+
+T = TypeVar("T")
+
+FORMAT: Final = 1
+_APPLICATION: Final = 0x52415141
+_SCHEMA: Final = (
+    """CREATE TABLE requests (id TEXT PRIMARY KEY, tool TEXT NOT NULL, arguments TEXT NOT NULL, fingerprint TEXT NOT NULL,
+       scope TEXT NOT NULL, policy_version TEXT, reason TEXT NOT NULL, requested_at REAL NOT NULL, expires_at REAL, agent_name TEXT,
+       run_id TEXT, session_id TEXT, tenant_id TEXT, risk_score REAL, seal TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'pending', who TEXT,
+       login TEXT, comment TEXT, answered_at REAL, edited TEXT, seen TEXT, taken_for TEXT, taken_by INTEGER, taken_at REAL, outcome TEXT,
+       ended_at REAL)""",
+    "CREATE INDEX asked_again ON requests (fingerprint, state)",
+    "CREATE INDEX open_ones ON requests (state, expires_at)",
+)
+_SELECT: Final = f"SELECT {', '.join(rows.COLUMNS)} FROM requests"  # noqa: S608 - names of ours
+_INSERT: Final = f"INSERT INTO requests ({', '.join(rows.ASKED)}) VALUES ({', '.join('?' * len(rows.ASKED))})"  # noqa: S608 - names of ours
+_EXPIRE: Final = "UPDATE requests SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires_at <= ?"
+_WAITING: Final = " WHERE fingerprint = ? AND (state IN ('pending', 'approved') OR (state = 'rejected' AND taken_at IS NULL))"
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
+_BUSY_S: Final = 0.02
+_PATIENCE_S: Final = 10.0
+_MOST_ALIKE: Final = 100
+
+
+class QueueError(RaviError):
+    """Report a queue that cannot be used, or a request in it that cannot be answered any more."""
+
+
+class Busy(Exception):  # noqa: N818 - a state, told by one layer of ours to the next
+    """Say that another process is writing just now."""
+
+
+class QueueFile:
+    """Be the file. Every method is one transaction and raises QueueError, or Busy while another one writes."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time, *, create: bool = True) -> None:
+        self.path = path
+        self.clock = clock
+        self._create = create
+
+    # -- who asks -------------------------------------------------------------------------------------------------
+
+    def enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
+        """Take the answer that is there for exactly this request, else find it in the queue or put it in.
+
+        An approval is taken by one caller only, and never again; a refusal is told once to whoever did not wait for it.
+        """
+        now = self.clock()
+        with self._transaction() as connection:
+            connection.execute(_EXPIRE, (now,))
+            taken = "SELECT 1 FROM requests WHERE taken_for = ? AND fingerprint = ?"
+            if connection.execute(taken, (request.id, request.fingerprint)).fetchone() is not None:
+                return ApprovalAnswer(approved=False, comment="already_answered")
+            if request.expires_at is not None and request.expires_at <= now:
+                return rows.EXPIRED
+            for stored in self._alike(connection, request, seal):
+                if stored.state == "pending":
+                    return stored
+                self._take(connection, stored, request, now)
+                return stored.answer()
+            row_id = self._free_id(connection, request.id)
+            connection.execute(_INSERT, rows.written(request, row_id, seal))
+            stored = rows.read(connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone())
+            if stored.flaw is not None:
+                raise QueueError(f"the call of {checks.show(request.tool)} cannot be put to a person: {stored.flaw}.")
+            return stored
+
+    def look(self, row_id: str) -> StoredRequest | None:
+        """Read one request, without writing; None when it is gone."""
+        with self._connection() as connection:
+            found = connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone()
+        return None if found is None else rows.read(found)
+
+    def tell_refusal(self, row_id: str) -> None:
+        """Note that a refusal reached who waited for it."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE requests SET taken_at = ? WHERE id = ? AND state = 'rejected'", (self.clock(), row_id))
+
+    def end(self, request: ApprovalRequest, status: str) -> None:
+        """Note how the call ended that an approval was taken for; one that never ran is approved still."""
+        values: tuple[Any, ...] = (request.id, request.fingerprint)
+        with self._transaction() as connection:
+            if status == "refused":
+                connection.execute(
+                    "UPDATE requests SET state = 'approved', taken_for = NULL, taken_by = NULL, taken_at = NULL "
+                    "WHERE taken_for = ? AND fingerprint = ? AND state = 'taken' AND outcome IS NULL",
+                    values,
+                )
+            else:
+                connection.execute(
+                    "UPDATE requests SET outcome = ?, ended_at = ? WHERE taken_for = ? AND fingerprint = ? AND outcome IS NULL",
+                    (status[:60], self.clock(), *values),
+                )
+
+    def _alike(self, connection: sqlite3.Connection, request: ApprovalRequest, seal: str) -> Iterator[StoredRequest]:
+        """Give what waits for exactly this request, answered ones first; what was tampered with is passed over."""
+        order = " ORDER BY state = 'pending', requested_at, id LIMIT ?"
+        for found in connection.execute(_SELECT + _WAITING + order, (request.fingerprint, _MOST_ALIKE)).fetchall():
+            stored = rows.read(found)
+            if stored.flaw is None and stored.seal == seal:
+                yield stored
+
+    def _take(self, connection: sqlite3.Connection, stored: StoredRequest, request: ApprovalRequest, now: float) -> None:
+        state = "taken" if stored.state == "approved" else stored.state
+        changed = connection.execute(
+            "UPDATE requests SET state = ?, taken_for = ?, taken_by = ?, taken_at = ? WHERE id = ? AND state = ?",
+            (state, request.id if state == "taken" else None, os.getpid(), now, stored.id, stored.state),
+        )
+        if changed.rowcount != 1:  # the transaction keeps others out; whatever this is, it gives out nothing
+            raise QueueError(f"the queue of approvals {checks.show(str(self.path))} did not take what it was told: it may be damaged.")
+
+    def _free_id(self, connection: sqlite3.Connection, wanted: str) -> str:
+        row_id = wanted if _ID.fullmatch(wanted) else secrets.token_hex(4)
+        while connection.execute("SELECT 1 FROM requests WHERE id = ?", (row_id,)).fetchone() is not None:
+            row_id = secrets.token_hex(4)
+        return row_id
+
+    # -- who answers ----------------------------------------------------------------------------------------------
+
+    def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str) -> StoredRequest:
+        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        now = self.clock()
+        edited = None if answer.arguments is None else frozen.exact(answer.arguments)
+        with self._transaction() as connection:
+            connection.execute(_EXPIRE, (now,))
+            found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
+            stored = None if found is None else rows.read(found)
+            if stored is not None and stored.state == "pending" and stored.flaw is None and stored.seal == shown.seal:
+                connection.execute(
+                    "UPDATE requests SET state = ?, who = ?, login = ?, comment = ?, answered_at = ?, edited = ?, seen = ? WHERE id = ?",
+                    (
+                        "approved" if answer.approved else "rejected",
+                        answer.who,
+                        login,
+                        frozen.words("comment", answer.comment),
+                        now,
+                        edited,
+                        shown.seal,
+                        shown.id,
+                    ),
+                )
+                found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
+                return rows.read(found)
+        if stored is None:
+            raise QueueError(f"there is no request {frozen.reading(shown.id)} any more: its program can ask again.")
+        raise QueueError(not_pending(stored))
+
+    def find(self, wanted: str) -> StoredRequest:
+        """Give the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        with self._transaction() as connection:
+            connection.execute(_EXPIRE, (self.clock(),))
+            found = connection.execute(f"{_SELECT} WHERE id = ?", (wanted,)).fetchall()
+            if not found and wanted:
+                found = connection.execute(f"{_SELECT} WHERE substr(id, 1, ?) = ? LIMIT 2", (len(wanted), wanted)).fetchall()
+        if len(found) != 1:
+            what = "no request" if not found else "several requests"
+            raise ConfigurationError(f"ID={checks.show(wanted)} names {what} of the queue. `ravi-otel approvals list --all` lists them.")
+        return rows.read(found[0])
+
+    def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
+        """List requests, the oldest first of those to be answered, else the newest first."""
+        where = " WHERE state = 'pending' ORDER BY requested_at, id" if pending else " ORDER BY requested_at DESC, id"
+        with self._transaction() as connection:
+            connection.execute(_EXPIRE, (self.clock(),))
+            return [rows.read(found) for found in connection.execute(f"{_SELECT}{where} LIMIT ?", (most,)).fetchall()]
+
+    def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
+        """List what became of the same request before: who approves it again should know."""
+        wanted = f"{_SELECT} WHERE fingerprint = ? AND id <> ? AND requested_at <= ? ORDER BY requested_at DESC LIMIT ?"
+        known = stored.request
+        with self._connection() as connection:
+            found = connection.execute(wanted, (known.fingerprint, known.id, known.requested_at, most)).fetchall()
+        return [rows.read(each) for each in found]
+
+    def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
+        """Delete what was over before so many seconds ago, and say how much: never what waits, nor an approval to be used."""
+        over = "state NOT IN ('pending', 'approved') AND max(coalesce(ended_at, 0), coalesce(taken_at, 0), coalesce(answered_at, 0), "
+        over += "coalesce(expires_at, 0), requested_at) < ?"
+        values = (self.clock() - older_than_s,)
+        with self._transaction() as connection:
+            connection.execute(_EXPIRE, (self.clock(),))
+            if dry_run:
+                return int(connection.execute(f"SELECT count(*) FROM requests WHERE {over}", values).fetchone()[0])  # noqa: S608 - a text of ours
+            return connection.execute(f"DELETE FROM requests WHERE {over}", values).rowcount  # noqa: S608 - a text of ours
+
+    # -- the file -------------------------------------------------------------------------------------------------
+
+    def changed(self) -> tuple[int, ...]:
+        """Give a mark that is another one when somebody has written; () while there is no file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return ()
+        return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def patiently(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
+        """Do a step as soon as others let it, and keep the thread meanwhile; QueueError when they do not for so long."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                return act()
+            except Busy:
+                if time.monotonic() >= until:
+                    raise self.locked() from None
+
+    def locked(self) -> QueueError:
+        """Say that another process does not let go of the file."""
+        return QueueError(f"the queue of approvals {checks.show(str(self.path))} is kept locked by another process: end that one.")
+
+    @contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _connection(self) -> Generator[sqlite3.Connection, None, None]:
+        try:
+            connection = self._open()
+            try:
+                yield connection
+            finally:
+                connection.close()
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise Busy from error
+            raise self._failed(str(error)) from error
+        except OSError as error:
+            raise self._failed(error.strerror or str(error)) from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self._create:
+            place.make(self.path)
+        flaw = place.flaw(self.path)
+        if flaw is not None:
+            raise self._failed(flaw)
+        where = f"file:{quote(os.fspath(self.path))}?mode=rw"
+        connection = sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        connection.text_factory = _text
+        try:
+            connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute("PRAGMA synchronous=FULL")
+            self._recognize(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _recognize(self, connection: sqlite3.Connection) -> None:
+        """Make what is empty, and refuse what is another program's, or another version's."""
+        application = _asked(connection, "application_id")
+        if application == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
+            connection.execute("BEGIN IMMEDIATE")
+            if _asked(connection, "application_id") == 0:
+                for statement in (*_SCHEMA, f"PRAGMA application_id={_APPLICATION}", f"PRAGMA user_version={FORMAT}"):
+                    connection.execute(statement)
+            connection.execute("COMMIT")
+            application = _asked(connection, "application_id")
+        if application != _APPLICATION:
+            raise self._failed("it is a database of another program")
+        version = _asked(connection, "user_version")
+        if version != FORMAT:
+            raise self._failed(f"it has format {version}, and this version reads {FORMAT}")
+
+    def _failed(self, why: str) -> QueueError:
+        return QueueError(
+            f"the queue of approvals {checks.show(str(self.path))} cannot be used: {why}. Nothing is approved without it; "
+            f"set {place.VARIABLE} to a file in a directory you can write."
+        )
+
+
+def _asked(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _text(raw: bytes) -> str:
+    """Read a text of the file, whatever bytes somebody put there."""
+    return raw.decode("utf-8", "replace")
