@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, Final, cast
 
+from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement.ledger.contract import new_op_id
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
+from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, told
 from ravi_otel.supervisor.decisions import GateState, Supervisor
+from ravi_otel.supervisor.hashing import canonical
+from ravi_otel.supervisor.loops import LoopRules, Loops
+from ravi_otel.supervisor.reviewing import bad_arguments, in_colour, let_through
+from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
+from ravi_otel.supervisor.standing import Standing, keep
+from ravi_otel.supervisor.terms import Noting, Terms, Tools, checked, read_ceilings, read_names, read_seconds, read_tools, state_source
 
-Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+_log = logging.getLogger("ravi_otel")
+
+_MOST_NAME: Final = 64
 
 
 class Gate:
-    """Implement `ToolGate` over a supervisor, a person and a state; without a supervisor every valid call is approved."""
+    """Implement `ToolGate` over a supervisor, a person and a state; without a supervisor every valid call is approved.
+
+    `allow` are the tools that may be called, all of `tools` when left out. `policy` and the run's state are what the supervisor is given.
+    `state` is one state for everything this gate judges, or a function that makes one for each run; left out, each run has a `RunState`.
+    `read_only` tools change nothing: the same call of one runs `read_only_repeat_limit` times in a run, of any other once; without `loops`
+    no loops are looked for. `per_tool_limit` is how often a tool runs in a run at all. An approval counts for `expires_s` seconds, a call
+    is given up after `timeout_s`. `policy_version` names what is decided by; left out, it is made of the supervisor's `version` and the
+    values of `policy`. `audit` is told of everything, and nothing is executed that it could not write down.
+
+    A refusal is a verdict, never an error. What the approver raises, and what ends the run while it is asked, reaches the caller.
+    """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
         self,
@@ -24,39 +56,292 @@ class Gate:
         approver: Approver | None = None,
         policy: Any = None,
         state: GateState | Callable[[], GateState] | None = None,
-        audit: Any = None,
+        audit: Noting | None = None,
         read_only: Collection[str] = (),
         expires_s: float | None = 3600,
         timeout_s: float | None = None,
         per_tool_limit: int | Mapping[str, int] | None = None,
         read_only_repeat_limit: int = 2,
         policy_version: str | None = None,
+        loops: bool = True,
     ) -> None:
-        raise NotImplementedError
+        self._signatures = read_tools(tools)
+        self._allow = frozenset(self._signatures) if allow is None else read_names("Gate(allow)", allow)
+        self._terms = Terms(
+            supervisor=checked("supervisor", supervisor, Supervisor, "a review(action, state, policy) method"),
+            approver=checked("approver", approver, Approver, "ask(request) and executed(request, status) methods"),
+            policy=policy,
+            audit=audit,
+            read_only=read_names("Gate(read_only)", read_only),
+            expires_s=read_seconds("Gate(expires_s)", expires_s),
+            policy_version=policy_version,
+        )
+        self._timeout_s = read_seconds("Gate(timeout_s)", timeout_s)
+        checks.count("Gate(read_only_repeat_limit)", read_only_repeat_limit, least=1)
+        rules = LoopRules(self._terms.read_only, read_only_repeat_limit, read_ceilings("Gate(per_tool_limit)", per_tool_limit))
+        self._rules = rules if loops else None
+        self._state = state_source(state)
+        self._standings: weakref.WeakKeyDictionary[Scope, Standing] = weakref.WeakKeyDictionary()
+        self._calls: dict[str, Call] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self._signatures)} tools>"
+
+    @property
+    def signatures(self) -> Mapping[str, ToolSignature]:
+        """Give what the tools take, by name."""
+        return dict(self._signatures)
+
+    @property
+    def state(self) -> GateState:
+        """Give the state of the run that the code runs in."""
+        return self._standing().kept.state
+
+    @property
+    def calls(self) -> tuple[GateCall, ...]:
+        """List the calls that were judged in the run that the code runs in, the first one first; of very many the last thousand."""
+        return tuple(self._standing().judged)
+
+    # -- a tool's call ------------------------------------------------------------------------------------------------
 
     def before(self, request: ToolRequest) -> Coloured[GateVerdict]:
         """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
-        raise NotImplementedError
+        call = self._open(request)
+        flow = self._judged(call, partial(self._read, call))
+        return run_async(flow) if request.awaited else run_sync(flow)
 
-    def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> Coloured[GateVerdict]:
-        """Look for loops, and that what is about to run is what was let through."""
-        raise NotImplementedError
+    def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> GateVerdict:
+        """Look that what is about to run is what was let through, once and no more, and for loops."""
+        with self._lock:
+            call = self._calls.get(request.op_id)
+            if call is None or not call.begun or call.admitted:
+                return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
+            call.admitted = True
+        call.phase = "execution"
+        try:
+            _refuse_changed(call, arguments)
+            self._afford(call)
+        except Refused as refused:
+            return self._refused(call, refused)
+        return GateVerdict(allowed=True, arguments=arguments, executed_from=call.executed_from, timeout_s=self._patience())
 
-    def after(self, request: ToolRequest, result: Any) -> Coloured[GateVerdict]:
-        """Validate what the tool returned."""
-        raise NotImplementedError
+    def after(self, request: ToolRequest, result: Any) -> GateVerdict:
+        """Hold what the tool returned to its annotation; a result that says `error` counts as one."""
+        call = self._calls.get(request.op_id)
+        if call is None or call.signature is None:
+            return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
+        try:
+            call.signature.read_result(result)
+            self._look_for_errors(call, _error_in(result))
+        except BadResult as bad:
+            return self._refused(call, Refused(f"tool_bad_result:{call.tool}", bad.message))
+        except Refused as refused:
+            return self._refused(call, refused)
+        return GateVerdict(allowed=True, executed_from=call.executed_from)
 
     def audit(self, request: ToolRequest, outcome: ToolOutcome) -> Coloured[None]:
-        """Write down how it ended."""
-        raise NotImplementedError
+        """Write down how it ended, and tell the state and the person's side of it."""
+        with self._lock:
+            call = self._calls.pop(request.op_id, None)
+        flow = self._ended(call, outcome)
+        return run_async(flow) if request.awaited else run_sync(flow)
+
+    # -- an agent's answer ------------------------------------------------------------------------------------------
 
     async def review_final(self, answer: str) -> GateVerdict:
         """Have an agent's final answer judged: the verdict's `arguments["answer"]` is the text to give, or it is a refusal."""
-        raise NotImplementedError
+        return await run_async(self._final(answer))
+
+    def review_final_blocking(self, answer: str) -> GateVerdict:
+        """Have a final answer judged, from synchronous code."""
+        return run_sync(self._final(answer))
+
+    def _final(self, answer: str) -> Flow[GateVerdict]:
+        scope, _ = STATE.locate()
+        call = Call(
+            new_op_id(), None, FINAL, scope.facts, self._standing(), {"answer": answer}, signature=_FINAL_SIGNATURE, phase="finalize"
+        )
+        verdict = yield from self._judged(call, partial(self._read, call))
+        yield from self._concluded(call, "ok" if verdict.allowed else "refused", None)
+        return verdict
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _open(self, request: ToolRequest) -> Call:
+        raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
+        call = Call(request.op_id, request.call_id, request.tool, request.facts, self._standing(), raw)
+        with self._lock:
+            if request.op_id in self._calls:
+                raise ConfigurationError(
+                    f"ToolRequest(op_id={checks.show(request.op_id)}) is on its way already; give each call an id of its own."
+                )
+            self._calls[request.op_id] = call
+        return call
+
+    def _judged(self, call: Call, read: Callable[[], None]) -> Flow[GateVerdict]:
+        """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
+        try:
+            try:
+                read()
+                decision = yield from let_through(self._terms, call)
+                arguments = call.copy if call.signature is None else call.signature.values(call.arguments)
+            except Refused as refused:
+                return self._refused(call, refused)
+        except BaseException as error:
+            with self._lock:
+                self._calls.pop(call.op_id, None)
+            call.stop_reason = call.stop_reason or "supervisor_block:not_decided"
+            if isinstance(error, GeneratorExit):
+                self._note_end(call, "refused", None)
+                self._write_end(call, "refused")
+            else:
+                yield from self._concluded(call, "refused", None)
+            raise
+        return GateVerdict(
+            allowed=True, arguments=arguments, executed_from=call.executed_from, reason=decision.reason, timeout_s=self._patience()
+        )
+
+    def _read(self, call: Call) -> None:
+        """Allow the tool, and read its arguments; what the supervisor fills in may be absent."""
+        tool = call.tool
+        self._begin(call)
+        if call.signature is None:
+            if tool not in self._allow:
+                raise Refused(f"tool_denied:{_named(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
+            if tool not in self._signatures:
+                raise Refused(f"tool_missing:{_named(tool)}", f"There is no tool {checks.show(tool)}.")
+            call.signature = self._signatures[tool]
+        try:
+            call.arguments = call.signature.read(call.raw, may_lack=self._terms.may_lack(tool))
+        except BadArguments as bad:
+            raise bad_arguments(call, bad) from bad
+        call.proposed = call.copy
+        self._terms.note("proposed", call, call.proposed)
+
+    def _begin(self, call: Call) -> None:
+        """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
+
+    def _afford(self, call: Call) -> None:
+        """Count the call that is about to run; raises Refused for a loop."""
+        loops = call.standing.loops
+        found = None if loops is None else loops.enter(call.tool, call.exact)
+        if found is not None:
+            raise loop(found, call)
+
+    def _patience(self) -> float | None:
+        return self._timeout_s
+
+    def _look_for_errors(self, call: Call, error: str | None) -> None:
+        loops = call.standing.loops
+        if loops is not None and error is not None:
+            found = loops.failed(call.tool, error)
+            if found is not None:
+                raise loop(found, call)
+
+    def _refused(self, call: Call, refused: Refused) -> GateVerdict:
+        call.stop_reason = refused.stop_reason
+        return _refusal(refused)
+
+    def _ended(self, call: Call | None, outcome: ToolOutcome) -> Flow[None]:
+        if call is None:
+            return
+        if outcome.status == "error" and outcome.error is not None and call.stop_reason is None:
+            call.stop_reason = f"tool_error:{call.tool}"
+            with contextlib.suppress(Refused):  # the next call of the tool is refused: this one has ended with its own error
+                self._look_for_errors(call, f"{type(outcome.error).__name__}: {outcome.error}"[:500])
+        yield from self._concluded(call, outcome.status, outcome.result)
+
+    def _concluded(self, call: Call, status: str, result: Any) -> Flow[None]:
+        """Tell everybody how it ended, each whatever becomes of the others; raises StopRun where it cannot be written down."""
+        self._note_end(call, status, result)
+        approver = self._terms.approver
+        for request, answer in call.answers if approver is not None else ():
+            if not answer.approved:
+                continue
+            used = call.begun and call.approval is not None and call.approval.request is request
+            try:
+                yield in_colour("Approver.executed", partial(cast("Approver", approver).executed, request, status if used else "refused"))
+            except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
+                swallow("gate.executed", error)
+        self._write_end(call, status)
+
+    def _write_end(self, call: Call, status: str) -> None:
+        arguments = call.arguments if call.proposed is not None else call.raw
+        self._terms.note("executed", call, arguments, status=status, stop_reason=call.stop_reason)
+
+    def _note_end(self, call: Call, status: str, result: Any) -> None:
+        ran = call.begun and status != "refused"
+        if call.begun:
+            try:
+                call.standing.kept.end(call.tool, call.copy, status, result, read_only=call.tool in self._terms.read_only)
+            except Exception:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
+                _log.exception("ravi-otel: the state failed at the end of %s: the gate lets nothing more through", checks.show(call.tool))
+        call.standing.judged.append(told(call, ran=ran, ok=status == "ok"))
+
+    def _standing(self) -> Standing:
+        """Give what the innermost run around the running code has come to, or the process outside any run."""
+        scope, _ = STATE.locate()
+        around = scope.upwards()
+        owner = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
+        with self._lock:
+            known = self._standings.get(owner)
+            if known is None:
+                loops = None if self._rules is None else Loops(self._rules)
+                known = self._standings[owner] = Standing(keep(self._state()), loops)
+            return known
 
 
 def gate_for(
     supervisor: Supervisor | ToolGate | None, functions: Mapping[str, Callable[..., Any]], approver: Approver | None = None
 ) -> ToolGate:
-    """Make a gate for the named functions; what is a gate already is given back."""
-    raise NotImplementedError
+    """Make a gate for the named functions of a program; what is a gate already is given back.
+
+    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`.
+    """
+    if isinstance(supervisor, ToolGate):
+        if approver is not None:
+            raise ConfigurationError("approver= goes with a supervisor, and a gate was given: write Gate(supervisor, approver=approver).")
+        return supervisor
+    read_only = getattr(supervisor, "read_only", ())
+    return Gate(supervisor, tools=functions, approver=approver, read_only=read_only, loops=False)
+
+
+def loop(found: str, call: Call) -> Refused:
+    """Say that the agent goes round in circles, which ends its run."""
+    return Refused(found, f"{call.tool} was called in a loop ({found.partition(':')[2]}).", ends_run=True)
+
+
+def _final(answer: str) -> str:
+    """Stand for an agent's answer, which is judged as a tool with one argument is."""
+    return answer
+
+
+_FINAL_SIGNATURE: Final = ToolSignature.of(_final, FINAL)
+
+
+def _refusal(refused: Refused) -> GateVerdict:
+    return GateVerdict(allowed=False, reason=str(refused), stop_reason=refused.stop_reason, ends_run=refused.ends_run)
+
+
+def _refuse_changed(call: Call, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that are not, to the last character, those that were let through."""
+    try:
+        if call.signature is not None and canonical(call.signature.read(arguments)) == call.exact:
+            return
+    except BadArguments:
+        pass
+    raise Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged.")
+
+
+def _named(tool: str) -> str:
+    """Write a name that a model made up: short and printable."""
+    return "".join(char if char.isprintable() else "?" for char in str(tool)[:_MOST_NAME]) or "?"
+
+
+def _error_in(result: Any) -> str | None:
+    """Give the error that a result tells of: of a mapping its `error`."""
+    if not isinstance(result, Mapping):
+        return None
+    said = cast("Mapping[Any, Any]", result).get("error")  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+    return str(said)[:500] if said else None

@@ -1,0 +1,144 @@
+"""Carry one call through the gate: what was asked, what a person approved, what runs, each apart from the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.gate import ExecutedFrom
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.decisions import Action, Decision
+from ravi_otel.supervisor.hashing import args_hash, canonical, plain
+from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor.standing import Standing
+
+GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
+
+FINAL: Final = "(final answer)"
+"""Stands where a tool's name does when an answer is judged; no tool can be called so."""
+
+
+class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and means no error
+    """End the way through the gate: `stop_reason` for programs, the message for the model."""
+
+    def __init__(self, stop_reason: str, message: str, *, ends_run: bool = False) -> None:
+        super().__init__(message)
+        self.stop_reason = stop_reason
+        self.ends_run = ends_run
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """Be one yes of a person: for the arguments of this fingerprint, until the request expires."""
+
+    request: ApprovalRequest
+    answer: ApprovalAnswer
+    fingerprint: str
+
+
+@dataclass(slots=True)
+class Call:
+    """Be one call on its way; `arguments` are what would run now, and nobody else ever holds them."""
+
+    op_id: str
+    call_id: str | None
+    tool: str
+    facts: ScopeFacts
+    standing: Standing
+    raw: Mapping[str, Any] | str
+    signature: ToolSignature | None = None
+    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    proposed: dict[str, Any] | None = None
+    executed_from: ExecutedFrom = "original"
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    approval: Approval | None = None
+    answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
+    phase: GatePhase = "supervisor"
+    begun: bool = False
+    admitted: bool = False
+    human_approved: bool | None = None
+    stop_reason: str | None = None
+
+    @property
+    def copy(self) -> dict[str, Any]:
+        """Copy what would run now: whoever gets it may do with it as they like."""
+        copied: dict[str, Any] = plain(self.arguments)
+        return copied
+
+    @property
+    def exact(self) -> str:
+        """Write what would run now in the one way there is."""
+        return canonical(self.arguments)
+
+    @property
+    def action(self) -> Action:
+        """Give what would be done now as a supervisor is asked about it, in a copy."""
+        if self.tool == FINAL:
+            return {"kind": "final", "answer": self.arguments["answer"]}
+        return {"kind": "tool", "name": self.tool, "args": self.copy}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCall:
+    """Be what became of one call at the gate: `proposed`, `approved` and `effective` arguments stay apart.
+
+    `proposed` is None of arguments that could not be read, `approved` of what no person approved, `effective` of what did not run.
+    `decisions` are the supervisor's, the first one first; `answer` is the last one a person gave.
+    """
+
+    op_id: str
+    call_id: str | None
+    tool: str
+    ok: bool
+    phase: GatePhase
+    executed_from: ExecutedFrom
+    decisions: tuple[Decision, ...] = ()
+    proposed: Mapping[str, Any] | None = None
+    approved: Mapping[str, Any] | None = None
+    effective: Mapping[str, Any] | None = None
+    answer: ApprovalAnswer | None = None
+    human_approved: bool | None = None
+    stop_reason: str | None = None
+
+    def row(self, step: int) -> dict[str, Any]:
+        """Give the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason]`."""
+        arguments = self.effective if self.effective is not None else self.proposed
+        row: dict[str, Any] = {
+            "step": step,
+            "tool": self.tool,
+            "args_hash": args_hash(arguments if arguments is not None else {}),
+            "supervisor_decision": self.decisions[0].kind.value if self.decisions else None,
+            "executed_from": self.executed_from,
+            "ok": self.ok,
+        }
+        if self.human_approved is not None:
+            row["human_approved"] = self.human_approved
+        if self.stop_reason is not None:
+            row["stop_reason"] = self.stop_reason
+        score = next((each.risk_score for each in self.decisions if each.risk_score is not None), None)
+        if score is not None:
+            row["risk_score"] = score
+        return row
+
+
+def told(call: Call, *, ran: bool, ok: bool) -> GateCall:
+    """Photograph what became of a call."""
+    answer = call.answers[-1][1] if call.answers else None
+    approved = None if call.approval is None else call.approval.answer.arguments or call.approval.request.arguments
+    return GateCall(
+        op_id=call.op_id,
+        call_id=call.call_id,
+        tool=call.tool,
+        ok=ok,
+        phase=call.phase,
+        executed_from=call.executed_from,
+        decisions=tuple(call.decisions),
+        proposed=call.proposed,
+        approved=approved,
+        effective=call.copy if ran else None,
+        answer=answer,
+        human_approved=call.human_approved,
+        stop_reason=call.stop_reason,
+    )

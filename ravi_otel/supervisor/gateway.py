@@ -1,0 +1,262 @@
+"""Be the one door to some tools: allowed, read, judged, counted, looped no more, and each call that is refused ends the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, NoReturn, Self
+
+from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement.admission import tool_lines
+from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
+from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.state import STATE
+from ravi_otel.supervisor.approval.contract import Approver
+from ravi_otel.supervisor.calls import Call, GateCall, Refused
+from ravi_otel.supervisor.decisions import GateState, Supervisor
+from ravi_otel.supervisor.gate import Gate, loop
+from ravi_otel.supervisor.loops import PER_TOOL
+from ravi_otel.supervisor.terms import Noting, read_ceilings
+
+_NANO: Final = 1_000_000_000
+_CEILING: Final = 2
+_PHASES: Final = {"supervisor_block": "supervisor", "human_rejected": "human_approval"}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Say how much an agent may do in one run: steps of its loop, tool calls, and seconds from the first of either."""
+
+    max_steps: int = 8
+    max_tool_calls: int = 5
+    max_seconds: float = 30
+
+    def __post_init__(self) -> None:
+        checks.count("Budget(max_steps)", self.max_steps)
+        checks.count("Budget(max_tool_calls)", self.max_tool_calls)
+        checks.nanoseconds("Budget(max_seconds)", self.max_seconds)
+
+
+class _Tab:
+    """Be what one run has used of a budget: tool calls by the ledger, in a scope that holds this budget's limits and no other's."""
+
+    def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
+        self.run = run
+        self.scope = open_scope(run.engine, run, Opening(kind=ScopeKind.BLOCK, name="gateway", limits=limits))
+        self.started_ns = run.engine.clock.monotonic_ns()
+        self.steps = 0
+
+    def seconds(self) -> float:
+        """Give the time since it began."""
+        return (self.scope.engine.clock.monotonic_ns() - self.started_ns) / _NANO
+
+    def charge(self, tool: str) -> str | None:
+        """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""
+        own = self.scope.accounts
+        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account in own])
+
+    def close(self) -> None:
+        """Charge nothing any more."""
+        close_scope(self.scope, None)
+
+
+class _BudgetedGate(Gate):
+    """Count each call against the budget of its run, too."""
+
+    def __init__(self, budget: Budget, ceilings: int | Mapping[str, int] | None, **more: Any) -> None:
+        super().__init__(**more)
+        self._budget = budget
+        totals = [tool_call_limit(budget.max_tool_calls)]
+        by_tool = {tool: ceilings.get(tool) if isinstance(ceilings, Mapping) else ceilings for tool in self._signatures}
+        self._limits = (*totals, *(tool_call_limit(most, tool=tool) for tool, most in by_tool.items() if most is not None))
+        self._tabs: dict[str, _Tab] = {}
+
+    def tab(self) -> _Tab:
+        """Give what the innermost run around the running code has used; of runs that ended it is forgotten."""
+        scope, _ = STATE.locate()
+        around = scope.upwards()
+        run = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
+        with self._lock:
+            known = self._tabs.get(run.facts.scope_id)
+            if known is None:
+                self.close(ended=True)
+                known = self._tabs[run.facts.scope_id] = _Tab(run, self._limits)
+            return known
+
+    def close(self, *, ended: bool = False) -> None:
+        """Close what was opened, of runs that `ended` or of all."""
+        for key, tab in list(self._tabs.items()):
+            if not ended or tab.run.status != "open":
+                self._tabs.pop(key, None)
+                tab.close()
+
+    def step(self) -> int:
+        """Count one step of the agent's loop."""
+        tab = self.tab()
+        _refuse_late(tab, self._budget)
+        with self._lock:
+            if tab.steps >= self._budget.max_steps:
+                raise Refused("max_steps", f"It took {tab.steps} steps, and {self._budget.max_steps} are allowed.", ends_run=True)
+            tab.steps += 1
+            return tab.steps
+
+    def _begin(self, call: Call) -> None:  # noqa: ARG002 - the method's shape is the gate's
+        _refuse_late(self.tab(), self._budget)
+
+    def _afford(self, call: Call) -> None:
+        tab = self.tab()
+        _refuse_late(tab, self._budget)
+        try:
+            paid = tab.charge(call.tool)
+        except BudgetError as spent:
+            if spent.limit_kind == f"tool.{call.tool}":
+                raise loop(PER_TOOL, call) from spent
+            raise Refused("max_tool_calls", str(spent), ends_run=True) from spent
+        try:
+            super()._afford(call)
+        except Refused:
+            if paid is not None:
+                run_sync(tab.scope.engine.ledger.release(paid))
+            raise
+        if paid is not None:
+            tab.scope.engine.settle(paid, None)
+
+    def _patience(self) -> float | None:
+        left = max(0.001, self._budget.max_seconds - self.tab().seconds())
+        return left if self._timeout_s is None else min(left, self._timeout_s)
+
+
+def _refuse_late(tab: _Tab, budget: Budget) -> None:
+    if tab.seconds() >= budget.max_seconds:
+        raise Refused("max_seconds", f"It took {tab.seconds():.1f} s, and {budget.max_seconds:g} s are allowed.", ends_run=True)
+
+
+class ToolGateway:
+    """Call tools by name, each call through a gate of its own; what it does not let through raises StopRun.
+
+    `registry` are the tools by name, `allow` those that may be called, all when left out. A run has `budget`, and each tool runs
+    `per_tool_limit` times in it, a number for each or by name, None without a ceiling. The rest is as of `Gate`. A run's counters live in
+    the ledger and are told as limits are; those of the caller's own scopes hold besides.
+
+    `StopRun.reason` is `max_steps`, `max_tool_calls`, `max_seconds`, `human_rejected`, or begins with `supervisor_block:`, `tool_denied:`,
+    `tool_missing:`, `tool_bad_args:`, `tool_error:`, `tool_bad_result:` or `loop_detected:`; its `__cause__` is what a tool raised.
+    Limits of the program and cancellation raise their own errors.
+    """
+
+    def __init__(  # noqa: PLR0913 - the front door's documented keywords
+        self,
+        *,
+        registry: Mapping[str, Callable[..., Any]],
+        allow: Collection[str] | None = None,
+        budget: Budget | None = None,
+        per_tool_limit: int | Mapping[str, int] | None = _CEILING,
+        read_only_repeat_limit: int = 2,
+        supervisor: Supervisor | None = None,
+        approver: Approver | None = None,
+        policy: Any = None,
+        state: GateState | Callable[[], GateState] | None = None,
+        audit: Noting | None = None,
+        read_only: Collection[str] = (),
+        expires_s: float | None = 3600,
+        timeout_s: float | None = None,
+        policy_version: str | None = None,
+    ) -> None:
+        if not isinstance(registry, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f"ToolGateway(registry={checks.show(registry)}) must be a mapping of names to functions.")
+        self._registry = dict(registry)
+        self.budget = Budget() if budget is None else budget
+        self.gate = _BudgetedGate(
+            self.budget,
+            read_ceilings("ToolGateway(per_tool_limit)", per_tool_limit),
+            supervisor=supervisor,
+            tools=self._registry,
+            allow=allow,
+            approver=approver,
+            policy=policy,
+            state=state,
+            audit=audit,
+            read_only=read_only,
+            expires_s=expires_s,
+            timeout_s=timeout_s,
+            read_only_repeat_limit=read_only_repeat_limit,
+            policy_version=policy_version,
+        )
+        self._closing = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def trace(self) -> list[dict[str, Any]]:
+        """Give a row for each call of this run.
+
+        *Shape*: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
+        """
+        return [call.row(step) for step, call in enumerate(self.calls, 1)]
+
+    @property
+    def calls(self) -> tuple[GateCall, ...]:
+        """List the calls of this run with everything that was decided about them."""
+        return self.gate.calls
+
+    @property
+    def state(self) -> GateState:
+        """Give the state of this run."""
+        return self.gate.state
+
+    def step(self) -> int:
+        """Count one step of the agent's loop, from 1; StopRun("max_steps") past the budget, StopRun("max_seconds") past its time."""
+        try:
+            return self.gate.step()
+        except Refused as refused:
+            raise StopRun(refused.stop_reason, str(refused), phase="worker") from None
+
+    def call(self, name: str, args: Mapping[str, Any] | str) -> Any:
+        """Call a tool from synchronous code: its result, or StopRun."""
+        return run_sync(self._called(name, args))
+
+    async def call_async(self, name: str, args: Mapping[str, Any] | str) -> Any:
+        """Call a tool from a coroutine, be it a coroutine function or a plain one: its result, or StopRun."""
+        return await run_async(self._called(name, args))
+
+    def close(self) -> None:
+        """Give up the counters of this gateway; they begin afresh with the next call."""
+        with self._closing:
+            self.gate.close()
+
+    def _called(self, name: str, args: Mapping[str, Any] | str) -> Flow[Any]:
+        label = checks.show(name) if type(name) is not str or checks.flaw_of_name(name) is not None else name
+        fn = self._registry.get(label)
+        try:
+            return (yield from walk_gated(label, _nothing if fn is None else fn, args, self.gate))
+        except ToolDeniedError as denied:
+            reason = denied.stop_reason or f"tool_denied:{label}"
+            phase = _PHASES.get(reason.partition(":")[0], "execution")
+            raise StopRun(reason, str(denied), tool=label, phase=phase) from denied
+        except ToolTimeoutError as late:
+            self._stop(label, late, "max_seconds" if self._is_over() else f"tool_error:{label}")
+        except RaviError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises ends the run, with its error as the cause
+            self._stop(label, error, f"tool_error:{label}")
+
+    def _is_over(self) -> bool:
+        return self.gate.tab().seconds() >= self.budget.max_seconds
+
+    def _stop(self, tool: str, error: Exception, reason: str) -> NoReturn:
+        said = f"tool {checks.show(tool)} failed with {type(error).__name__}: {checks.show(str(error))} ({reason})."
+        raise StopRun(reason, said, tool=tool, phase="execution") from error
+
+
+def _nothing(**arguments: Any) -> NoReturn:
+    """Stand for a tool that is not there, which no gate lets through."""
+    raise AssertionError(f"a tool that is not in the registry was let through with {checks.show(arguments)}")

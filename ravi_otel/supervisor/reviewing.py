@@ -1,0 +1,316 @@
+"""Decide about one call: review it, revise it, ask a person, and let it through in the very step in which all of that still holds."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, cast
+
+from ravi_otel._flow import Flow, Step
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.hooks.loop_records import ReviewEvent
+from ravi_otel.policy import checks
+from ravi_otel.policy.gate import Coloured
+from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.waiting import Waiting
+from ravi_otel.supervisor.approval.asking import in_event_loop
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.hashing import args_sha256, canonical, fingerprint, plain
+from ravi_otel.supervisor.signatures import BadArguments
+from ravi_otel.supervisor.standing import Note
+from ravi_otel.supervisor.terms import Terms
+from ravi_otel.telemetry.redaction import is_redacting
+
+_log = logging.getLogger("ravi_otel")
+
+MOST_REVISIONS: Final = 3
+MOST_QUESTIONS: Final = 3
+MOST_REVIEWS: Final = 100
+"""How often one call is reviewed at most while others begin and end around it."""
+_MOST_REASON: Final = 200
+
+
+def let_through(terms: Terms, call: Call) -> Flow[Decision]:
+    """Take a call that was read to the point where it may run, and note that it begins; raises Refused."""
+    revisions = 0
+    for _ in range(MOST_REVIEWS):
+        _refuse_broken(call)
+        call.phase = _phase(call)
+        note = Note(call.standing.kept.version(call.tool), terms.version())
+        decision = yield from _reviewed(terms, call)
+        kind = decision.kind
+        if kind is DecisionKind.BLOCK:
+            _tell(call, decision, final=True)
+            raise Refused(f"supervisor_block:{decision.reason}", f"The supervisor does not allow it: {decision.reason}.")
+        if kind is DecisionKind.REVISE:
+            revisions += 1
+            _tell(call, decision, final=revisions > MOST_REVISIONS)
+            if revisions > MOST_REVISIONS:
+                raise Refused(
+                    "supervisor_block:too_many_revisions", f"The supervisor revised it {MOST_REVISIONS} times and is not content."
+                )
+            _revise(call, decision)
+            continue
+        call.arguments = _whole(call, call.arguments)
+        if kind is DecisionKind.ESCALATE and not _approved(call, note.policy_version):
+            _tell(call, decision)
+            _refuse_late(call, note.policy_version)
+            yield from _ask(terms, call, decision, note.policy_version)
+            continue
+        if _begun(terms, call, note, asked=kind is DecisionKind.ESCALATE):
+            terms.note("effective", call, call.copy, executed_from=call.executed_from)
+            _tell(call, decision, final=True)
+            return decision
+        _tell(call, decision)
+    raise Refused("supervisor_block:state_kept_changing", "Other calls began and ended during each of its reviews; ask again.")
+
+
+def _phase(call: Call) -> Any:
+    return "finalize" if call.tool == FINAL else "supervisor"
+
+
+def _refuse_broken(call: Call) -> None:
+    if call.standing.kept.broken is not None:
+        raise Refused("supervisor_block:state_failed", "What was done in this run is not known any more: its state raised an error.")
+
+
+def _begun(terms: Terms, call: Call, note: Note, *, asked: bool) -> bool:
+    """Let it through if nothing that the decision was made by has changed since."""
+
+    def still() -> bool:
+        if terms.version() != note.policy_version:
+            return False
+        return not asked or _approved(call, note.policy_version)
+
+    call.human_approved = _approved(call, note.policy_version) if call.answers else None
+    kept = call.standing.kept
+    if call.tool == FINAL:
+        return kept.holds(call.tool, note, still)
+    call.begun = kept.begin(call.tool, call.copy, note, still, read_only=call.tool in terms.read_only)
+    return call.begun
+
+
+# -- a review ---------------------------------------------------------------------------------------------------------
+
+
+def _reviewed(terms: Terms, call: Call) -> Flow[Decision]:
+    """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
+    if terms.supervisor is None:
+        decision = Decision(DecisionKind.APPROVE, "no_supervisor")
+    else:
+        judge = partial(terms.supervisor.review, call.action, call.standing.kept.state, terms.policy)
+        try:
+            said = yield in_colour("Supervisor.review", judge)
+        except RaviError:
+            raise
+        except Exception as error:
+            _log.exception("ravi-otel: the supervisor failed while it reviewed %s: nothing is executed", checks.show(call.tool))
+            raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
+        decision = read_decision(said)
+    call.decisions.append(decision)
+    terms.note("reviewed", call, call.copy, decision=decision.kind.value, reason=decision.reason)
+    return decision
+
+
+def read_decision(said: object) -> Decision:
+    """Accept what a supervisor answered; what is no decision lets nothing through."""
+    if not isinstance(said, Decision):
+        raise Refused("supervisor_block:invalid_decision", f"The supervisor gave {type(said).__name__}, which is no Decision.")
+    try:
+        kind = DecisionKind(said.kind)
+    except ValueError:
+        raise Refused(
+            "supervisor_block:invalid_decision", f"The supervisor decided {checks.show(said.kind)}, which is no decision."
+        ) from None
+    return replace(said, kind=kind, reason=spelling(said.reason), risk_score=_score(said.risk_score))
+
+
+def spelling(text: object) -> str:
+    """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
+    known = text if isinstance(text, str) else type(text).__name__
+    return "".join(char if char.isprintable() else " " for char in known[:_MOST_REASON]).strip() or "no_reason"
+
+
+def _score(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return min(1.0, max(0.0, float(value)))
+
+
+def _revise(call: Call, decision: Decision) -> None:
+    """Put the revised arguments in the place of the asked ones, held to the signature in full."""
+    revised: object = decision.revised_action
+    if not isinstance(revised, Mapping):
+        raise Refused("supervisor_block:invalid_revision", "The supervisor revised it to nothing that could be read.")
+    known = dict(cast("Mapping[str, Any]", revised))
+    given: object
+    if call.tool == FINAL:
+        fits, given = known.keys() == {"kind", "answer"} and known["kind"] == "final", {"answer": known.get("answer")}
+    else:
+        fits, given = known.keys() == {"kind", "name", "args"} and known["kind"] == "tool", known.get("args")
+    if not fits or known.get("name", call.tool) != call.tool:
+        raise Refused("supervisor_block:invalid_revision", f"The supervisor revised {call.tool} to something else than {call.tool}.")
+    call.arguments = _whole(call, given)
+    call.executed_from = "supervisor_revised"
+
+
+def _whole(call: Call, arguments: object) -> dict[str, Any]:
+    """Hold arguments to the signature, nothing missing."""
+    if call.signature is None:
+        raise Refused(f"tool_missing:{call.tool}", f"There is no tool {checks.show(call.tool)}.")
+    try:
+        return call.signature.read(arguments)
+    except BadArguments as bad:
+        raise bad_arguments(call, bad) from bad
+
+
+def bad_arguments(call: Call, bad: BadArguments) -> Refused:
+    """Say to a model what is wrong with its arguments."""
+    return Refused(f"tool_bad_args:{call.tool}", f"{bad.spelling}: {bad.message}")
+
+
+# -- a person ---------------------------------------------------------------------------------------------------------
+
+
+def _fingerprint(call: Call, policy_version: str) -> str:
+    return fingerprint(call.tool, call.arguments, _scope(call), policy_version)
+
+
+def _scope(call: Call) -> str:
+    return canonical([call.facts.run_id, call.facts.agent_name])
+
+
+def _approved(call: Call, policy_version: str) -> bool:
+    """Tell whether a person approved just this, by this policy version, and the approval is still valid."""
+    approval = call.approval
+    if approval is None or approval.fingerprint != _fingerprint(call, policy_version):
+        return False
+    return not _expired(approval.request)
+
+
+def _expired(request: ApprovalRequest) -> bool:
+    return request.expires_at is not None and STATE.engine.clock.time() >= request.expires_at
+
+
+def _refuse_late(call: Call, policy_version: str) -> None:
+    """Take an approval that expired before it was used for a rejection."""
+    approval = call.approval
+    if approval is not None and approval.fingerprint == _fingerprint(call, policy_version):
+        call.phase, call.human_approved = "human_approval", False
+        raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
+
+
+def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> Flow[None]:
+    """Ask a person about exactly these arguments; raises Refused unless the answer is yes."""
+    call.phase = "human_approval"
+    approver = terms.approver
+    if approver is None:
+        raise Refused("supervisor_block:no_approver", f"A person must approve it ({decision.reason}), and nobody can be asked.")
+    if len(call.answers) >= MOST_QUESTIONS:
+        raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
+    request = _request(terms, call, decision, policy_version)
+    scope, _ = STATE.locate()
+    call.approval = None
+    shown = replace(request, arguments=plain(request.arguments))
+    with Waiting("approval", scope):
+        said = yield in_colour("Approver.ask", partial(approver.ask, shown), blocks=True)
+    answer = _read_answer(said, request)
+    call.answers.append((request, answer))
+    terms.note("approved", call, request.arguments, approved=answer.approved, who=answer.who, comment=answer.comment)
+    scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
+    if not answer.approved:
+        call.human_approved = False
+        _tell(call, replace(decision, reason="human_rejected"), final=True)
+        raise Refused("human_rejected", f"A person did not approve it: {answer.comment or 'rejected'}.")
+    if answer.arguments is not None:
+        edited = _whole(call, answer.arguments)
+        if canonical(edited) != call.exact:
+            call.arguments, call.executed_from = edited, "human_revised"
+    call.approval = Approval(request, answer, _fingerprint(call, policy_version))
+
+
+def _request(terms: Terms, call: Call, decision: Decision, policy_version: str) -> ApprovalRequest:
+    now = STATE.engine.clock.time()
+    who = call.facts
+    return ApprovalRequest(
+        id=uuid.uuid4().hex,
+        tool=call.tool,
+        arguments=call.copy,
+        fingerprint=_fingerprint(call, policy_version),
+        scope=_scope(call),
+        reason=decision.reason,
+        requested_at=now,
+        expires_at=None if terms.expires_s is None else now + terms.expires_s,
+        agent_name=who.agent_name,
+        run_id=who.run_id,
+        session_id=who.session_id,
+        tenant_id=who.tenant_id,
+        risk_score=decision.risk_score,
+    )
+
+
+def _read_answer(said: object, request: ApprovalRequest) -> ApprovalAnswer:
+    """Accept what a person answered: only a real yes that came in time is one."""
+    if not isinstance(said, ApprovalAnswer):
+        raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
+    if _expired(request):
+        return ApprovalAnswer(approved=False, comment="expired", who=said.who)
+    edited: dict[str, Any] | None = None if said.arguments is None else plain(dict(said.arguments))
+    return ApprovalAnswer(said.approved is True, "" if not said.comment else spelling(said.comment), said.who, edited)
+
+
+# -- both colours, and what is told ---------------------------------------------------------------------------------------
+
+
+def in_colour(what: str, act: Callable[[], Coloured[Any]], *, blocks: bool = False) -> Step:
+    """Call what the program gave us, in either colour; what `blocks` may be called in an event loop's thread by synchronous code."""
+
+    def at_once() -> Any:
+        said = _beside(act) if blocks and in_event_loop() else act()
+        if not inspect.isawaitable(said):
+            return said
+        if inspect.iscoroutine(said):
+            said.close()
+        raise ConfigurationError(
+            f"{what}() is to be awaited, and the tool is called by synchronous code: make one of the two what the other is."
+        )
+
+    async def awaited() -> Any:
+        said = act()
+        return await said if inspect.isawaitable(said) else said
+
+    return Step(at_once, awaited)
+
+
+def _beside(act: Callable[[], Any]) -> Any:
+    """Block this thread on another, which runs no event loop: what waits for a person blocks there, and gives no coroutine."""
+    with ThreadPoolExecutor(1, thread_name_prefix="ravi-approval") as thread:
+        return thread.submit(copy_context().run, act).result()
+
+
+def _tell(call: Call, decision: Decision, *, final: bool = False) -> None:
+    scope, _ = STATE.locate()
+    content = STATE.options.content and not is_redacting()
+    scope.engine.listeners.reviewed(
+        ReviewEvent(
+            facts=call.facts,
+            decision=decision.kind.value,
+            reason=decision.reason,
+            tool=None if call.tool == FINAL else call.tool,
+            args_sha256=args_sha256(call.tool, call.arguments),
+            final=final,
+            executed_from=call.executed_from if final else None,
+            human_approved=call.human_approved if final else None,
+            risk_score=decision.risk_score,
+            arguments=call.copy if content else None,
+        )
+    )
