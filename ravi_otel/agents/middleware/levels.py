@@ -127,15 +127,14 @@ def _by_base(kind: type) -> Level | None:
 
 def _by_annotation(middleware: object) -> Level | None:
     process: Any = getattr(middleware, "process")  # noqa: B009 - what a stranger's object has
-    fn = inspect.unwrap(process)
     try:
-        first = next(iter(inspect.signature(fn).parameters.values()))
+        first = next(iter(inspect.signature(process).parameters.values()))
     except (TypeError, ValueError, StopIteration):
         return None
     written = first.annotation
     if isinstance(written, str):
         try:
-            written = typing.get_type_hints(getattr(fn, "__func__", fn)).get(first.name, written)
+            written = typing.get_type_hints(inspect.unwrap(getattr(process, "__func__", process))).get(first.name, written)
         except Exception:  # noqa: BLE001 - what stands for types only at checking time cannot be found at run time; its name can be read
             written = first.annotation
     return _of(written)
