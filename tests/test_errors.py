@@ -36,6 +36,8 @@ EXAMPLES = [
     (errors.MiddlewareTermination("a", guardrail="no_secrets"), {"guardrail": "no_secrets", "stop_reason": "guardrail:no_secrets"}),
     (errors.StopRun("tool_error:x", "a", tool="x", phase="execution"), {"reason": "tool_error:x", "tool": "x", "phase": "execution"}),
     (errors.ToolDeniedError("a", tool="x", reason="b", stop_reason="c"), {"tool": "x", "reason": "b", "stop_reason": "c"}),
+    (errors.ToolDeniedError("a", tool="x", ran=True), {"tool": "x", "ran": True}),
+    (errors.ToolTimeoutError("a", tool="x", timeout_s=2.5), {"tool": "x", "timeout_s": 2.5}),
     (errors.LLMTimeout("a"), {}),
     (errors.LLMEmpty("a"), {}),
 ]
@@ -53,6 +55,7 @@ TREE = {
     errors.RetriesExhaustedError: {errors.RaviError},
     errors.MiddlewareTermination: {errors.RaviError},
     errors.ToolDeniedError: {errors.RaviError},
+    errors.ToolTimeoutError: {errors.RaviError, TimeoutError},
     errors.StopRun: {errors.RaviError},
     errors.LLMTimeout: {errors.RaviError, TimeoutError},
     errors.LLMEmpty: {errors.RaviError},

@@ -16,6 +16,7 @@ from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.events import HookEvent
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.locks import ForkLock
+from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.payloads import Payload, Trace
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
@@ -107,6 +108,19 @@ class Bridge(Listener):
         managers = self._those(record.facts.hooks)
         if managers:
             self._tell(HookEvent.TOOL_END, managers, lambda: payloads.tool_ended(record, _marked(record)))
+
+    def stepped(self, event: StepEvent) -> None:
+        """Tell that a step of an agent's loop begins or ends."""
+        name = HookEvent.STEP_START if event.what == "start" else HookEvent.STEP_END
+        self._tell(name, self._those(event.facts.hooks), lambda: payloads.step(name, event, _trace()))
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Tell what a gate decided."""
+        self._tell(HookEvent.REVIEW, self._those(event.facts.hooks), lambda: payloads.review(event, _trace()))
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Tell that a guardrail stopped something."""
+        self._tell(HookEvent.GUARDRAIL_TRIP, self._those(event.facts.hooks), lambda: payloads.guardrail(event, _trace()))
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""

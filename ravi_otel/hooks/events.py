@@ -20,8 +20,8 @@ Callback = Callable[[Any], object]
 class HookEvent(StrEnum):
     """Name what happened. A plain program fires FLOW, RUN, LLM, TOOL, HANDOFF, LIMIT and spawn events by itself.
 
-    FLOW is a `run()`, RUN an `agent()` in it. STEP, GUARDRAIL_TRIP and REVIEW are fired by whoever knows of them, with
-    `HookManager.dispatch` or `emit`.
+    FLOW is a `run()`, RUN an `agent()` in it. STEP and GUARDRAIL_TRIP are fired by our agents, REVIEW by the gate, and all three by
+    whoever else knows of them, with `HookManager.dispatch` or `emit`.
     """
 
     RUN_START = "run_start"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ravi_otel.hooks.events import HookEvent
+from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.usage import Usage
@@ -165,7 +166,40 @@ def tool_ended(record: ToolRecord, trace: Trace) -> Payload:
         error_type=record.error_type,
         decision=record.decision,
         limit_kind=record.limit_kind,
+        abandoned=record.abandoned,
     )
+    return payload
+
+
+def step(name: HookEvent, event: StepEvent, trace: Trace) -> Payload:
+    """Say that a step of an agent's loop begins, or how it ended."""
+    payload = where(name, event.facts, trace)
+    payload["step"] = event.step
+    if event.what == "end":
+        payload["status"] = event.status
+    return payload
+
+
+def review(event: ReviewEvent, trace: Trace) -> Payload:
+    """Say what a gate decided; `tool_name` None is an answer."""
+    payload = where(HookEvent.REVIEW, event.facts, trace)
+    payload.update(
+        tool_name=event.tool,
+        decision=event.decision,
+        reason=event.reason,
+        args_sha256=event.args_sha256,
+        final=event.final,
+        executed_from=event.executed_from,
+        human_approved=event.human_approved,
+        risk_score=event.risk_score,
+    )
+    return payload
+
+
+def guardrail(event: GuardrailEvent, trace: Trace) -> Payload:
+    """Say which guardrail stopped what, and why in its own words."""
+    payload = where(HookEvent.GUARDRAIL_TRIP, event.facts, trace)
+    payload.update(guardrail=event.guardrail, level=event.level, stage=event.stage, reason=event.reason)
     return payload
 
 

@@ -164,6 +164,7 @@ _RUN_ATTRIBUTES: Final = (
         AGENT_PRIORITY="The agent's priority.",
         SCOPE_ID="The run's or agent's own id within the process.",
         TOOL_INFERRED="True of a tool call that nobody saw run: it was asked for, and a later request brought its result.",
+        TOOL_ABANDONED="True of a tool call that nobody waits for any more, after its time-out, and that may still run in its thread.",
         STATUS="How it ended where that is no plain success: error, refused, cancelled, stopped, paused.",
         STOP_REASON="Why a run or agent stopped.",
     ),
@@ -219,6 +220,24 @@ _LIMIT_ATTRIBUTES: Final = (
     ),
 )  # fmt: skip
 
+_LOOP_ATTRIBUTES: Final = (
+    *_own(
+        "conditionally_required", "",
+        REVIEW_DECISION="What the gate decided of a tool call or an answer: approve, revise, block, escalate.",
+        REVIEW_REASON="Why, as the supervisor spells it.",
+        REVIEW_EXECUTED_FROM="Whose arguments are executed: original, supervisor_revised, human_revised.",
+        REVIEW_HUMAN_APPROVED="Whether a person approved, where one was asked.",
+        REVIEW_ARGS="SHA-256 of the tool and the arguments that were judged.",
+        STEP_NUMBER="Which step of its agent's loop it is, from 1.",
+        STEP_PHASE="Whether the step begins or ends: start, end.",
+        GUARDRAIL_NAME="Which guardrail stopped it.",
+        GUARDRAIL_LEVEL="What it stands around: agent, chat, tool.",
+        GUARDRAIL_STAGE="What it read: input, output.",
+    ),
+    *_own("recommended", "", REVIEW_RISK="How risky the supervisor finds it, 0 to 1; nothing depends on it."),
+    *_own("opt_in", "", GUARDRAIL_REASON="What the guardrail says of it; it may quote what was said."),
+)  # fmt: skip
+
 _EVENT_ROWS: Final = (
     Name(semconv.DETAILS_EVENT, "event", "", "opt_in", _EVENTS, "What a model was asked, and what it said."),
     Name(semconv.EXCEPTION_EVENT, "event", "", "recommended", _EVENTS, "A model call raised."),
@@ -236,6 +255,10 @@ _EVENT_ROWS: Final = (
         "Where a limit stood when its run or agent closed, or, on a call, when that ended later.",
     ),
     Name(semconv.ERROR_LIMIT, "value", "", "required", _OURS, "error.type of what a limit refused or cut."),
+    Name(semconv.STEP_EVENT, "event", "", "recommended", _OURS, "A step of an agent's loop began or ended, on the agent's span."),
+    Name(semconv.REVIEW_EVENT, "event", "", "recommended", _OURS, "The gate decided, on the span of the tool or the agent."),
+    Name(semconv.GUARDRAIL_EVENT, "event", "", "recommended", _OURS, "A guardrail stopped something, on the span of that."),
+    Name(semconv.ERROR_DENIED, "value", "", "required", _OURS, "error.type of a tool call that a gate refused."),
     Name(semconv.ERROR_PAUSED, "value", "", "required", _OURS, "error.type of what ended because its agent was preempted."),
 )
 
@@ -308,6 +331,7 @@ _OTHER_METRICS: Final = (
     Name(semconv.LIMIT_STORE_ERRORS, "counter", "{error}", "recommended", _OURS, "Failures of the store of counters."),
     Name(semconv.AGENT_ACTIVE, "up_down_counter", "{agent}", "recommended", _OURS, "Agents that hold a slot."),
     Name(semconv.AGENT_PAUSED, "up_down_counter", "{agent}", "recommended", _OURS, "Agents paused for more urgent work or by an operator."),
+    Name(semconv.REVIEW_DECISIONS, "counter", "{decision}", "recommended", _OURS, "What a gate decided, by decision, reason and tool."),
     Name(semconv.SPAWN_EVENTS, "counter", "{event}", "recommended", _OURS, "What became of requests for a slot."),
     Name(
         semconv.RETRY_COUNT, "counter", "{retry}", "recommended", _OURS,
@@ -323,6 +347,7 @@ SECTIONS: Final[dict[str, tuple[Name, ...]]] = {
     "What was said, where it is asked for": _CONTENT_ATTRIBUTES,
     "Attributes of runs, agents and tools": _RUN_ATTRIBUTES,
     "Attributes of limits, retries and slots": _LIMIT_ATTRIBUTES,
+    "Attributes of steps, reviews and guardrails": _LOOP_ATTRIBUTES,
     "Events and values": _EVENT_ROWS,
     "Metrics of model calls": _CALL_METRICS,
     "Other metrics": _OTHER_METRICS,

@@ -13,6 +13,7 @@ from ravi_otel.telemetry import semconv
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
 COST_ALIAS: Final = "RAVI_USAGE_COST_ALIAS"
+STEP_SPANS: Final = "RAVI_STEP_SPANS"
 _LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
 _BOTH_OPT_IN: Final = f"{_LATEST_OPT_IN}/dup"
 
@@ -88,6 +89,11 @@ def chosen(environ: Mapping[str, str] = os.environ) -> Convention:
 def times_chunks(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether every chunk of a stream is to be timed (`RAVI_TIME_PER_OUTPUT_CHUNK=on`)."""
     return switch(environ, TIME_CHUNKS, default=False, safe=False)
+
+
+def spans_steps(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether each step of an agent's loop is to have a span of its own (`RAVI_STEP_SPANS=on`)."""
+    return switch(environ, STEP_SPANS, default=False, safe=False)
 
 
 def aliases_cost(environ: Mapping[str, str] = os.environ) -> bool:

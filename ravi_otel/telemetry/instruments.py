@@ -31,6 +31,7 @@ class Instruments:
         "limit_events",
         "limit_final_ratio",
         "retries",
+        "review_decisions",
         "spawn_events",
         "tool_duration",
         "workflow_duration",
@@ -47,6 +48,7 @@ class Instruments:
         self.cost = counter(meter, semconv.COST)
         self.limit_events = counter(meter, semconv.LIMIT_EVENTS)
         self.spawn_events = counter(meter, semconv.SPAWN_EVENTS)
+        self.review_decisions = counter(meter, semconv.REVIEW_DECISIONS)
         self.retries = counter(meter, semconv.RETRY_COUNT)
         self.dropped = counter(meter, semconv.DROPPED)
         self.agent_active = _up_down(meter, semconv.AGENT_ACTIVE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.telemetry import conventions
 from ravi_otel.telemetry.calls import Calls
@@ -13,6 +14,7 @@ from ravi_otel.telemetry.content_told import Said
 from ravi_otel.telemetry.counts import Counts, Slots
 from ravi_otel.telemetry.limit_events import LimitEvents
 from ravi_otel.telemetry.limit_gauges import LimitGauges
+from ravi_otel.telemetry.loops import Loops
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.scopes import Scopes
 from ravi_otel.telemetry.tools import Tools
@@ -36,6 +38,7 @@ class Telemetry(Listener):
         self._limits = LimitEvents(pipeline, self._scopes, self._gauges)
         self._counts = Counts(pipeline)
         self._slots = Slots(pipeline)
+        self._loops = Loops(pipeline, content)
         pipeline.observe.update(self._gauges.callbacks())
 
     def retire(self) -> None:
@@ -46,7 +49,7 @@ class Telemetry(Listener):
         """Start a run's or agent's span."""
         entered = self._scopes.scope_opened(scope)
         self._gauges.scope_opened(scope)
-        return entered
+        return self._loops.around(scope, entered)
 
     def scope_closed(self, scope: ScopeView) -> None:
         """End it and record its metrics."""
@@ -99,6 +102,18 @@ class Telemetry(Listener):
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell what became of a request for a slot."""
         self._slots.spawn_event(event)
+
+    def stepped(self, event: StepEvent) -> None:
+        """Tell that a step of an agent begins or ends."""
+        self._loops.stepped(event)
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Tell what a gate decided."""
+        self._loops.reviewed(event)
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Tell that a guardrail stopped something."""
+        self._loops.tripped(event)
 
     def counted(self, event: CountEvent) -> None:
         """Tell what is only counted, and on the span of a run or agent that limits were set aside in it."""

@@ -30,7 +30,7 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     What was abandoned or failed inside a 200 states one although nothing was raised.
     """
     if status == "refused":
-        return semconv.ERROR_LIMIT
+        return semconv.ERROR_DENIED if stated == semconv.ERROR_DENIED else semconv.ERROR_LIMIT
     if stated:
         return text(stated)
     if status in {"ok", "open"}:
@@ -39,6 +39,11 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     if found is not None:
         return found
     return semconv.ERROR_OTHER if error is None else text(type(error).__qualname__)
+
+
+def error_type_of(status: str) -> str:
+    """Give the `error.type` of an ending of which no error is known."""
+    return _WITHOUT_ERROR.get(status, semconv.ERROR_OTHER)
 
 
 def error_of(record: CallRecord) -> str | None:
@@ -50,7 +55,8 @@ def error_of(record: CallRecord) -> str | None:
 def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValue]:
     """Give what enforcement decided about an operation."""
     attributes: dict[str, AttributeValue] = {}
-    decision = record.decision or ("denied" if record.status == "refused" else None)
+    by_gate = record.error_type == semconv.ERROR_DENIED
+    decision = record.decision or ("denied" if record.status == "refused" and not by_gate else None)
     if decision is not None:
         attributes[semconv.LIMIT_DECISION] = decision
     if record.limit_kind is not None:
@@ -61,6 +67,8 @@ def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValu
         attributes[semconv.LIMIT_REASON] = text(record.limit_reason)
     if record.status != "ok":
         attributes[semconv.STATUS] = record.status
+    if isinstance(record, ToolRecord) and record.abandoned:
+        attributes[semconv.TOOL_ABANDONED] = True
     return attributes
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.catalog import SECTIONS, Name
-from ravi_otel.telemetry.conventions import COST_ALIAS, OPT_IN, TIME_CHUNKS
+from ravi_otel.telemetry.conventions import COST_ALIAS, OPT_IN, STEP_SPANS, TIME_CHUNKS
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
 
@@ -30,8 +30,8 @@ is spoken; other entries in it are passed over, and the choice is made when `ins
 | `gen_ai_latest_experimental/dup` | both | `{semconv.LATEST_SCHEMA_URL}` |
 
 `{TIME_CHUNKS}=on` times every chunk of a stream (10 to 15 µs each). `{COST_ALIAS}=on` tells a call's cost under the
-names of an open proposal too. What a message says is told only where it is asked for
-(`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).
+names of an open proposal too. `{STEP_SPANS}=on` gives each step of an agent's loop a span `{semconv.STEP_EVENT}`. What a message says is
+told only where it is asked for (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).
 
 What is unknown is left out: a call without usage has no token attributes, and one without a known price no cost. A stream
 without usage is estimated by our own count, and says so on its span and its metrics (`{semconv.USAGE_SOURCE}`). In the
