@@ -11,7 +11,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.contracts import ChatMessage
 
-MOST_MESSAGES: Final = 1_000
+MOST_MESSAGES: Final = 10_000
 """Messages of one append."""
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one append, and of what one load gives: the newest that fit."""

@@ -34,10 +34,8 @@ def written(messages: Sequence[ChatMessage]) -> bytes:
     return data
 
 
-def read(data: object) -> tuple[ChatMessage, ...]:
+def read(data: bytes) -> tuple[ChatMessage, ...]:
     """Read an append again; raises ValueError with a part of a sentence for what `written` has not written."""
-    if not isinstance(data, bytes) or len(data) > MOST_BYTES:
-        raise ValueError("it is no text of ours")
     try:
         found: Any = json.loads(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
@@ -56,7 +54,7 @@ def assembled(newest_first: Iterable[tuple[str | None, object]]) -> tuple[ChatMe
     room = MOST_BYTES
     taken: list[tuple[object, bytes]] = []
     for number, (run_id, data) in enumerate(newest_first):
-        if not isinstance(data, bytes):
+        if not isinstance(data, bytes) or len(data) > MOST_BYTES:
             raise ValueError("it is no text of ours")  # noqa: TRY004 - what a file holds is a value, whatever its type
         room -= len(data)
         if room < 0 or number == MOST_APPENDS:

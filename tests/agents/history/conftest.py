@@ -1,0 +1,72 @@
+"""Stores of both sorts, and the real openai client over a scripted server."""
+
+from importlib.util import find_spec
+
+import pytest
+from openai import AsyncOpenAI
+
+import ravi_otel
+from ravi_otel.agents.history import MemoryHistory, SqliteHistory
+from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.testing import ScriptedLLM, Text
+
+MODEL = "gpt-4o-mini"
+TRIO = pytest.param("trio", marks=pytest.mark.skipif(find_spec("trio") is None, reason="trio is not installed"))
+
+
+@pytest.fixture(params=["asyncio", TRIO])
+def anyio_backend(request):
+    return request.param
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "history.db"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, path):
+    return MemoryHistory() if request.param == "memory" else SqliteHistory(path)
+
+
+@pytest.fixture
+def turn():
+    """Make a turn with a tool call in it."""
+
+    def made(number):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": f'{{"n": {number}}}'}}
+        return [
+            ChatMessage("user", f"question {number}"),
+            ChatMessage("assistant", None, tool_calls=(call,)),
+            ChatMessage("tool", f"found {number}", tool_call_id=f"c{number}"),
+            ChatMessage("assistant", f"answer {number}"),
+        ]
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def _server():
+    server = ScriptedLLM(lambda request: server.answer(request) if callable(server.answer) else server.answer)
+    with server:
+        yield server
+
+
+@pytest.fixture
+def server(_server):
+    _server.answer = Text("They spoke of plans.", usage=(100, 20))
+    _server.requests.clear()
+    yield _server
+    assert not _server.script_errors
+
+
+@pytest.fixture
+def instrumented():
+    with ravi_otel.instrument(prices={MODEL: {"input": 1_000, "output": 1_000}}) as handle:
+        yield handle
+
+
+@pytest.fixture
+async def aclient(_server, instrumented):
+    async with AsyncOpenAI(base_url=_server.base_url, api_key="any", max_retries=0, timeout=20) as client:
+        yield client
