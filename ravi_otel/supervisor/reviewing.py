@@ -255,6 +255,7 @@ def _request(terms: Terms, call: Call, decision: Decision, policy_version: str) 
         session_id=who.session_id,
         tenant_id=who.tenant_id,
         risk_score=decision.risk_score,
+        policy_version=policy_version,
     )
 
 
