@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
+from anyio.abc import TaskGroup
+
+from ravi_otel.agents.metering import ask
+from ravi_otel.agents.middleware.contexts import ChatCall
+from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents.spawned import SpawnedAgent, find
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject
+from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, LLMClient
 from ravi_otel.policy.meta import RunMeta
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent
     from ravi_otel.agents.results import AgentResult
-    from ravi_otel.agents.spawned import SpawnedAgent
 
 
 @dataclass(eq=False)
@@ -26,6 +33,8 @@ class AgentContext:
     agent: ReActAgent
     scope: Scope
     session_id: str | None = None
+    failure: BaseException | None = field(default=None, repr=False)  # the last that the model itself raised
+    group: TaskGroup | None = field(default=None, repr=False)  # where the agents at work in the background are
 
     @property
     def agent_name(self) -> str:
@@ -54,16 +63,52 @@ class AgentContext:
     async def llm(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[JsonObject] = (), options: Mapping[str, Any] | None = None
     ) -> Generation:
-        """Ask the agent's model, through its middleware; charged, limited and told like any call."""
-        raise NotImplementedError
+        """Ask the agent's model, through its middleware; charged, limited and told like any call.
+
+        The instructions go before the messages. Raises LLMTimeout, LLMEmpty, refusals of limits, MiddlewareTermination, and what the
+        client raises.
+        """
+        call = ChatCall(
+            agent_name=self.agent_name,
+            run_id=self.run_id,
+            session_id=self.session_id,
+            tenant_id=self.scope.facts.tenant_id,
+            system_instructions=self.system_instructions,
+            messages=list(messages),
+            tools=list(tools),
+            options=dict(options or {}),
+            model=self.agent.model.model if isinstance(self.agent.model, OpenAIModel) else None,
+        )
+        await self.agent.pipeline.run_chat(call, self._generate)
+        return cast("Generation", call.response)
+
+    async def _generate(self, call: ChatCall) -> None:
+        client: LLMClient = self.agent.model if call.client is None else call.client
+        first = [] if call.system_instructions is None else [ChatMessage("system", call.system_instructions)]
+        try:
+            call.response = await ask(client, [*first, *call.messages], call.tools, call.options, call.model)
+        except Exception as error:
+            self.failure = error
+            raise
 
     async def spawn(self, agent_id: str, *, boot: str, priority: Priority = Priority.NORMAL) -> SpawnedAgent:
-        """Start the agent of that id on `boot`, in the background of this one."""
-        raise NotImplementedError
+        """Start the agent of that id on `boot`, in the background of this one, on a slot of its own.
+
+        It ends with this agent at the latest. Raises SpawnDeniedError where there is no slot, ConfigurationError for an id that no
+        living agent has.
+        """
+        if self.group is None:
+            raise ConfigurationError(f"agent {self.agent_name!r} is not at work: spawn() belongs inside its run.")
+        spawned = SpawnedAgent(find(agent_id, self.agent), checks.member("spawn(priority)", priority, Priority))
+        await spawned.start(self.group, boot)
+        return spawned
 
     async def ask(self, handle: SpawnedAgent, message: str, *, timeout: float | None = None) -> AgentResult:  # noqa: ASYNC109 - the contract's own keyword
-        """Send a spawned agent a message, and wait for what it answers."""
-        raise NotImplementedError
+        """Send a spawned agent a message, and wait for what it answers: after its boot, and what others have asked it before.
+
+        It knows what was said before. Past `timeout` seconds it stops working on this message, and the result says "ask_timeout".
+        """
+        return await handle.ask(message, timeout)
 
     @classmethod
     def current(cls) -> AgentContext | None:

@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from ravi_otel.agents.model import Api
+import anyio
+
+from ravi_otel.agents.history import AgentMemory
+from ravi_otel.agents.loop import Loop
+from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
+from ravi_otel.agents.model import Api, OpenAIModel
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.agents.toolbox import ToolLike
+from ravi_otel.agents.running import work
+from ravi_otel.agents.spawned import known
+from ravi_otel.agents.toolbox import ToolLike, read_tools
 from ravi_otel.enforcement.tab import ExecutionTracker
-from ravi_otel.hooks.dispatch import Hooks
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
+from ravi_otel.policy.gate import ToolGate
 from ravi_otel.policy.ids import AgentId
-from ravi_otel.runtime.asking import Limits
+from ravi_otel.runtime.asking import Limits, read_limits, tab
+from ravi_otel.supervisor.gate import gate_for
 
 
 class ReActAgent:
     """Be an agent over one model: it asks, runs the tools that are asked for, and asks again until there is an answer.
 
-    `model` is a name, an LLMClient, or None for the default. `supervisor` is a Supervisor or a ToolGate, and judges every tool call.
+    `model` is a name, an LLMClient such as OpenAIModel, or None for the default; `api` is for a name. `execution_budget` is each run's,
+    or as an ExecutionTracker the one tab of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `history` is
+    a HistoryStore or AgentMemory, in which sessions are kept. `supervisor` is a Supervisor or a ToolGate, and judges every tool call.
+    `max_steps` is how often the model is asked in one run at most. One agent may run often, and at once. Raises ConfigurationError.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -39,10 +54,26 @@ class ReActAgent:
         api: Api = "chat",
         description: str | None = None,
     ) -> None:
-        self.name = name
-        self.instructions = instructions
-        self.description = description
-        self.max_steps = max_steps
+        self.name = checks.name("ReActAgent(name)", name, "researcher")
+        self.instructions = _text("instructions", instructions)
+        self.description = _text("description", description)
+        self.model = _model(model, api)
+        self.tools = read_tools(tools, gated=supervisor is not None)
+        self.execution_budget = tab("ReActAgent(execution_budget)", execution_budget)
+        self.limits = read_limits("ReActAgent(limits)", limits)
+        self.hooks = read_hooks("ReActAgent(hooks)", hooks)
+        self.pipeline = MiddlewarePipeline(*middleware)
+        self.memory = AgentMemory.of(self.name, history)
+        self.gate: ToolGate | None = (
+            None if supervisor is None else gate_for(supervisor, {tool.name: tool.fn for tool in self.tools.values()})
+        )
+        self.max_steps = checks.count("ReActAgent(max_steps)", max_steps, least=1, way_out="each is one question to the model")
+        if isinstance(self.execution_budget, ExecutionTracker):
+            self.execution_budget.own(self, self.name)
+        known(self)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}>"
 
     @property
     def id(self) -> AgentId:
@@ -50,9 +81,30 @@ class ReActAgent:
         return AgentId(self.name)
 
     async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Work on `input` to the end; what ends it is in the result, and only the program's own cancellation is raised."""
-        raise NotImplementedError
+        """Work on `input` to the end; what ends it is in the result, and only the program's own cancellation is raised.
+
+        Inside a run it joins that run as an agent; else it opens one of its own name, of that session. Limits, a pause, a cancellation
+        of the run, the gate and the model's failures end it with a `status`, a `stop_reason` and what there is (`partial`). Raises
+        ConfigurationError, and what the program's own middleware raises.
+        """
+        return await work(self, Loop, input, session_id)
 
     def run_blocking(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
         """Run like `run`, from a thread without an event loop."""
-        raise NotImplementedError
+        return anyio.run(partial(self.run, input, session_id=session_id))
+
+
+def _model(given: str | LLMClient | None, api: Api) -> LLMClient:
+    if given is None or isinstance(given, str):
+        return OpenAIModel(given, api=api)
+    if not callable(getattr(given, "generate", None)):
+        raise ConfigurationError(
+            f"ReActAgent(model={checks.show(given)}) takes a model's name, or an LLMClient such as OpenAIModel(client=...)."
+        )
+    return given
+
+
+def _text(parameter: str, given: str | None) -> str | None:
+    if given is not None and not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+        raise ConfigurationError(f"ReActAgent({parameter}={checks.show(given)}) must be text, or None.")
+    return given

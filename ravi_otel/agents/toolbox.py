@@ -1,12 +1,28 @@
-"""Offer a program's functions to a model as tools."""
+"""Offer a program's functions to a model as tools, and run the ones that it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial, wraps
+from typing import Any, Final, TypeAlias, cast
 
+from anyio import to_thread
+
+from ravi_otel._flow import Step, run_async
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy.gate import ToolGate
+from ravi_otel.runtime.bounded import is_async
+from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool import LABEL, MARK, bare
+from ravi_otel.runtime.walking import told_content, walk
+from ravi_otel.supervisor.signatures import ToolSignature
+
+_MOST_TOOLS: Final = 128
+_LONGEST_NAME: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +40,116 @@ class AgentTool:
 
 ToolLike: TypeAlias = "Callable[..., Any] | AgentTool | tuple[Mapping[str, Any], Callable[..., Any]]"
 """A function, sync or async; one with another name; or the tool as the openai client takes it, with its function."""
+
+
+class Tool:
+    """Be one tool on offer: what the model is told of it, and how it is run.
+
+    The function of a ravi_otel.tool is walked here, as any other; where that would leave out a gate of its own, or what is wrapped around
+    it, it is called as it is, and counts and tells itself.
+    """
+
+    __slots__ = ("_fn", "_walks_itself", "name", "signature", "spec")
+
+    def __init__(self, given: AgentTool, *, gated: bool) -> None:
+        fn = given.fn
+        self.name = _checked_name(given.name or getattr(fn, LABEL, None) or getattr(fn, "__name__", None) or type(fn).__name__)
+        self.signature = ToolSignature.of(fn, self.name)
+        inner = bare(fn)
+        if inner is None and gated:
+            raise ConfigurationError(
+                f"tool {self.name!r} has a gate of its own, or something wrapped around it, that supervisor= would pass by. "
+                "Leave one of them out, or put @ravi_otel.tool outermost."
+            )
+        self._walks_itself = inner is None
+        fn = fn if inner is None else inner
+        self._fn = fn if is_async(fn) else in_thread(fn)
+        function: dict[str, Any] = {"name": self.name, "parameters": given.parameters or self.signature.json_schema()}
+        description = given.description or self.signature.description
+        if description:
+            function["description"] = description
+        self.spec: JsonObject = {"type": "function", "function": function}
+
+    @property
+    def fn(self) -> Callable[..., Any]:
+        """Give the coroutine function that runs it."""
+        return self._fn
+
+    async def run(self, arguments: Mapping[str, Any] | str, gate: ToolGate | None, call_id: str) -> Any:
+        """Walk one call of it; raises BadArguments, ToolDeniedError, StopRun, refusals of limits, and what the tool raises."""
+        if gate is not None:
+            return await run_async(walk_gated(self.name, self._fn, arguments, gate, call_id=call_id))
+        read = self.signature.read(arguments)
+        step = partial(self._fn, **self.signature.values(read))
+        if self._walks_itself:
+            return await step()
+        return await run_async(walk(self.name, Step(_never, step), read if told_content() else None, call_id=call_id))
+
+
+def _never() -> None:
+    raise ConfigurationError("An agent's tool is awaited, and was called.")
+
+
+def in_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a coroutine function that calls `fn` in a worker thread, so that one slow tool keeps no other one waiting.
+
+    What is cancelled meanwhile is left behind there: Python cannot end it.
+    """
+
+    @wraps(fn)
+    async def threaded(*args: Any, **kwargs: Any) -> Any:
+        result = await to_thread.run_sync(partial(fn, *args, **kwargs), abandon_on_cancel=True)
+        return await result if inspect.isawaitable(result) else result
+
+    threaded.__dict__.pop(MARK, None)
+    return threaded
+
+
+def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, Tool]:
+    """Read what an agent is given as tools, by name; ConfigurationError names the one that cannot be used."""
+    if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+        raise ConfigurationError(f"tools={checks.show(cast('object', tools))} must be a list of functions, such as [search].")
+    found: dict[str, Tool] = {}
+    for given in tools:
+        tool = Tool(_named(given), gated=gated)
+        if tool.name in found:
+            raise ConfigurationError(
+                f"tools has two of the name {tool.name!r}: a model could not tell them apart. Rename one: AgentTool(fn, name=...)."
+            )
+        found[tool.name] = tool
+    if len(found) > _MOST_TOOLS:
+        raise ConfigurationError(f"tools has {len(found)}, and endpoints take at most {_MOST_TOOLS}. Leave some out.")
+    return found
+
+
+def _named(given: object) -> AgentTool:
+    if isinstance(given, tuple):
+        given = _described(given)
+    tool = given if isinstance(given, AgentTool) else AgentTool(cast("Callable[..., Any]", given))
+    if not callable(tool.fn):
+        raise ConfigurationError(
+            f"tools holds {checks.show(tool.fn)}, which cannot be called. Give functions, AgentTool(fn, ...), or ({{openai tool}}, fn)."
+        )
+    if checks.is_generator_function(tool.fn):
+        raise ConfigurationError(f"tools holds the generator function {checks.show(tool.fn)}. Return the whole result.")
+    return tool
+
+
+def _described(given: tuple[Any, ...]) -> AgentTool:
+    """Read an openai tool with its function, of chat's shape or of Responses'."""
+    spec = given[0] if len(given) == 2 and isinstance(given[0], Mapping) else None  # noqa: PLR2004 - a pair
+    function: Any = None if spec is None else spec.get("function", spec)
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ConfigurationError(
+            f"tools holds {checks.show(given)}. Of a pair the first is an openai tool with a name, the second its function."
+        )
+    return AgentTool(given[1], function["name"], function.get("description"), function.get("parameters"))
+
+
+def _checked_name(name: str) -> str:
+    if not (0 < len(name) <= _LONGEST_NAME and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()):
+        raise ConfigurationError(
+            f"tool name {checks.show(name)} must be 1 to {_LONGEST_NAME} ASCII letters, digits, _ or -. "
+            "Give it one: AgentTool(fn, name=...)."
+        )
+    return name

@@ -288,6 +288,11 @@ class Agent(ScopeHandle):
 
     _factory = "agent"
 
+    def owned_by(self, owner: object) -> Self:
+        """Say which agent object opens it: all turns of one share its tracker as their tab, also at once."""
+        self._ask = replace(self._ask, owner=owner)
+        return self
+
     @property
     def id(self) -> str:
         """Give the agent's id."""

@@ -1,0 +1,132 @@
+"""Go round one agent's loop: ask, run the tools that are asked for, and ask again until there is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
+
+from ravi_otel.agents.context import AgentContext
+from ravi_otel.agents.endings import Ended, how
+from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents.using import Faults, Used, refuse_all, use_all
+from ravi_otel.enforcement.ending import limit_of
+from ravi_otel.errors import BudgetError, ConfigurationError
+from ravi_otel.hooks.loop_records import StepEvent
+from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome
+from ravi_otel.runtime.scopes import apply_limits
+
+_UNFINISHED: Final = {"length": "llm_length", "content_filter": "llm_content_filter", "refusal": "llm_refusal"}
+"""What an answer's finish reason makes of it; anything else is an answer."""
+_WRAP_UP: Final = (
+    "A limit of this run is reached: nothing more can be looked up or done. Answer now with what you have, in a few sentences, and say "
+    "what is missing."
+)
+_CUT: Final = "The answer that asked for this was cut off, so it was not run. Ask again, for less at a time."
+
+
+class Loop:
+    """Be one run of an agent: `messages` are those of the conversation from the session's beginning, `new` those of this run."""
+
+    def __init__(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> None:
+        self.ctx = ctx
+        self._before = list(before)
+        self.new = list(asked)
+        self.trace: list[dict[str, Any]] = []
+        self.answer: str | None = None
+        self.partial: str | None = None
+        self._faults = Faults()
+
+    async def run(self) -> Ended:
+        """Go round until there is an answer, or the steps are used up; raises what ends it otherwise."""
+        try:
+            for step in range(1, self.ctx.agent.max_steps + 1):
+                ended = await self._step(step)
+                if ended is not None:
+                    return ended
+        except BudgetError as error:
+            ended = await self._wrapped_up(error)
+            if ended is None:
+                raise
+            return ended
+        return "stopped", "max_steps", "worker"
+
+    async def _step(self, number: int) -> Ended | None:
+        """Go round once, told as a step; the end, or None to go on."""
+        listeners, facts = self.ctx.scope.engine.listeners, self.ctx.scope.facts
+        listeners.stepped(StepEvent("start", facts, number))
+        status: Any = "error"
+        try:
+            ended = await self._go(number)
+            status = "ok" if ended is None else ended[0]
+        except BaseException as error:
+            ended = how(error) if isinstance(error, Exception) else None
+            status = "stopped" if ended is None else ended[0]
+            raise
+        finally:
+            listeners.stepped(StepEvent("end", facts, number, status))
+        return ended
+
+    async def _go(self, number: int) -> Ended | None:
+        agent = self.ctx.agent
+        generation = await self.ctx.llm([*self._before, *self.new], tools=[tool.spec for tool in agent.tools.values()])
+        message, calls = generation.message, generation.message.tool_calls
+        self.new.append(message)
+        self._keep(message.content)
+        unfinished = _UNFINISHED.get(generation.finish_reason or "")
+        if not calls:
+            return self._answered(generation, unfinished)
+        cut = unfinished is not None
+        uses = refuse_all(self.ctx, calls, number, _CUT) if cut else await use_all(self.ctx, calls, number)
+        self._note(uses)
+        if unfinished is not None:  # what it asks for may be half of what it meant
+            return "stopped", unfinished, "worker"
+        ends = next((used.ends for used in uses if used.ends is not None), None)
+        if ends is not None:
+            raise ends
+        stuck = self._faults.look(uses)
+        return None if stuck is None else ("stopped", stuck, "execution")
+
+    def _note(self, uses: Sequence[Used]) -> None:
+        self.new += [used.message() for used in uses]
+        self.trace += [used.row for used in uses]
+
+    def _answered(self, generation: Generation, unfinished: str | None) -> Ended:
+        if unfinished is not None:
+            return "stopped", unfinished, "worker"
+        self.answer = generation.message.content
+        return "ok", "success", "worker"
+
+    def _keep(self, text: str | None) -> None:
+        """Note what there is so far, for whoever stops it."""
+        if text:
+            self.partial = self.ctx.scope.partial = text
+
+    # -- the last call ----------------------------------------------------------------------------------------------------
+
+    async def _wrapped_up(self, error: BudgetError) -> Ended | None:
+        """Make the one call that a limit with `on_exceed="final"` has kept room for; None where there is none, or it does not fit."""
+        limit = limit_of(error)
+        ended = how(error)
+        if limit is None or limit.on_exceed is not Outcome.FINAL or ended is None:
+            return None
+        try:
+            with self.ctx.scope.wrap_up(), self._within():
+                generation = await self.ctx.llm([*self._before, *self.new, ChatMessage("user", _WRAP_UP)])
+        except (BudgetError, ConfigurationError):
+            return None
+        if generation.message.content:
+            self.answer = self.partial = generation.message.content
+            self.new.append(ChatMessage("assistant", generation.message.content))
+        return ended[0], ended[1], "finalize"
+
+    def _within(self) -> AbstractContextManager[Any]:
+        """Hold the last answer to what is left, so that it ends where the limit is; of a client we cannot see, its own reservation does."""
+        if not isinstance(self.ctx.agent.model, OpenAIModel):
+            return nullcontext()
+        left: dict[str, int] = {}
+        for account in self.ctx.scope.chain:
+            if account.limit.kind in SPENDS and account.limit.on_exceed is Outcome.FINAL:
+                left[account.limit.kind] = min(left.get(account.limit.kind, account.remaining), account.remaining)
+        return apply_limits([Limit(kind=kind, value=max(0, room), admission=Admission.STRICT) for kind, room in left.items()])

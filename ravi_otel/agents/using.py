@@ -1,0 +1,215 @@
+"""Run the tools that one answer asks for, side by side, and tell what came of each in the model's order."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import anyio
+
+from ravi_otel.agents import saying
+from ravi_otel.agents.middleware.contexts import ToolUse
+from ravi_otel.agents.results import ToolReport
+from ravi_otel.enforcement.ending import belongs_to, limit_of
+from ravi_otel.errors import (
+    AgentPausedError,
+    BudgetError,
+    CancellationError,
+    MiddlewareTermination,
+    RaviError,
+    SpawnDeniedError,
+    StopRun,
+    ToolDeniedError,
+)
+from ravi_otel.policy.contracts import ChatMessage, JsonObject
+from ravi_otel.policy.limits import Outcome
+from ravi_otel.runtime.inferring import INFERRING
+from ravi_otel.supervisor.hashing import args_hash
+from ravi_otel.supervisor.loops import SAME_ERROR
+from ravi_otel.supervisor.signatures import BadArguments
+
+if TYPE_CHECKING:
+    from ravi_otel.agents.context import AgentContext
+
+_MOST_CALLS: Final = 64
+"""Tool calls of one answer that are run."""
+_SAME_ERRORS: Final = 3
+
+
+@dataclass(slots=True)
+class Used:
+    """Be what came of one tool call: `text` for the model, `row` for the trace, `ends` what ends the run, `fault` which error it was."""
+
+    call_id: str
+    tool: str
+    text: str = ""
+    row: dict[str, Any] = field(default_factory=dict[str, Any])
+    ends: BaseException | None = None
+    fault: tuple[str, str] | None = None
+    stop: str | None = None
+
+    def message(self) -> ChatMessage:
+        """Give the message that answers the model's call."""
+        return ChatMessage("tool", self.text, tool_call_id=self.call_id)
+
+
+class Faults:
+    """Count errors that come again, answer after answer: the same one the third time ends the run."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def look(self, uses: Sequence[Used]) -> str | None:
+        """Count each error of one answer once, forget those of tools that worked; give the stop reason of one too many."""
+        for worked in {used.tool for used in uses if used.fault is None}:
+            for fault in [fault for fault in self._seen if fault[0] == worked]:
+                del self._seen[fault]
+        for fault, stop in {used.fault: used.stop for used in uses if used.fault is not None}.items():
+            self._seen[fault] += 1
+            if self._seen[fault] >= _SAME_ERRORS:
+                return stop or SAME_ERROR
+        return None
+
+
+async def use_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int) -> list[Used]:
+    """Run every call of one answer at the same time; none of them ends its siblings.
+
+    Only the program's own cancellation, and what is no Exception, is raised.
+    """
+    uses = [Used(str(call["id"]), str(cast("Mapping[str, Any]", call["function"])["name"])) for call in calls]
+    if len(uses) == 1:
+        await _use(ctx, uses[0], calls[0], step)
+        return uses
+    async with anyio.create_task_group() as group:
+        for used, call in zip(uses[:_MOST_CALLS], calls, strict=False):
+            group.start_soon(_use, ctx, used, call, step)
+    for used in uses[_MOST_CALLS:]:
+        _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
+    return uses
+
+
+def refuse_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int, why: str) -> list[Used]:
+    """Answer every call of one answer with the same refusal: none is run."""
+    uses = [Used(str(call["id"]), str(cast("Mapping[str, Any]", call["function"])["name"])) for call in calls]
+    for used in uses:
+        _not_run(ctx, used, step, "not_run", why)
+    return uses
+
+
+def _not_run(ctx: AgentContext, used: Used, step: int, code: str, why: str, **facts: Any) -> None:
+    INFERRING.ran(ctx.scope, used.tool, ctx.scope.engine.clock.monotonic_ns())  # it was dealt with here, and not run elsewhere
+    used.text = saying.error(code, why, tool=used.tool, **facts)
+    used.row = used.row or _row(step, used.tool, None)
+    used.row["ok"] = False
+
+
+def _row(step: int, tool: str, arguments: object) -> dict[str, Any]:
+    return {
+        "step": step,
+        "tool": tool,
+        "args_hash": None if arguments is None else args_hash(arguments),
+        "supervisor_decision": None,
+        "executed_from": "original",
+        "ok": True,
+    }
+
+
+async def _use(ctx: AgentContext, used: Used, call: JsonObject, step: int) -> None:
+    given = str(cast("Mapping[str, Any]", call["function"])["arguments"])
+    parsed = _parsed(given)
+    used.row = _row(step, used.tool, parsed)
+    tool = ctx.agent.tools.get(used.tool)
+    if tool is None:
+        listed = ", ".join(ctx.agent.tools)[:1_000] or "none"
+        _not_run(ctx, used, step, "unknown_tool", f"There is no tool {used.tool[:64]!r}. The tools: {listed}.")
+        used.stop = used.row["stop_reason"] = f"tool_missing:{used.tool[:64]}"
+        used.fault = (used.tool, "unknown_tool")
+        return
+    pipeline, gate = ctx.agent.pipeline, ctx.agent.gate
+
+    async def final(context: ToolUse) -> None:
+        context.result = await tool.run(context.arguments, gate, used.call_id)
+
+    try:
+        if parsed is not None and pipeline.at("tool"):
+            context = ToolUse(
+                agent_name=ctx.agent_name,
+                run_id=ctx.run_id,
+                session_id=ctx.session_id,
+                function_name=used.tool,
+                arguments=parsed,
+                call_id=used.call_id,
+            )
+            await pipeline.run_tool(context, final)
+            result = context.result
+        else:
+            result = await tool.run(given, gate, used.call_id)
+    except Exception as error:  # noqa: BLE001 - what a tool raises is the model's to know, and nobody's end
+        _failed(ctx, used, error, step)
+    else:
+        used.text = saying.said(result)
+        if isinstance(result, ToolReport):
+            used.row["ok"] = result.ok
+            if result.stop_reason is not None:
+                used.row["stop_reason"] = result.stop_reason
+
+
+def _parsed(given: str) -> dict[str, Any] | None:
+    """Read the arguments for middleware and trace; what is no object is left to the signature, which says why."""
+    try:
+        read = json.loads(given)
+    except (ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", read) if isinstance(read, dict) else None
+
+
+def _failed(ctx: AgentContext, used: Used, error: Exception, step: int) -> None:
+    used.row["ok"] = False
+    if isinstance(error, BadArguments):
+        _not_run(ctx, used, step, "bad_arguments", error.message, reason=error.spelling)
+        used.stop = used.row["stop_reason"] = f"tool_bad_args:{used.tool}"
+        used.fault = (used.tool, error.spelling)
+        return
+    if ends_run(ctx, error):
+        used.ends = error
+        used.text = saying.error("stopped", "The run ends here.", tool=used.tool)
+        return
+    if isinstance(error, (ToolDeniedError, SpawnDeniedError)):
+        used.text = json.dumps(error.as_tool_error(), ensure_ascii=False)
+        used.row["stop_reason"] = getattr(error, "stop_reason", None) or "spawn_denied"
+        used.fault = (used.tool, str(used.row["stop_reason"]))
+        return
+    if isinstance(error, BudgetError):
+        used.text = saying.error("limit_exceeded", _limited(error), tool=used.tool, limit_kind=error.limit_kind)
+        used.fault = (used.tool, "limit_exceeded")
+        used.row["stop_reason"] = f"tool_denied:{used.tool}"
+        return
+    used.text = saying.error("tool_error", error, tool=used.tool, type=type(error).__name__)
+    used.fault = (used.tool, used.text)
+    used.row["stop_reason"] = f"tool_error:{used.tool}"
+
+
+def _limited(error: BudgetError) -> str:
+    """Say it to a model, which can raise no limit: what was reached, and not what a program could do."""
+    reached = "" if error.threshold is None else f" of {error.threshold:g}"
+    return f"The limit{reached} for {error.limit_kind} is reached. Go on without this, or answer with what you have."
+
+
+def ends_run(ctx: AgentContext, error: BaseException) -> bool:
+    """Tell whether what a tool raised ends this agent: a limit, a cancellation or a pause of its own, and no child's."""
+    if isinstance(error, (StopRun, MiddlewareTermination)):
+        return True
+    if not isinstance(error, (BudgetError, CancellationError, AgentPausedError)):
+        return False
+    limit = limit_of(error)
+    if limit is not None:
+        mine = any(belongs_to(scope.facts.scope_id, error) for scope in ctx.scope.upwards())
+        return mine and limit.on_exceed is not Outcome.DENY_TOOL
+    try:  # whose it is nobody wrote on it: it is ours if nothing more may be done here
+        ctx.scope.checkpoint()
+    except RaviError:
+        return True
+    return False
