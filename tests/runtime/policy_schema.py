@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 from typing import Any, get_args
 
@@ -12,8 +14,11 @@ from ravi_otel.pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel.pricing.rates import DEAREST_USD
 from ravi_otel.runtime.config.entries import AGENT_KEYS, LIMIT_KEYS, MOST_LIMITS
 from ravi_otel.runtime.config.file import FILE_KEYS, MODES, PROFILE_KEYS
+from ravi_otel.runtime.config.gate import GATE_KEYS, MOST_RULES
 from ravi_otel.runtime.config.schema import SCHEMA
 from ravi_otel.runtime.config.tags import MOST_TAGS, TAG
+from ravi_otel.supervisor.rule_files import Default
+from ravi_otel.supervisor.rules_kinds import KINDS
 
 PART = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^".@=:\s][^.@=:]*)'
 DOT = r"\s*\.\s*"
@@ -35,6 +40,7 @@ SAID = {
     "limits": "What may be used, by the whole program or where a limit says.",
     "agents": "Limits of every agent of a name: a list, or a table with `limits`.",
     "tools": "How often each tool may be started: a number, or text with options behind it, such as 5:on=stop.",
+    "gate": "The rules of a supervisor, made by Rules.from_file: what may be done, and what a person is asked about.",
     "profiles": "Changes to this file under a name, chosen with --profile, RAVI_PROFILE or instrument(profile=...).",
     "name": "What to call the run.",
     "tags": "Short texts on every span of the run and on the cost metric.",
@@ -70,6 +76,8 @@ def schema() -> dict[str, Any]:
             },
             "share": {"type": "number", "minimum": checks.LEAST_SHARE, "maximum": 1},
             "price": _price(),
+            "names": {"anyOf": [_ref("name"), {"type": "array", "minItems": 1, "items": _ref("name")}]},
+            "rule": {"oneOf": [_rule(word) for word in KINDS]},
         },
     }
 
@@ -99,6 +107,7 @@ def _keys() -> dict[str, dict[str, Any]]:
         "enforcement": {"enum": [*MODES, None]},
         "admission": {"enum": [*CHOICES["admission"], None]},
         "warn_at": _or_none(_ref("share")),
+        "gate": {"type": ["object", "null"], "properties": _gate(), "additionalProperties": False},
         "profiles": by_name | {"additionalProperties": _ref("profile")},
     }
 
@@ -147,6 +156,35 @@ def _price() -> dict[str, Any]:
         "properties": {line: {"description": UNITS[line][0], **amount} for line in LINES},
         "additionalProperties": False,
         "anyOf": [{"required": list(REQUIRED)}, without_tokens],
+    }
+
+
+def _gate() -> dict[str, Any]:
+    rules = {"type": ["array", "null"], "maxItems": MOST_RULES, "items": _ref("rule")}
+    own = {"default": {"enum": [*get_args(Default), None]}, "rules": rules}
+    return {key: own[key] for key in GATE_KEYS}
+
+
+def _rule(word: str) -> dict[str, Any]:
+    kind = KINDS[word]
+    number = {"type": "number"}
+    own: dict[str, Any] = {
+        **dict.fromkeys(("tool", "first", "after"), _ref("names")),
+        **dict.fromkeys(("reason", "exhausted_reason"), _or_none(_ref("name"))),
+        "field": _ref("name"),
+        "same": {"anyOf": [_ref("names"), {"type": "array", "maxItems": 0}]},
+        "values": {"type": "array", "minItems": 1},
+        "otherwise": {"enum": list(getattr(kind, "choices", ()))},
+        "least": number,
+        "most": _count() if word == "most_calls" else number,
+    }
+    named = dataclasses.fields(kind)
+    return {
+        "type": "object",
+        "description": inspect.cleandoc(kind.__doc__ or "").partition("\n")[0],
+        "properties": {"rule": {"const": word}} | {each.name: own.get(each.name, {}) for each in named},
+        "required": ["rule", *(each.name for each in named if each.default is dataclasses.MISSING)],
+        "additionalProperties": False,
     }
 
 

@@ -19,6 +19,10 @@ A policy file is TOML, or YAML with the extra `yaml`::
     input = 2.5
     output = 10
 
+    [gate]                                        # of `Rules.from_file`, which makes a supervisor of it
+    default = "escalate"
+    rules = [{ rule = "allow", tool = "search" }]
+
     [profiles.ci]                                 # chosen by name; goes before the rest of the file
     limits = ["cost=0.50usd"]
 
@@ -26,9 +30,24 @@ A limit may be a table too, with the keywords of the constructors: `kind`, `valu
 `warn_at`, `on_exceed` and so on. `policy.schema.json` beside this module says all of it to an editor.
 """
 
+from ravi_otel.runtime.config.document import load_document
 from ravi_otel.runtime.config.effective import Policy, check_for_run, effective
-from ravi_otel.runtime.config.schema import SCHEMA
+from ravi_otel.runtime.config.file import read_document
+from ravi_otel.runtime.config.gate import GateSection
+from ravi_otel.runtime.config.schema import SCHEMA, check_schema
 from ravi_otel.runtime.config.sources import Sourced
 from ravi_otel.runtime.config.tags import check_tags, read_tags
 
-__all__ = ["SCHEMA", "Policy", "Sourced", "check_for_run", "check_tags", "effective", "read_tags"]
+__all__ = [
+    "SCHEMA",
+    "GateSection",
+    "Policy",
+    "Sourced",
+    "check_for_run",
+    "check_schema",
+    "check_tags",
+    "effective",
+    "load_document",
+    "read_document",
+    "read_tags",
+]

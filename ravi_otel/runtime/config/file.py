@@ -13,6 +13,7 @@ from ravi_otel.policy.limits import Admission
 from ravi_otel.pricing.overrides import Overrides, PriceMap
 from ravi_otel.runtime.config.document import Document, load_document
 from ravi_otel.runtime.config.entries import Part, check_admission, only, read_agents, read_limits, read_tools
+from ravi_otel.runtime.config.gate import GateSection, read_gate
 from ravi_otel.runtime.config.schema import check_schema
 from ravi_otel.runtime.config.sources import Sourced, once
 from ravi_otel.runtime.config.tags import check_tags
@@ -32,6 +33,7 @@ class PolicyFile:
     enforcement: str | None = None
     admission: Admission | None = None
     warn_at: float | None = None
+    gate: GateSection | None = None
     profiles: Mapping[str, PolicyFile] = field(default_factory=dict[str, "PolicyFile"])
 
     def profile(self, name: str, asked_by: str) -> PolicyFile:
@@ -116,7 +118,8 @@ _READERS: Final[dict[str, Reader]] = {
     "warn_at": _checked("warn_at", checks.share),
     "agents": read_agents,
     "tools": read_tools,
+    "gate": read_gate,
     "profiles": _profiles,
 }
 FILE_KEYS: Final = tuple(_READERS)
-PROFILE_KEYS: Final = tuple(key for key in FILE_KEYS if key != "profiles")
+PROFILE_KEYS: Final = tuple(key for key in FILE_KEYS if key not in ("gate", "profiles"))

@@ -1,0 +1,191 @@
+"""Decide by rules, written in code or in a policy file.
+
+Rules read the arguments of a call and the calls that were let through before it in the run. They decide so, the strictest first:
+
+1. **block** if any rule refuses: nothing outweighs that;
+2. **revise** if any rule puts something right. All corrections go into one revised action, which the gate validates and has reviewed again
+   from the start, so a correction is never a way around the next line;
+3. **escalate** if any rule asks for a person, who then sees the arguments as they were put right;
+4. **approve** by a rule that approves, else what is the default.
+
+A rule that says nothing approves nothing. What a rule cannot read is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
+from ravi_otel.supervisor.hashing import canonical
+from ravi_otel.supervisor.rule_files import Default, read_gate
+from ravi_otel.supervisor.rules_amounts import Cap, CapPerRun, EscalateAbove, MostCalls
+from ravi_otel.supervisor.rules_contract import Rule
+from ravi_otel.supervisor.rules_kinds import (
+    Allow,
+    BlockTools,
+    BlockValues,
+    FillIn,
+    FinalNeeds,
+    InOrder,
+    NeedsFirst,
+    NotAfter,
+    OnlyValues,
+    ReadOnly,
+    Required,
+)
+from ravi_otel.supervisor.rules_reading import Case, PastCall, Vote, with_value
+from ravi_otel.supervisor.signatures import ToolSignature
+
+__all__ = [
+    "Allow",
+    "BlockTools",
+    "BlockValues",
+    "Cap",
+    "CapPerRun",
+    "EscalateAbove",
+    "FillIn",
+    "FinalNeeds",
+    "InOrder",
+    "MostCalls",
+    "NeedsFirst",
+    "NotAfter",
+    "OnlyValues",
+    "ReadOnly",
+    "Required",
+    "Rule",
+    "Rules",
+]
+
+_NO_RULE: Final = {"approve": "no_rule_against", "block": "no_rule_for", "escalate": "no_rule_for"}
+
+
+class Rules:
+    """Be a supervisor that decides by `rules`; a tool call on which they say nothing is decided by `default`.
+
+    `version` is the SHA-256 of the rules and the default, 64 hex digits: the same rules have the same one in every process. A final answer
+    is approved unless a rule refuses it.
+    """
+
+    def __init__(self, rules: Iterable[Rule], *, default: Default = "approve") -> None:
+        self.rules = _listed(rules)
+        self.default = checks.choice("default", default, get_args(Default))
+        _refuse_what_is_never_asked(self.rules)
+        said = canonical([self.default, [each.described() for each in self.rules]])
+        self.version = hashlib.sha256(said.encode("ascii")).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Rules {len(self.rules)}, default {self.default}, version {self.version[:12]}>"
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Rules:
+        """Read the `gate` section of a policy file; raises ConfigurationError with the file, the place and the way out."""
+        rules, default = read_gate(Path(path))
+        return cls(rules, default=default)
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """Name the tools that a rule is about."""
+        return frozenset(tool for rule in self.rules for tool in rule.tools)
+
+    @property
+    def read_only(self) -> frozenset[str]:
+        """Name the tools that change nothing, as the rules say."""
+        return frozenset(tool for rule in self.rules if isinstance(rule, ReadOnly) for tool in rule.tools)
+
+    def may_lack(self, tool: str) -> frozenset[str]:
+        """Name the arguments that a call of a tool may leave out, because a rule fills them in."""
+        return frozenset(rule.field for rule in self.rules if isinstance(rule, FillIn) and tool in rule.tools and "." not in rule.field)
+
+    def check_tools(self, tools: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> None:
+        """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it does not take: it would never speak."""
+        named = tools.items() if isinstance(tools, Mapping) else ((None, each) for each in tools)
+        signatures = {each.name: each for each in (ToolSignature.of(fn, name) for name, fn in named)}
+        for rule in self.rules:
+            for tool in (*rule.tools, *getattr(rule, "first", ()), *getattr(rule, "after", ())):
+                if tool not in signatures:
+                    raise ConfigurationError(_no_such(f"rule {rule.word} is about tool", tool, signatures, "tools"))
+            for tool in rule.tools:
+                self._check_fields(rule, signatures[tool])
+
+    def _check_fields(self, rule: Rule, signature: ToolSignature) -> None:
+        for field in rule.fields_read():
+            first = field.partition(".")[0]
+            if first not in signature.parameters and signature.rest is None:
+                whose = f"rule {rule.word} of tool {signature.name!r} is about argument"
+                raise ConfigurationError(_no_such(whose, first, signature.parameters, "arguments"))
+
+    def review(self, action: Action, state: Any, policy: Any = None) -> Decision:  # noqa: ARG002 - a rule has its own figures
+        """Decide about one action; it may be asked as often as one likes, and changes nothing.
+
+        `state.calls` are the calls let through so far, as `RunState` has them; where a rule needs them and there are none to be
+        read, the call is blocked as `state_unreadable`.
+        """
+        calls: Any = getattr(state, "calls", None)
+        past = tuple(cast("Iterable[PastCall]", calls)) if isinstance(calls, (tuple, list)) else None
+        kind, name, args = action.get("kind"), action.get("name"), action.get("args")
+        if kind == "final":
+            mine: list[Rule] = [rule for rule in self.rules if isinstance(rule, FinalNeeds)]
+        elif kind == "tool" and isinstance(name, str) and isinstance(args, Mapping):
+            mine = [rule for rule in self.rules if name in rule.tools and not isinstance(rule, FinalNeeds)]
+        else:
+            return Decision(DecisionKind.BLOCK, "unknown_action_kind")
+        if past is None and any(rule.reads_past for rule in mine):
+            return Decision(DecisionKind.BLOCK, "state_unreadable")
+        if kind == "final":
+            return _final(mine, Case("", {}, past or ()))
+        return self._tool(action, mine, Case(cast("str", name), cast("Mapping[str, Any]", args), past or ()))
+
+    def _tool(self, action: Action, mine: list[Rule], case: Case) -> Decision:
+        votes: list[Vote] = []
+        # What is missing is filled in first, so that the other rules judge the call as it would be.
+        for rule in sorted(mine, key=lambda each: not isinstance(each, FillIn)):
+            vote = rule.judge(case)
+            if vote is not None:
+                votes.append(vote)
+                if vote.change is not None:
+                    case = Case(case.tool, with_value(case.arguments, *vote.change), case.calls)
+        for kind in (DecisionKind.BLOCK, DecisionKind.REVISE, DecisionKind.ESCALATE, DecisionKind.APPROVE):
+            first = next((vote for vote in votes if vote.kind == kind), None)
+            if first is not None:
+                revised = {**action, "args": case.arguments} if kind == DecisionKind.REVISE else None
+                return Decision(kind, first.reason, revised)
+        return Decision(DecisionKind(self.default), _NO_RULE[self.default])
+
+
+def _final(mine: list[Rule], case: Case) -> Decision:
+    refused = next((vote for rule in mine if (vote := rule.judge(case)) is not None), None)
+    return Decision(DecisionKind.APPROVE, "final_answer") if refused is None else Decision(refused.kind, refused.reason)
+
+
+def _listed(rules: Any) -> tuple[Rule, ...]:
+    if isinstance(rules, (str, Rule, Mapping)) or not isinstance(rules, Iterable):
+        raise ConfigurationError(f"rules={checks.show(rules)} must be a list of rules, such as [Cap('issue_refund', 'amount_usd', 1000)].")
+    listed = tuple(rules)
+    wrong = next((each for each in listed if not isinstance(each, Rule)), None)
+    if wrong is not None:
+        raise ConfigurationError(f"rules has {checks.show(wrong)} in it, which is no rule: write one such as Allow('search').")
+    return listed
+
+
+def _refuse_what_is_never_asked(rules: Collection[Rule]) -> None:
+    """Refuse a cap that lowers every call to what needs no person: the rule that asks one would never speak."""
+    for cap in rules:
+        for asks in rules:
+            if not (isinstance(cap, Cap) and cap.otherwise == "revise" and isinstance(asks, EscalateAbove)):
+                continue
+            if cap.field == asks.field and set(cap.tools) & set(asks.tools) and cap.most <= asks.most:
+                raise ConfigurationError(
+                    f"rule cap lowers {cap.field} to most={cap.most}, and escalate_above asks a person above {asks.most}, so nobody would "
+                    'ever be asked: give the cap otherwise="escalate" or "block", or a larger most.'
+                )
+
+
+def _no_such(whose: str, name: str, known: Collection[str], what: str) -> str:
+    close = checks.nearest(name, known)
+    hint = f", did you mean {close!r}" if close else ""
+    return f"{whose} {checks.show(name)}, which there is not{hint}; the {what} are {', '.join(known) or 'none'}."[:600]
