@@ -11,6 +11,7 @@ import anyio
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.history import HistoryError
+from ravi_otel.agents.history.recollection import retention_of
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult
@@ -96,7 +97,9 @@ def _stopped(run: AgentRun, ended: Ended, error: BaseException) -> AgentResult:
 
 async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResult:
     """Enter the agent, and work; what ends it passes its scope, which knows by that how it ended."""
-    handle = open_agent(agent.name, budget=agent.execution_budget, limits=agent.limits, hooks=agent.hooks).owned_by(agent)
+    handle = open_agent(
+        agent.name, budget=agent.execution_budget, limits=agent.limits, hooks=agent.hooks, retention=retention_of(agent.name)
+    ).owned_by(agent)
     working: Working | None = None
     ended: Ended | None = None
     error: BaseException | None = None
@@ -116,16 +119,15 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
         ended = _read(ctx, raised)
         if ended is None:
             raise
-    if ended is None and error is not None:  # its own limit asked for a quiet end
-        ended = how(error, swallowed=True)
-    return _result(run, working, ended or ("error", "error", "worker"), error)
+    quiet = None if error is None else how(error, swallowed=True)  # its own limit asked for that, and the scope has swallowed it
+    return _result(run, working, ended or quiet or ("error", "error", "worker"), error)
 
 
 def _read(ctx: AgentContext | None, error: Exception) -> Ended | None:
     if isinstance(error, ConfigurationError):
         return None
-    if isinstance(error, HistoryError):  # there is an answer, and it could not be kept
-        return "error", "history_error", "finalize"
+    if isinstance(error, HistoryError):  # what was answered until then was paid for, and is told
+        return "error", "history_error", "worker"
     ended = how(error)
     if ended is None and ctx is not None and error is ctx.failure:
         return "error", f"llm_error:{type(error).__name__}", "worker"
@@ -206,13 +208,13 @@ def _longest_s(scope: Scope) -> float | None:
     return min(max(0, left) / NANO, _LOOK_EVERY_S) + _SLACK_S
 
 
-def _messages(asked: object) -> list[ChatMessage]:
+def _messages(asked: Any) -> list[ChatMessage]:
     if isinstance(asked, str):
         return [ChatMessage("user", asked)]
-    given: list[object] = list(cast("Sequence[object]", asked)) if isinstance(asked, Sequence) else []
+    given: list[Any] = list(asked) if isinstance(asked, Sequence) else []  # pyright: ignore[reportUnknownArgumentType]  # of whatever
     if not given or not all(isinstance(each, ChatMessage) for each in given):
-        raise ConfigurationError(f"run(input={checks.show(asked)}) takes text, or a list of ChatMessage.")
-    return cast("list[ChatMessage]", given)
+        raise ConfigurationError(f"run(input={checks.show(asked)}) takes text, or a list of ChatMessage.")  # pyright: ignore[reportUnknownArgumentType]  # of whatever
+    return given
 
 
 @overload

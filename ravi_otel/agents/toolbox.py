@@ -122,10 +122,10 @@ def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, T
     return found
 
 
-def _named(given: object) -> AgentTool:
+def _named(given: Any) -> AgentTool:
     if isinstance(given, tuple):
-        given = _described(given)
-    tool = given if isinstance(given, AgentTool) else AgentTool(cast("Callable[..., Any]", given))
+        given = _described(given)  # pyright: ignore[reportUnknownArgumentType]  # of whatever
+    tool = given if isinstance(given, AgentTool) else AgentTool(given)
     if not callable(tool.fn):
         raise ConfigurationError(
             f"tools holds {checks.show(tool.fn)}, which cannot be called. Give functions, AgentTool(fn, ...), or ({{openai tool}}, fn)."
@@ -137,13 +137,14 @@ def _named(given: object) -> AgentTool:
 
 def _described(given: tuple[Any, ...]) -> AgentTool:
     """Read an openai tool with its function, of chat's shape or of Responses'."""
-    spec = given[0] if len(given) == 2 and isinstance(given[0], Mapping) else None  # noqa: PLR2004 - a pair
-    function: Any = None if spec is None else spec.get("function", spec)
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+    spec: Any = given[0] if len(given) == 2 else None  # noqa: PLR2004 - a pair
+    function: Any = cast("Mapping[str, Any]", spec).get("function", spec) if isinstance(spec, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(cast("Mapping[str, Any]", function).get("name"), str):
         raise ConfigurationError(
             f"tools holds {checks.show(given)}. Of a pair the first is an openai tool with a name, the second its function."
         )
-    return AgentTool(given[1], function["name"], function.get("description"), function.get("parameters"))
+    told = cast("Mapping[str, Any]", function)
+    return AgentTool(given[1], told["name"], told.get("description"), told.get("parameters"))
 
 
 def _checked_name(name: str) -> str:
