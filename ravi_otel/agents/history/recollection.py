@@ -8,6 +8,7 @@ from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
+from ravi_otel.enforcement.seats import seat_for
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import HistoryRetention
@@ -75,6 +76,18 @@ class AgentMemory:
         await self._store.append(
             session_id, messages, retention=retention, run_id=run_id, agent_name=self._agent_id, tenant_id=scope.facts.tenant_id
         )
+
+
+def retention_of(agent_name: str) -> HistoryRetention | None:
+    """Give how long an agent that is about to be entered here keeps its history, None for its slot's or the default, RUN.
+
+    The first agent of a run speaks for it, and keeps its history as long as the run does; those below it work for that run alone.
+    """
+    scope = current_scope()
+    node = scope.supervision
+    if node is None or scope.facts.agent_id is not None or seat_for(agent_name, scope.spawn) is not None:
+        return None
+    return node.retention
 
 
 def _check(parameter: str, value: object, kind: type, example: str) -> None:

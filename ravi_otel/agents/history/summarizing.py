@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from ravi_otel.agents.history.turns import Outline, outline, sound
 from ravi_otel.agents.history.windows import SlidingWindow, tokens_of
 from ravi_otel.agents.history.writing import sendable
+from ravi_otel.agents.metering import ask
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import AgentPausedError, CancellationError, ConfigurationError, StopRun
 from ravi_otel.policy import checks
@@ -71,7 +72,7 @@ class Summarizing:
         """Ask the model; None when there is no answer to be had."""
         asked = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", _transcript(messages, before))]
         try:
-            answer = await self._model.generate(asked)
+            answer = await ask(self._model, asked, (), {}, None)
             text = sendable(answer.message).content
         except (CancellationError, AgentPausedError, StopRun):
             raise

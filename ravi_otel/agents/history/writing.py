@@ -55,7 +55,7 @@ def assembled(newest_first: Iterable[tuple[str | None, object]]) -> tuple[ChatMe
     taken: list[tuple[object, bytes]] = []
     for number, (run_id, data) in enumerate(newest_first):
         if not isinstance(data, bytes) or len(data) > MOST_BYTES:
-            raise ValueError("it is no text of ours")  # noqa: TRY004 - what a file holds is a value, whatever its type
+            raise ValueError("it is no text of ours")
         room -= len(data)
         if room < 0 or number == MOST_APPENDS:
             break
