@@ -1,6 +1,7 @@
 """Observe LLM agents with OpenTelemetry, and hold them to budgets that really hold."""
 
 from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
+from ravi_otel._tools import instrument_tools
 from ravi_otel._version import __version__
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.retry import RetryPolicy
@@ -26,9 +27,10 @@ from ravi_otel.errors import (
     SpawnDeniedError,
     StopRun,
     ToolDeniedError,
+    ToolTimeoutError,
 )
 from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
-from ravi_otel.instrumentation.tools import InstrumentedTools, instrument_tools
+from ravi_otel.instrumentation.tools import InstrumentedTools
 from ravi_otel.policy import (
     CancellationToken,
     ExecutionBudget,
@@ -111,6 +113,7 @@ __all__ = [
     "Supervision",
     "Suspension",
     "ToolDeniedError",
+    "ToolTimeoutError",
     "Waiting",
     "WrapUp",
     "__version__",

@@ -135,17 +135,18 @@ def guarded(fn: Callable[P, R], label: str, switch: Switch, gate: ToolGate, *, r
         async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
             return await (gated.awaited if switch.on else awaited)(*args, **kwargs)
 
-        return cast("Callable[P, R]", _marked(run_awaited, switch))
+        return cast("Callable[P, R]", _marked(run_awaited, switch, label))
 
     @functools.wraps(fn)
     def run_called(*args: P.args, **kwargs: P.kwargs) -> R:
         return cast("R", gated.called(*args, **kwargs)) if switch.on else fn(*args, **kwargs)
 
-    return _marked(run_called, switch)
+    return _marked(run_called, switch, label)
 
 
-def _marked(wrapper: Callable[P, R], switch: Switch) -> Callable[P, R]:
+def _marked(wrapper: Callable[P, R], switch: Switch, label: str) -> Callable[P, R]:
     setattr(wrapper, MARK, switch)
+    setattr(wrapper, LABEL, label)
     setattr(wrapper, GATED, True)
     return wrapper
 

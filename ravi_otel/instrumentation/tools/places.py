@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import is_generator_function, show
-from ravi_otel.runtime.tool import MARK, Standing
+from ravi_otel.runtime.tool import GATED, MARK, Standing
 
 _PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, Standing)
 """What can be replaced by a function; another object that can be called may have more to it than its call."""
@@ -20,6 +20,7 @@ _METHODS: Final[tuple[Any, ...]] = (classmethod, staticmethod)
 _UNNAMED: Final = "<lambda>"
 _GENERATOR: Final = "a generator function: give back the whole result, or make a tool of what collects it"
 _IS_TOOL: Final = "a tool already"
+_IS_GATED: Final = "a tool already, behind a gate of its own"
 _MOST_WRAPPERS: Final = 32
 _CHAIN: Final[Any] = ChainMap
 _MODELS: Final = frozenset({"pydantic", "pydantic_settings"})
@@ -42,20 +43,20 @@ Found = Iterator[Place | tuple[str, str]]
 """Places, and of what is left alone the name with the reason."""
 
 
-def places_in(target: object, asked: str = "instrument_tools(") -> Found:
+def places_in(target: object, asked: str = "instrument_tools(", *, gated: bool = False) -> Found:
     """Look through `target`; raises ConfigurationError for what holds no functions, or cannot be changed in place.
 
-    `asked` is how the program gave it, up to the target itself.
+    `asked` is how the program gave it, up to the target itself. What is a tool already is found too where all are to be `gated`.
     """
     if isinstance(target, types.ModuleType):
-        return _in_module(target)
+        return _in_module(target, gated=gated)
     if isinstance(target, type):
-        return _in_class(target)
+        return _in_class(target, gated=gated)
     given: Any = target
     if isinstance(target, MutableMapping):
-        return _in_mapping(given)
+        return _in_mapping(given, gated=gated)
     if isinstance(target, list):
-        return _in_list(given)
+        return _in_list(given, gated=gated)
     kind = type(target).__name__
     if isinstance(target, Mapping):
         raise ConfigurationError(f"{asked}{kind}): it cannot be changed in place. Give the dict that your program calls its tools from.")
@@ -69,7 +70,7 @@ def places_in(target: object, asked: str = "instrument_tools(") -> Found:
     raise ConfigurationError(f"{asked}{show(target)}) takes {_TAKES}.")
 
 
-def _in_module(module: types.ModuleType) -> Found:
+def _in_module(module: types.ModuleType, *, gated: bool) -> Found:
     held: dict[str, Any] = vars(module)
     for name, value in list(held.items()):
         if name.startswith("_") or not callable(value):
@@ -77,7 +78,7 @@ def _in_module(module: types.ModuleType) -> Found:
         try:
             if getattr(value, "__module__", None) != module.__name__:
                 continue
-            reason = _left_alone(value, (types.FunctionType,))
+            reason = _left_alone(value, (types.FunctionType,), gated=gated)
         except Exception as error:  # noqa: BLE001 - a member may raise anything when it is looked at, and is only one of them
             reason = f"it raises {type(error).__name__} when it is looked at"
         if reason is not None:
@@ -86,13 +87,13 @@ def _in_module(module: types.ModuleType) -> Found:
             yield Place(name, value, value, functools.partial(setattr, module, name), functools.partial(held.get, name), _as_it_is)
 
 
-def _in_class(owner: type[Any]) -> Found:
+def _in_class(owner: type[Any], *, gated: bool) -> Found:
     fields = _fields_of(owner)
     for name, value in list(vars(owner).items()):
         kind, fn = _unbound(value)
         if name.startswith("_") or name in fields or not callable(fn) or getattr(fn, "__isabstractmethod__", False):
             continue
-        reason = _left_alone(fn, (types.FunctionType,))
+        reason = _left_alone(fn, (types.FunctionType,), gated=gated)
         if reason is not None:
             yield name, reason
         else:
@@ -106,23 +107,23 @@ def _unbound(held: Any) -> tuple[Any, Any]:
     return kind, held if kind is None else held.__func__
 
 
-def _in_mapping(mapping: MutableMapping[Any, Any]) -> Found:
+def _in_mapping(mapping: MutableMapping[Any, Any], *, gated: bool) -> Found:
     chain: Any = mapping
     if type(chain) is _CHAIN:
         seen: set[Any] = set()
         for one in chain.maps:  # each is changed where it has the name: the first would get what another holds
-            yield from _in_one_mapping(one, seen)
+            yield from _in_one_mapping(one, seen, gated=gated)
             seen.update(one)
     else:
-        yield from _in_one_mapping(mapping, ())
+        yield from _in_one_mapping(mapping, (), gated=gated)
 
 
-def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any]) -> Found:
+def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any], *, gated: bool) -> Found:
     for key, value in list(mapping.items()):
         if key in hidden:
             continue
         name = key if isinstance(key, str) and key else _name_of(value)
-        reason = _left_alone(value, _PLAIN)
+        reason = _left_alone(value, _PLAIN, gated=gated)
         if reason is not None or name is None:
             yield (name or show(key)), reason or "without a name"
         else:
@@ -130,9 +131,9 @@ def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any]) 
             yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, functools.partial(Standing, value))
 
 
-def _in_list(functions: list[Any]) -> Found:
+def _in_list(functions: list[Any], *, gated: bool) -> Found:
     for index, value in enumerate(list(functions)):
-        name, reason = _name_of(value), _left_alone(value, _PLAIN)
+        name, reason = _name_of(value), _left_alone(value, _PLAIN, gated=gated)
         if reason is not None or name is None:
             yield (name or f"[{index}]"), reason or "without a name: give a mapping, whose keys name the functions"
         else:
@@ -167,14 +168,14 @@ def _as_it_is(fn: Any) -> Any:
     return fn
 
 
-def _left_alone(value: Any, kinds: tuple[type[Any], ...]) -> str | None:
+def _left_alone(value: Any, kinds: tuple[type[Any], ...], *, gated: bool) -> str | None:
     """Say why something is no tool; None where it can be made one."""
     if isinstance(value, type):
         return "a class: give it by itself, for its methods"
     if not callable(value):
         return f"not a function, but {type(cast('object', value)).__name__}"
-    if _is_tool(value):
-        return _IS_TOOL
+    if _is_tool(value) and (not gated or _has_gate(value)):
+        return _IS_GATED if gated else _IS_TOOL
     if type(value) not in kinds:
         return f"an object of class {type(value).__name__}, not a function: decorate the function in it"
     if is_generator_function(value):
@@ -184,11 +185,23 @@ def _left_alone(value: Any, kinds: tuple[type[Any], ...]) -> str | None:
 
 def _is_tool(value: Any) -> bool:
     """Tell what is observed already, also below other wrappers and below arguments that were given beforehand."""
+    return any(_is_on(one) for one in _below(value))
+
+
+def _has_gate(value: Any) -> bool:
+    return any(_is_on(one) and hasattr(getattr(one, "_self_called", one), GATED) for one in _below(value))
+
+
+def _is_on(value: Any) -> bool:
+    return bool(getattr(getattr(value, MARK, None), "on", False))
+
+
+def _below(value: Any) -> Iterator[Any]:
     for _ in range(_MOST_WRAPPERS):
-        if value is None or getattr(getattr(value, MARK, None), "on", False):
-            return value is not None
+        if value is None:
+            return
+        yield value
         value = value.func if isinstance(value, functools.partial) else getattr(value, "__wrapped__", None)
-    return False
 
 
 def _name_of(value: Any) -> str | None:

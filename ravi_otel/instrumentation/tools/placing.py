@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.tools.gating import Gating
 from ravi_otel.instrumentation.tools.places import Place, places_in
 from ravi_otel.policy.checks import show
 from ravi_otel.runtime.tool import Switch, observed
@@ -29,20 +30,19 @@ class InstrumentedTools:
     function, what is a tool already. Private names, properties, inherited methods and what a module imported are not in it.
     """
 
-    def __init__(self, target: object) -> None:
+    def __init__(self, target: object, gating: Gating | None = None) -> None:
         self._switch = Switch()
         self._placed: list[tuple[Place, Any]] = []
         skipped: dict[str, str] = {}
         self.skipped: Mapping[str, str] = MappingProxyType(skipped)
         try:
-            for found in places_in(target):
-                if isinstance(found, tuple):
-                    skipped[found[0]] = found[1]
-                    continue
-                replacement: Any = found.rewrap(observed(found.fn, found.name, self._switch))
-                found.put(replacement)
-                self._placed.append((found, replacement))
+            found: Iterable[Place] = self._found(target, skipped, gated=gating is not None)
+            for place, called in gating.guard(list(found), self._switch) if gating is not None else self._observe(found):
+                replacement: Any = place.rewrap(called)
+                place.put(replacement)
+                self._placed.append((place, replacement))
         except ConfigurationError:
+            self.remove()
             raise
         except Exception as error:
             self.remove()
@@ -50,6 +50,17 @@ class InstrumentedTools:
                 f"instrument_tools({show(target)}) cannot be changed in place ({type(error).__name__}). Decorate its functions with "
                 "@ravi_otel.tool."
             ) from error
+
+    def _found(self, target: object, skipped: dict[str, str], *, gated: bool) -> Iterator[Place]:
+        for found in places_in(target, gated=gated):
+            if isinstance(found, tuple):
+                skipped[found[0]] = found[1]
+            else:
+                yield found
+
+    def _observe(self, places: Iterable[Place]) -> Iterator[tuple[Place, Any]]:
+        for place in places:
+            yield place, observed(place.fn, place.name, self._switch)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +89,7 @@ class InstrumentedTools:
         self.remove()
 
 
-def instrument_tools(target: object) -> InstrumentedTools:
+def instrument_tools(target: object, gating: Gating | None = None) -> InstrumentedTools:
     """Make each public function of a module, class, mapping or list a counted, limited and observed tool call, in its place.
 
     Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
@@ -88,10 +99,12 @@ def instrument_tools(target: object) -> InstrumentedTools:
 
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
-    made = InstrumentedTools(target)  # under no lock: it may run code of the program's, as a mapping of its own
+    made = InstrumentedTools(target, gating)  # under no lock: it may run code of the program's, as a mapping of its own
     with _lock:
         _live.append(made)
-    if not made.names and "a tool already" not in made.skipped.values():  # called again it finds nothing left to do
+    if gating is not None:
+        gating.tell_ungated(target, made.skipped)
+    elif not made.names and "a tool already" not in made.skipped.values():  # called again it finds nothing left to do
         why = "; ".join(f"{name} is {reason}" for name, reason in islice(made.skipped.items(), _SAID))
         _log.warning("ravi-otel: instrument_tools(%s) found no function to make a tool of%s.", show(target), f": {why}" if why else "")
     return made

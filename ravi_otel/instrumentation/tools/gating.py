@@ -1,0 +1,84 @@
+"""Put a gate before functions that a program keeps, and say of which it stands before none."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.instrumentation.tools.places import Place
+from ravi_otel.policy.checks import show
+from ravi_otel.policy.gate import ToolGate
+from ravi_otel.runtime.gated import Refused
+from ravi_otel.runtime.parameters import Parameters
+from ravi_otel.runtime.tool import LABEL, Switch, bare, guarded
+
+_log = logging.getLogger("ravi_otel")
+_SAID: Final = 8
+
+GateFor = Callable[[Mapping[str, Callable[..., Any]]], ToolGate]
+"""Make the gate of the tools of one target, by name."""
+
+
+class Gating:
+    """Know which gate is to stand before tools, and what becomes of what it refuses."""
+
+    def __init__(self, gate_for: GateFor, refused: Refused = "raise") -> None:
+        self._gate_for = gate_for
+        self._refused: Refused = refused
+
+    def guard(self, places: Iterable[Place], switch: Switch) -> Iterator[tuple[Place, Any]]:
+        """Give for each place the function that passes the gate; nothing is put anywhere before the gate of all of them is there."""
+        found: dict[str, tuple[Place, Callable[..., Any]]] = {}
+        for place in places:
+            place.name, fn = _itself(place)
+            if place.name in found:
+                raise ConfigurationError(
+                    f"instrument_tools(supervisor=...) found two tools called {show(place.name)}, which a gate cannot tell apart. "
+                    "Give a mapping, whose keys name them."
+                )
+            found[place.name] = (place, fn)
+        if found:
+            gate = self._gate_for({name: _unowned(fn, name) for name, (_, fn) in found.items()})
+            for name, (place, fn) in found.items():
+                yield place, guarded(fn, name, switch, gate, refused=self._refused)
+
+    def tell_ungated(self, target: object, skipped: Mapping[str, str]) -> None:
+        """Say in the log what the program may still call without this gate."""
+        left = [f"{name} is {reason}" for name, reason in skipped.items()]
+        if left:
+            more = "" if len(left) <= _SAID else f"; and {len(left) - _SAID} more"
+            _log.warning(
+                "ravi-otel: instrument_tools(%s, supervisor=...) puts no gate before: %s%s.", show(target), "; ".join(left[:_SAID]), more
+            )
+
+
+def _itself(place: Place) -> tuple[str, Callable[..., Any]]:
+    """Give the name and the function of what may be a tool already: it is told, counted and judged once."""
+    fn = bare(place.fn)
+    if fn is None:
+        raise ConfigurationError(
+            f"instrument_tools(supervisor=...) cannot put a gate before {show(place.name)}: it is a tool already, with another decorator "
+            "around it. Write @ravi_otel.tool(gate=...) there instead."
+        )
+    return (place.name if fn is place.fn else getattr(place.fn, LABEL, place.name)), fn
+
+
+def _unowned(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Give of a method what a gate reads: the signature without the object it belongs to."""
+    if not Parameters(fn, name).owned:
+        return fn
+    signature = inspect.signature(fn)
+
+    @functools.wraps(fn)
+    def shown(*_: Any, **__: Any) -> Any:  # never called: it is the gate's to look at
+        raise TypeError(f"{name} is called on its object")
+
+    first = next(iter(signature.parameters))
+    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what `inspect.signature` looks for first
+        parameters=[each for each in signature.parameters.values() if each.name != first]
+    )
+    return shown
