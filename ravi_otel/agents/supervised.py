@@ -1,0 +1,150 @@
+"""Run an agent that proposes, and a gate that decides: nothing is done, and nothing is answered, that was not reviewed."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ravi_otel.agents.context import AgentContext
+from ravi_otel.agents.model import Api
+from ravi_otel.agents.react import ReActAgent
+from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents.running import work
+from ravi_otel.agents.toolbox import ToolLike
+from ravi_otel.agents.working import Work
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.hooks.dispatch import Hooks
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import ExecutionBudget
+from ravi_otel.policy.contracts import ChatMessage, LLMClient
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.runtime.asking import Limits
+from ravi_otel.supervisor.approval.contract import Approver
+from ravi_otel.supervisor.decisions import GateState, Supervisor
+from ravi_otel.supervisor.gateway import Budget, ToolGateway
+from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor.terms import Noting
+
+_CEILING: Final = 2
+_PROTOCOL: Final = """\
+You work in steps. Answer each time with one JSON object and nothing around it, either of
+{"kind": "tool", "name": "NAME", "args": {...}}   to use a tool; what comes of it is told to you
+{"kind": "final", "answer": "TEXT"}               when you are done
+Every action is reviewed before it is done: it may be changed, refused, or shown to a person first. The tools, as JSON:
+"""
+
+
+class SupervisedAgent(ReActAgent):
+    """Be a worker whose every action is reviewed: the model proposes JSON actions, the gate decides; the final answer is reviewed too.
+
+    `supervisor`, `approver`, `policy`, `state`, `audit`, `allow`, `read_only`, `expires_s`, `timeout_s` and `policy_version` are those of
+    the gate; without a supervisor every valid action is approved. `state` left out, or a function, gives one state to all that the agent
+    does in one run. `budget` is how much one run of it may do; each tool runs `per_tool_limit` times in it. What the gate refuses
+    ends the run, with its stop reason, phase and action in the result; with `warn_loops` the first loop is told to the model instead.
+
+    The result's `trace` and `history` have one row an action: see `AgentResult`.
+    """
+
+    def __init__(  # noqa: PLR0913 - the front door's documented keywords
+        self,
+        name: str,
+        *,
+        supervisor: Supervisor | None = None,
+        tools: Iterable[ToolLike] = (),
+        allow: Collection[str] | None = None,
+        approver: Approver | None = None,
+        policy: Any = None,
+        state: GateState | Callable[[], GateState] | None = None,
+        audit: Noting | None = None,
+        read_only: Collection[str] = (),
+        budget: Budget | None = None,
+        per_tool_limit: int | Mapping[str, int] | None = _CEILING,
+        read_only_repeat_limit: int = 2,
+        expires_s: float | None = 3600,
+        timeout_s: float | None = None,
+        policy_version: str | None = None,
+        warn_loops: bool = False,
+        model: str | LLMClient | None = None,
+        instructions: str | None = None,
+        execution_budget: ExecutionBudget | ExecutionTracker | None = None,
+        limits: Limits = (),
+        hooks: Hooks = None,
+        middleware: Iterable[Any] = (),
+        history: Any = None,
+        api: Api = "chat",
+        description: str | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            model=model,
+            tools=tools,
+            instructions=instructions,
+            execution_budget=execution_budget,
+            limits=limits,
+            hooks=hooks,
+            middleware=middleware,
+            history=history,
+            api=api,
+            description=description,
+        )
+        self.instructions = _instructed(instructions, self)
+        self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
+        self._state = state
+        self._states: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
+        self._terms: dict[str, Any] = {
+            "supervisor": supervisor,
+            "allow": allow,
+            "approver": approver,
+            "policy": policy,
+            "audit": audit,
+            "read_only": read_only,
+            "budget": budget,
+            "per_tool_limit": per_tool_limit,
+            "read_only_repeat_limit": read_only_repeat_limit,
+            "expires_s": expires_s,
+            "timeout_s": timeout_s,
+            "policy_version": policy_version,
+        }
+        self._open(state)  # what cannot be used is said now, and not in the first run
+
+    async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
+        """Work on `input` to the end; see `ReActAgent.run`."""
+        done: list[Work] = []
+
+        def begin(ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Work:
+            gateway = self._open(self._state_here(ctx.scope))
+            done.append(Work(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops))
+            return done[-1]
+
+        try:
+            result = await work(self, begin, input, session_id)
+        finally:
+            for each in done:
+                each.gateway.close()
+        return done[-1].told(result) if done else result
+
+    def _may_lack(self) -> dict[str, Collection[str]]:
+        """List what the supervisor fills in, by tool: a worker may leave it out."""
+        ask = getattr(self._terms["supervisor"], "may_lack", None)
+        return {tool: ask(tool) for tool in self.tools} if callable(ask) else {}
+
+    def _open(self, state: GateState | Callable[[], GateState] | None) -> ToolGateway:
+        return ToolGateway(registry={tool.name: tool.fn for tool in self.tools.values()}, state=state, **self._terms)
+
+    def _state_here(self, scope: Scope) -> GateState:
+        """Give the one state of the run around, however often this agent works in it: what was done in a run counts in all of it."""
+        if self._state is not None and not callable(self._state):
+            return self._state
+        owner = next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), scope)
+        known = self._states.get(owner)
+        if known is None:
+            known = self._states[owner] = RunState() if self._state is None else self._state()
+        return known
+
+
+def _instructed(instructions: str | None, agent: ReActAgent) -> str:
+    tools = json.dumps([tool.spec["function"] for tool in agent.tools.values()])
+    return "\n\n".join(filter(None, (instructions, _PROTOCOL + tools)))

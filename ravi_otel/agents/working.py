@@ -1,0 +1,270 @@
+"""Work step by step on what a model proposes as JSON: read it, have the gate decide, do it, and tell the model what came of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import anyio
+
+from ravi_otel.agents import saying
+from ravi_otel.agents.context import AgentContext
+from ravi_otel.agents.endings import Ended
+from ravi_otel.agents.loop import Loop
+from ravi_otel.agents.middleware.contexts import ToolUse
+from ravi_otel.agents.results import AgentResult, Phase
+from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
+from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.supervisor.actions import InvalidAction, read_action
+from ravi_otel.supervisor.calls import GateCall
+from ravi_otel.supervisor.decisions import Action, Decision
+from ravi_otel.supervisor.gateway import ToolGateway
+from ravi_otel.supervisor.hashing import args_hash
+
+_LOOP: Final = "loop_detected:"
+_WARNING: Final = (
+    "You are going round in circles: this call was not made. Do something else, or give your final answer. The next loop ends the run."
+)
+
+
+class Work(Loop):
+    """Be the work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
+
+    `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on.
+    """
+
+    def __init__(
+        self,
+        ctx: AgentContext,
+        before: Sequence[ChatMessage],
+        asked: Sequence[ChatMessage],
+        gateway: ToolGateway,
+        may_lack: Mapping[str, Collection[str]],
+        *,
+        warn_loops: bool = False,
+    ) -> None:
+        super().__init__(ctx, before, asked)
+        self.gateway = gateway
+        self._may_lack = may_lack
+        self.rows: list[dict[str, Any]] = []
+        self.error: BaseException | None = None
+        self.action: Action | None = None
+        self.raw_action: str | None = None
+        self._warns = warn_loops
+        self._number = 0
+
+    def told(self, result: AgentResult) -> AgentResult:
+        """Put the rows into the result, and what was not let through."""
+        return replace(
+            result,
+            history=tuple(self.rows),
+            error=result.error or self.error,
+            action=self.action,
+            raw_action=self.raw_action,
+        )
+
+    async def run(self) -> Ended:
+        """Take steps until one is the last; raises what refuses or cancels them."""
+        try:
+            while True:
+                try:
+                    self._number = self.gateway.step()
+                except StopRun as over:
+                    return self._end(over.reason, "worker", over)
+                ended = await self._step(self._number)
+                if ended is not None:
+                    return ended
+        except BudgetError as error:
+            ended = await self._wrapped_up(error)
+            if ended is None:
+                raise
+            return await self._reviewed(ended)
+
+    async def _reviewed(self, ended: Ended) -> Ended:
+        """Have the answer of the last call reviewed like any other; one that is refused is not given."""
+        if self.answer is not None:
+            verdict = await self.gateway.gate.review_final(self.answer)
+            self.answer = str((verdict.arguments or {})["answer"]) if verdict.allowed else None
+            self.partial = self.answer
+        return ended
+
+    def _end(self, reason: str, phase: Phase, error: BaseException | None = None) -> Ended:
+        self.error = error
+        return "stopped", reason, phase
+
+    async def _go(self, number: int) -> Ended | None:  # noqa: ARG002 - the loop's own shape; the gateway counts the steps
+        try:
+            generation = await self._ask()
+        except (LLMTimeout, LLMEmpty) as error:
+            return self._end("llm_timeout" if isinstance(error, LLMTimeout) else "llm_empty", "worker", error)
+        if generation is None:
+            return self._end("max_seconds", "worker")
+        raw = generation.message.content
+        if not raw or not raw.strip():
+            return self._end("llm_empty", "worker")
+        self.new.append(ChatMessage("assistant", raw))
+        try:
+            action = self._read(raw, generation.finish_reason)
+        except InvalidAction as error:
+            self.raw_action = raw
+            return self._end(error.reason, "worker", error)
+        return await (self._finish(action) if action["kind"] == "final" else self._use(action))
+
+    async def _ask(self) -> Generation | None:
+        """Ask the worker; None when the budget's time is up before it answers."""
+        gateway = self.gateway
+        with anyio.move_on_after(gateway.budget.max_seconds - gateway.gate.tab().seconds()):
+            return await self.ctx.llm([*self._before, *self.new])
+        return None
+
+    def _read(self, raw: str, finish_reason: str | None) -> Action:
+        if finish_reason == "length":  # an action that was cut is none, also where what is left of it can be read
+            raise InvalidAction("non_json", "The answer was cut before it was whole.", raw)
+        return read_action(raw, self.gateway.gate.signatures, may_lack=self._may_lack)
+
+    # -- the final answer -----------------------------------------------------------------------------------------
+
+    async def _finish(self, action: Action) -> Ended:
+        before = self._last()
+        verdict = await self.gateway.gate.review_final(str(action["answer"]))
+        call = self._judged(before)
+        executed = {"kind": "final", "answer": str((verdict.arguments or action)["answer"])} if verdict.allowed else None
+        self._write(action, call, executed, None)
+        if executed is None:
+            reason, self.action = verdict.stop_reason or "supervisor_block:unsaid", action
+            return self._end(reason, _phase(reason, "supervisor"))
+        self.answer = executed["answer"]
+        return "ok", "success", "finalize"
+
+    # -- a tool ---------------------------------------------------------------------------------------------------
+
+    async def _use(self, action: Action) -> Ended | None:
+        before = self._last()
+        try:
+            result = await self._call(action)
+        except StopRun as stopped:
+            return self._stopped(action, self._judged(before), stopped)
+        except RaviError as limited:  # a limit, a cancellation, a pause, a guardrail: the agent's own end
+            self._row(action, self._judged(before), getattr(limited, "stop_reason", None) or type(limited).__name__)
+            raise
+        call = self._judged(before)
+        observation = _plain(result)
+        self._row(action, call, None)
+        self._write(action, call, _executed(action, call), observation)
+        self._observe(call, observation)
+        return None
+
+    async def _call(self, action: Action) -> Any:
+        """Call the tool, through the agent's middleware."""
+        name, arguments, pipeline, ctx = str(action["name"]), action["args"], self.ctx.agent.pipeline, self.ctx
+
+        async def final(context: ToolUse) -> None:
+            context.result = await self.gateway.call_async(name, context.arguments)
+
+        if not isinstance(arguments, Mapping):  # `read_action` has seen to it
+            raise StopRun("invalid_action:bad_tool_args", phase="worker")
+        if not pipeline.at("tool"):
+            return await self.gateway.call_async(name, arguments)
+        context = ToolUse(
+            agent_name=ctx.agent_name, run_id=ctx.run_id, session_id=ctx.session_id, function_name=name, arguments=arguments, call_id=None
+        )
+        await pipeline.run_tool(context, final)
+        return context.result
+
+    def _stopped(self, action: Action, call: GateCall | None, stopped: StopRun) -> Ended | None:
+        reason = stopped.reason
+        self._row(action, call, reason)
+        warns = self._warns and reason.startswith(_LOOP)
+        observation = {"error": reason, "message": _WARNING if warns else str(stopped)[:1_000]}
+        ran = call is not None and call.effective is not None
+        self._write(action, call, _executed(action, call) if ran else None, observation)
+        if warns:
+            self._warns = False
+            self._observe(None, observation)
+            return None
+        self.action = action
+        return self._end(reason, _phase(reason, "execution"), stopped)
+
+    # -- rows -----------------------------------------------------------------------------------------------------
+
+    def _last(self) -> GateCall | None:
+        calls = self.gateway.calls
+        return calls[-1] if calls else None
+
+    def _judged(self, before: GateCall | None) -> GateCall | None:
+        """Give what the gate has on the call that was just made, None when it was refused before it came to the gate."""
+        last = self._last()
+        return None if last is before else last
+
+    def _row(self, action: Action, call: GateCall | None, stop_reason: str | None) -> None:
+        if call is not None:
+            row = call.row(self._number)
+        else:
+            row = {"step": self._number, "tool": action["name"], "args_hash": args_hash(action["args"]), "supervisor_decision": None}
+            row |= {"executed_from": "original", "ok": False}
+        if stop_reason is not None:
+            row |= {"ok": False, "stop_reason": row.get("stop_reason") or stop_reason}
+        self.trace.append(row)
+
+    def _write(self, action: Action, call: GateCall | None, executed: Mapping[str, Any] | None, observation: object) -> None:
+        row: dict[str, Any] = {
+            "step": self._number,
+            "action": action,
+            "supervisor": _decided(call),
+            "executed_action": executed,
+            "executed_from": None if executed is None or call is None else call.executed_from,
+            "observation": observation,
+        }
+        if call is not None and call.answer is not None:
+            answer = call.answer
+            revised = None if answer.arguments is None else {**action, "args": dict(answer.arguments)}
+            row["human_approval"] = {"approved": answer.approved, "revised_action": revised, "comment": answer.comment, "who": answer.who}
+        self.rows.append(row)
+
+    def _observe(self, call: GateCall | None, observation: object) -> None:
+        """Tell the worker what came of its action, and what was done in its place."""
+        told: dict[str, Any] = {"observation": observation}
+        if call is not None and call.executed_from != "original":
+            told |= {"executed_args": call.effective, "executed_from": call.executed_from}
+        self.new.append(ChatMessage("user", saying.said(told)))
+
+
+def _executed(action: Action, call: GateCall | None) -> dict[str, Any]:
+    effective = None if call is None else call.effective
+    return {"kind": "tool", "name": action["name"], "args": action["args"] if effective is None else dict(effective)}
+
+
+def _decided(call: GateCall | None) -> dict[str, Any] | None:
+    """Write the row's `supervisor`: what was decided about the proposal, under `then` what about each revision; None unasked."""
+    if call is None or not call.decisions:
+        return None
+    first, *then = [_decision(each) for each in call.decisions]
+    return {**first, "then": then} if then else first
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    told: dict[str, Any] = {"decision": str(decision.kind), "reason": decision.reason}
+    if decision.revised_action is not None:
+        told["revised_action"] = dict(decision.revised_action)
+    if decision.risk_score is not None:
+        told["risk_score"] = decision.risk_score
+    return told
+
+
+def _plain(result: object) -> Any:
+    """Give what a tool returned as the model is told it: what JSON has, bounded."""
+    text = saying.said(result)
+    if isinstance(result, str):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:  # it was cut, or could only be printed
+        return text
+
+
+def _phase(reason: str, otherwise: Phase) -> Phase:
+    if reason == "human_rejected":
+        return "human_approval"
+    return "supervisor" if reason.startswith("supervisor_block:") else otherwise

@@ -1,0 +1,366 @@
+"""However a sub-agent ends, its parent's model is told so as a result, and nobody else ends with it."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import pytest
+
+import ravi_otel
+from ravi_otel import ConfigurationError, ExecutionBudget, Priority, SpawnBudget, SpawnTracker
+from ravi_otel.agents import OrchestratorAgent, ReActAgent, SubAgentConfig, handoff, run_agent
+from ravi_otel.testing import Failure, Text, ToolCalls
+
+pytestmark = pytest.mark.anyio
+LONGEST_S = 30
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+def delegates(*names, task="Do it."):
+    """Answer as a lead that delegates to each of these at once."""
+    return ToolCalls([(f"delegate_to_{name}", {"task": task}) for name in names])
+
+
+def lead_of(team, *subs, then="Done.", names=None, **more):
+    """Make a lead that delegates once to each of its sub-agents, and then answers."""
+    configs = [sub if isinstance(sub, SubAgentConfig) else SubAgentConfig(agent=sub) for sub in subs]
+    asked = names or [config.agent.name for config in configs]
+    return OrchestratorAgent("lead", model=team.plays("lead", delegates(*asked), Text(then)), sub_agents=configs, **more)
+
+
+class Waiting:
+    """Be a tool that waits without end, and knows when that began and ended."""
+
+    def __init__(self):
+        self.begun, self.left = anyio.Event(), anyio.Event()
+
+    async def wait(self) -> str:
+        """Wait for news."""
+        self.begun.set()
+        try:
+            await anyio.Event().wait()
+        finally:
+            self.left.set()
+        return "news"
+
+
+class Slots:
+    """Look at the run's slots as a tool of the lead."""
+
+    def __init__(self):
+        self.active = None
+
+    def look(self) -> str:
+        """Look at the slots."""
+        self.active = SpawnTracker.current().stats().active
+        return "looked"
+
+
+def waits(name):
+    """Give a script of one answer, which uses the tool `wait`."""
+    return ToolCalls([("wait", {})], text=f"{name} waits.")
+
+
+async def test_what_one_answer_delegates_is_worked_on_side_by_side(team):
+    both = {"left": anyio.Event(), "right": anyio.Event()}
+    active = []
+
+    def meeting(mine, other):
+        async def meet() -> str:
+            """Wait until the other is at work too."""
+            both[mine].set()
+            with anyio.fail_after(LONGEST_S):
+                await both[other].wait()
+            active.append(SpawnTracker.current().stats().active)
+            return "met"
+
+        return ReActAgent(mine, model=team.plays(mine, ToolCalls([("meet", {})]), Text(f"{mine} is done.")), tools=[meet])
+
+    lead = lead_of(team, meeting("left", "right"), meeting("right", "left"), spawn_budget=SpawnBudget(max_agents=3))
+    result = await lead.run("Meet.")
+    assert result.ok
+    assert [told["answer"] for told in team.told("lead")] == ["left is done.", "right is done."]
+    assert active == [3, 3]
+
+
+async def test_the_same_sub_agent_twice_in_one_answer_is_two_leases(team):
+    active = []
+    here, both = [], anyio.Event()
+
+    async def meet() -> str:
+        """Wait until there are two."""
+        here.append(True)
+        if len(here) == 2:
+            both.set()
+        with anyio.fail_after(LONGEST_S):
+            await both.wait()
+        active.append(SpawnTracker.current().stats().active)
+        return "met"
+
+    def twin(request):
+        return ToolCalls([("meet", {})]) if request.body["messages"][-1]["role"] == "user" else Text("Met.")
+
+    lead = lead_of(team, ReActAgent("twin", model=team.plays("twin", twin), tools=[meet]), names=["twin", "twin"])
+    assert (await lead.run("Meet.")).ok
+    assert active == [3, 3]
+
+
+async def test_a_sub_agent_without_a_slot_is_a_result_and_its_sibling_goes_on(team):
+    denied = anyio.Event()
+
+    async def hold() -> str:
+        """Hold the only slot until the other was denied it."""
+        with anyio.fail_after(LONGEST_S):
+            await denied.wait()
+        return "held"
+
+    hooks = ravi_otel.HookManager()
+    hooks.on(ravi_otel.HookEvent.SPAWN_DENIED)(lambda _: denied.set())
+
+    def play(request):
+        return ToolCalls([("hold", {})]) if request.body["messages"][-1]["role"] == "user" else Text("I had the slot.")
+
+    subs = [ReActAgent(name, model=team.plays(name, play), tools=[hold]) for name in ("first", "second")]
+    lead = lead_of(team, *subs, spawn_budget=SpawnBudget(max_agents=2), hooks=hooks)
+    result = await lead.run("Both at once.")
+    assert result.ok
+    told = {one.get("error", one.get("status")): one for one in team.told("lead")}
+    assert set(told) == {"ok", "spawn_denied"}
+    assert told["ok"]["answer"] == "I had the slot."
+    assert (told["spawn_denied"]["max_agents"], "way_out" in told["spawn_denied"]) == (2, True)
+    assert [row["stop_reason"] for row in result.trace if not row["ok"]] == ["spawn_denied"]
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"execution_budget": ExecutionBudget(max_tokens=50)}, "tokens"),
+        ({"execution_budget": ExecutionBudget(max_turns=1)}, "turns"),
+        ({"limits": ["tool_calls=1"]}, "tool_calls"),
+        ({"limits": ["requests=2"]}, "requests"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+async def test_a_breach_in_a_sub_agent_reaches_its_parent_as_a_result(team, more, kind):
+    def look(what: str) -> str:
+        """Look."""
+        return what
+
+    def greedy(request):
+        return ToolCalls([("look", {"what": str(len(request.body["messages"]))})], text="So far nothing.", usage=(40, 20))
+
+    other = ReActAgent("other", model=team.plays("other", Text("I am fine.")))
+    spender = ReActAgent("spender", model=team.plays("spender", greedy), tools=[look], **more)
+    result = await lead_of(team, spender, other).run("Spend.")
+    assert (result.status, result.answer) == ("ok", "Done.")
+    breached, fine = team.told("lead")
+    assert (breached["agent"], breached["stop_reason"]) == ("spender", f"limit_{kind}")
+    assert breached["status"] in ("stopped", "error")
+    assert kind in breached["message"]
+    assert fine["answer"] == "I am fine."
+    assert [(row["ok"], row.get("stop_reason")) for row in result.trace] == [(False, f"limit_{kind}"), (True, None)]
+
+
+async def test_the_budget_of_the_whole_run_ends_the_parent_too(team):
+    def greedy(_request):
+        return Text("A lot.", usage=(500, 500))
+
+    lead = lead_of(team, ReActAgent("spender", model=team.plays("spender", greedy)))
+    result = await run_agent(lead, "Spend.", limits=["tokens=900"])
+    assert not result.ok
+    assert result.stop_reason == "limit_tokens"
+    assert len(team.requests("lead")) == 1
+
+
+async def test_ask_timeout_cancels_the_sub_agent_and_gives_its_slot_back(team):
+    waiting, slots = Waiting(), Slots()
+    slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
+    lead = OrchestratorAgent(
+        "lead",
+        model=team.plays("lead", delegates("slow"), ToolCalls([("look", {})]), Text("Without it, then.")),
+        sub_agents=[SubAgentConfig(agent=slow, ask_timeout=0.1)],
+        tools=[slots.look],
+    )
+    result = await lead.run("Ask.")
+    assert (result.ok, result.answer) == (True, "Without it, then.")
+    (told,) = [json.loads(text) for text in _tool_texts(team, "lead") if text.startswith("{")]
+    assert (told["agent"], told["status"], told["stop_reason"]) == ("slow", "stopped", "ask_timeout")
+    assert waiting.left.is_set()
+    assert slots.active == 1
+    assert result.trace[0]["stop_reason"] == "ask_timeout"
+
+
+def _tool_texts(team, name):
+    return [message["content"] for message in team.requests(name)[-1]["messages"] if message["role"] == "tool"]
+
+
+async def test_ask_timeout_hangs_up_on_the_model_that_the_sub_agent_waits_for(team):
+    before = team.server.sent.hang_ups
+    slow = ReActAgent("slow", model=team.plays("slow", Text("Too late.", think_s=60)))
+    result = await lead_of(team, SubAgentConfig(agent=slow, ask_timeout=0.3)).run("Ask.")
+    assert result.ok
+    assert team.told("lead")[0]["stop_reason"] == "ask_timeout"
+    await anyio.to_thread.run_sync(team.server.wait_for_hang_ups, before + 1)
+
+
+async def test_a_paused_sub_agent_is_told_with_what_it_has(team):
+    def step_aside() -> str:
+        """Lose the slot, as to an operator."""
+        SpawnTracker.current().pause("modest")
+        return "aside"
+
+    modest = ReActAgent("modest", model=team.plays("modest", ToolCalls([("step_aside", {})], text="Half of it.")), tools=[step_aside])
+    result = await lead_of(team, SubAgentConfig(agent=modest, priority=Priority.LOW)).run("Work.")
+    assert result.ok
+    (told,) = team.told("lead")
+    assert (told["status"], told["stop_reason"]) == ("paused", "paused")
+
+
+async def test_a_sub_agent_whose_model_fails_is_told_as_an_error(team):
+    broken = ReActAgent("broken", model=team.plays("broken", lambda _: Failure(400, "no such thing")))
+    other = ReActAgent("other", model=team.plays("other", Text("I am fine.")))
+    result = await lead_of(team, broken, other).run("Work.")
+    assert result.ok
+    failed, fine = team.told("lead")
+    assert (failed["agent"], failed["status"], failed["stop_reason"]) == ("broken", "error", "llm_error:BadRequestError")
+    assert fine["answer"] == "I am fine."
+
+
+class Crashes:
+    """Be somebody else's agent, which raises."""
+
+    name = "crashes"
+
+    async def run(self, task):
+        raise KeyError(task)
+
+
+async def test_a_sub_agent_that_crashes_is_told_as_an_error(team):
+    result = await lead_of(team, Crashes()).run("Work.")
+    assert result.ok
+    (told,) = team.told("lead")
+    assert (told["status"], told["message"]) == ("error", "Agent 'crashes' failed with KeyError: 'Do it.'.")
+
+
+async def test_a_cancelled_parent_cancels_what_it_has_delegated(team):
+    left, right = Waiting(), Waiting()
+    subs = [
+        ReActAgent(name, model=team.plays(name, waits(name)), tools=[waiting.wait]) for name, waiting in (("left", left), ("right", right))
+    ]
+    lead = lead_of(team, *subs)
+    with anyio.fail_after(LONGEST_S):
+        async with anyio.create_task_group() as group:
+            group.start_soon(lead.run, "Work.")
+            await left.begun.wait()
+            await right.begun.wait()
+            group.cancel_scope.cancel()
+    assert left.left.is_set()
+    assert right.left.is_set()
+    assert len(team.requests("lead")) == 1
+
+
+async def test_a_run_that_is_cancelled_ends_its_sub_agents_with_it(team):
+    waiting = Waiting()
+    lead = lead_of(team, ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait]))
+    results = []
+
+    async def work():
+        results.append(await lead.run("Work."))
+
+    with anyio.fail_after(LONGEST_S):
+        async with ravi_otel.run("outer") as run, anyio.create_task_group() as group:
+            group.start_soon(work)
+            await waiting.begun.wait()
+            run.cancel("enough")
+    assert waiting.left.is_set()
+    assert [(result.ok, result.stop_reason) for result in results] == [(False, "cancelled")]
+
+
+class Again:
+    """Be an agent that is its own sub-agent."""
+
+    name = "narcissus"
+
+    def __init__(self):
+        self.agent = None
+
+    async def run(self, task):
+        return await self.agent.run(task)
+
+
+def narcissus(team, **more):
+    """Make an agent whose model delegates to itself whenever it can, and answers with what came of it."""
+    again = Again()
+
+    def play(request):
+        last = request.body["messages"][-1]
+        return delegates("narcissus") if last["role"] == "user" else Text(last["content"])
+
+    again.agent = OrchestratorAgent("narcissus", model=team.plays("narcissus", play), sub_agents=[SubAgentConfig(agent=again)], **more)
+    return again.agent
+
+
+async def test_a_cycle_of_delegation_ends_where_there_are_no_more_slots(team):
+    result = await narcissus(team, spawn_budget=SpawnBudget(max_agents=4)).run("Look.")
+    assert result.ok
+    assert "spawn_denied" in result.answer
+    assert len(team.requests("narcissus")) == 2 * 4
+
+
+async def test_a_cycle_of_delegation_ends_at_its_depth(team):
+    result = await run_agent(narcissus(team), "Look.", limits=["depth=2"])
+    assert result.ok
+    assert "depth" in result.answer
+    assert len(team.requests("narcissus")) == 2 * 3
+
+
+async def test_inside_a_run_an_orchestrators_own_spawn_budget_holds_for_those_under_it(team):
+    subs = [ReActAgent(name, model=team.plays(name, Text("I am fine."))) for name in ("one", "other")]
+    lead = lead_of(team, *subs, spawn_budget=SpawnBudget(max_agents=1))
+    async with ravi_otel.run("outer", spawn_budget=SpawnBudget(max_agents=10)):
+        result = await lead.run("Work.")
+    assert result.ok
+    assert [told["error"] for told in team.told("lead")] == ["spawn_denied", "spawn_denied"]
+
+
+async def test_a_handoff_has_a_name_of_its_own_and_tells_hooks_who_takes_over(team):
+    hooks, told = ravi_otel.HookManager(), []
+    hooks.on(ravi_otel.HookEvent.HANDOFF)(lambda ctx: told.append((ctx["agent_name"], ctx["to"])))
+    clerk = ReActAgent("the clerk", model=team.plays("the clerk", Text("Filed.")), description="Files things.")
+    tool = handoff(clerk)
+    assert tool.name == "transfer_to_the_clerk"
+    assert tool.description.endswith("Files things.")
+    lead = ReActAgent(
+        "lead", model=team.plays("lead", ToolCalls([("transfer_to_the_clerk", {"task": "File it."})]), Text("Done.")), tools=[tool]
+    )
+    async with ravi_otel.run("office", hooks=hooks):
+        assert (await lead.run("File it.")).ok
+    assert told == [("lead", "the clerk")]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: SubAgentConfig(agent="researcher"), "SubAgentConfig(agent)='researcher' must be an agent"),
+        (lambda: SubAgentConfig(agent=Crashes(), ask_timeout=0), "ask_timeout)=0 must be seconds above 0"),
+        (lambda: SubAgentConfig(agent=Crashes(), ask_timeout=True), "ask_timeout)=True must be seconds above 0"),
+        (lambda: SubAgentConfig(agent=Crashes(), priority=3), "SubAgentConfig(priority)"),
+        (lambda: OrchestratorAgent("lead", sub_agents=[Crashes()]), "Write SubAgentConfig(agent=...)"),
+        (lambda: OrchestratorAgent("lead", sub_agents=[SubAgentConfig(agent=Crashes())] * 2), "'delegate_to_crashes'"),
+        (lambda: OrchestratorAgent("lead", spawn_budget=10), "must be a SpawnBudget"),
+        (lambda: handoff("researcher"), "handoff(agent)='researcher' must be an agent"),
+        (lambda: handoff(Crashes(), limits="message=4"), "must be a list"),
+        (lambda: handoff(Crashes(), ask_timeout=float("nan")), "handoff(ask_timeout)"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_cannot_be_used_is_named(make, said):
+    with pytest.raises(ConfigurationError) as raised:
+        make()
+    assert said in str(raised.value)
