@@ -8,6 +8,7 @@ from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
+from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import seat_for
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -55,6 +56,8 @@ class AgentMemory:
         run_id = run_of(scope)
         if session_id is None and run_id is None:
             return ()
+        if _retention(scope, session_id) is HistoryRetention.RUN:
+            forget_at_the_end(self._store)  # a run that is resumed may only read, and ends all the same
         kept = await self._store.load(session_id, agent_name=self._agent_id, tenant_id=scope.facts.tenant_id, run_id=run_id)
         return tuple(await self.shortened([sendable(message) for message in kept]))
 
@@ -66,12 +69,10 @@ class AgentMemory:
     async def remember(self, session_id: str | None, messages: Sequence[ChatMessage]) -> None:
         """Append messages, all of them or none. Tool calls belong in the same append as their results."""
         scope = current_scope()
-        retention = HistoryRetention.PERMANENT if scope.supervision is None else scope.supervision.retention
-        run_id = run_of(scope)
+        run_id, retention = run_of(scope), _retention(scope, session_id)
         if retention is HistoryRetention.NONE or (session_id is None and run_id is None):
             return
-        ends = retention is HistoryRetention.RUN or session_id is None
-        if ends and not forget_at_the_end(self._store):
+        if retention is HistoryRetention.RUN and not forget_at_the_end(self._store):
             return
         await self._store.append(
             session_id, messages, retention=retention, run_id=run_id, agent_name=self._agent_id, tenant_id=scope.facts.tenant_id
@@ -88,6 +89,12 @@ def retention_of(agent_name: str) -> HistoryRetention | None:
     if node is None or scope.facts.agent_id is not None or seat_for(agent_name, scope.spawn) is not None:
         return None
     return node.retention
+
+
+def _retention(scope: Scope, session_id: str | None) -> HistoryRetention:
+    """Say how long what is said here is kept: what has no session cannot be found again after its run."""
+    found = HistoryRetention.PERMANENT if scope.supervision is None else scope.supervision.retention
+    return HistoryRetention.RUN if session_id is None and found is HistoryRetention.PERMANENT else found
 
 
 def _check(parameter: str, value: object, kind: type, example: str) -> None:

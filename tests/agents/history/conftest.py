@@ -45,19 +45,35 @@ def turn():
     return made
 
 
+class Stage:
+    """One scripted server for all tests of a module: each says what it answers, and counts from zero."""
+
+    def __init__(self):
+        self.answer = Text("ok")
+        self.server = ScriptedLLM(lambda request: self.answer(request) if callable(self.answer) else self.answer)
+        self._from = 0
+
+    def reset(self):
+        self.answer = Text("They spoke of plans.", usage=(100, 20))
+        self._from = len(self.server.requests)
+
+    @property
+    def requests(self):
+        return self.server.requests[self._from :]
+
+
 @pytest.fixture(scope="session")
-def _server():
-    server = ScriptedLLM(lambda request: server.answer(request) if callable(server.answer) else server.answer)
-    with server:
-        yield server
+def _stage():
+    stage = Stage()
+    with stage.server:
+        yield stage
 
 
 @pytest.fixture
-def server(_server):
-    _server.answer = Text("They spoke of plans.", usage=(100, 20))
-    _server.requests.clear()
-    yield _server
-    assert not _server.script_errors
+def server(_stage):
+    _stage.reset()
+    yield _stage
+    assert not _stage.server.script_errors
 
 
 @pytest.fixture
@@ -67,6 +83,6 @@ def instrumented():
 
 
 @pytest.fixture
-async def aclient(_server, instrumented):
-    async with AsyncOpenAI(base_url=_server.base_url, api_key="any", max_retries=0, timeout=20) as client:
+async def aclient(server, instrumented):
+    async with AsyncOpenAI(base_url=server.server.base_url, api_key="any", max_retries=0, timeout=20) as client:
         yield client
