@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.gate import ExecutedFrom
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.decisions import Action, Decision
+from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
 from ravi_otel.supervisor.hashing import args_hash, canonical, plain
 from ravi_otel.supervisor.signatures import ToolSignature
 from ravi_otel.supervisor.standing import Standing
@@ -103,13 +103,16 @@ class GateCall:
     stop_reason: str | None = None
 
     def row(self, step: int) -> dict[str, Any]:
-        """Give the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason]`."""
+        """Give the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
+
+        `supervisor_decision` is the gravest of its decisions: block, escalate, revise, approve.
+        """
         arguments = self.effective if self.effective is not None else self.proposed
         row: dict[str, Any] = {
             "step": step,
             "tool": self.tool,
             "args_hash": args_hash(arguments if arguments is not None else {}),
-            "supervisor_decision": self.decisions[0].kind.value if self.decisions else None,
+            "supervisor_decision": _gravest(self.decisions),
             "executed_from": self.executed_from,
             "ok": self.ok,
         }
@@ -121,6 +124,13 @@ class GateCall:
         if score is not None:
             row["risk_score"] = score
         return row
+
+
+_WEIGHT: Final = (DecisionKind.APPROVE, DecisionKind.REVISE, DecisionKind.ESCALATE, DecisionKind.BLOCK)
+
+
+def _gravest(decisions: tuple[Decision, ...]) -> str | None:
+    return max((each.kind for each in decisions), key=_WEIGHT.index).value if decisions else None
 
 
 def told(call: Call, *, ran: bool, ok: bool) -> GateCall:

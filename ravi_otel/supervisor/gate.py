@@ -24,7 +24,7 @@ from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, told
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import canonical
 from ravi_otel.supervisor.loops import LoopRules, Loops
-from ravi_otel.supervisor.reviewing import bad_arguments, in_colour, let_through
+from ravi_otel.supervisor.reviewing import bad_arguments, in_colour, let_through, refuse_expired
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
 from ravi_otel.supervisor.standing import Standing, keep
 from ravi_otel.supervisor.terms import Noting, Terms, Tools, checked, read_ceilings, read_names, read_seconds, read_tools, state_source
@@ -121,6 +121,7 @@ class Gate:
         call.phase = "execution"
         try:
             _refuse_changed(call, arguments)
+            refuse_expired(call)
             self._afford(call)
         except Refused as refused:
             return self._refused(call, refused)
@@ -246,6 +247,7 @@ class Gate:
     def _ended(self, call: Call | None, outcome: ToolOutcome) -> Flow[None]:
         if call is None:
             return
+        call.stop_reason = call.stop_reason or outcome.verdict.stop_reason
         if outcome.status == "error" and outcome.error is not None and call.stop_reason is None:
             call.stop_reason = f"tool_error:{call.tool}"
             with contextlib.suppress(Refused):  # the next call of the tool is refused: this one has ended with its own error

@@ -197,14 +197,27 @@ def _approved(call: Call, policy_version: str) -> bool:
     return not _expired(approval.request)
 
 
+def _now() -> float:
+    scope, _ = STATE.locate()
+    return scope.engine.clock.time()
+
+
 def _expired(request: ApprovalRequest) -> bool:
-    return request.expires_at is not None and STATE.engine.clock.time() >= request.expires_at
+    return request.expires_at is not None and _now() >= request.expires_at
 
 
 def _refuse_late(call: Call, policy_version: str) -> None:
     """Take an approval that expired before it was used for a rejection."""
     approval = call.approval
     if approval is not None and approval.fingerprint == _fingerprint(call, policy_version):
+        call.phase, call.human_approved = "human_approval", False
+        raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
+
+
+def refuse_expired(call: Call) -> None:
+    """Refuse what was let through by an approval that has expired since."""
+    approval = call.approval
+    if approval is not None and call.decisions[-1].kind is DecisionKind.ESCALATE and _expired(approval.request):
         call.phase, call.human_approved = "human_approval", False
         raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
@@ -239,7 +252,7 @@ def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> F
 
 
 def _request(terms: Terms, call: Call, decision: Decision, policy_version: str) -> ApprovalRequest:
-    now = STATE.engine.clock.time()
+    now = _now()
     who = call.facts
     return ApprovalRequest(
         id=uuid.uuid4().hex,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ class RunState:
         return sum(call.tool == tool and call.status == "ok" for call in self.calls)
 
     def total(self, tool: str, field: str) -> float:
-        """Add up a number among the arguments of every call of a tool that was let through; what is no number adds nothing."""
+        """Add up a number among the arguments of every call of a tool that was let through; what is no number, or below zero, adds nothing."""
         return float(sum(_amount(call.arguments.get(field)) for call in self.calls if call.tool == tool))
 
     def result(self, tool: str) -> Any:
@@ -92,4 +93,6 @@ def _is(call: StatedCall, tool: str, arguments: JsonObject) -> bool:
 
 
 def _amount(value: object) -> float:
-    return value if isinstance(value, _NUMBER) and not isinstance(value, bool) else 0
+    if isinstance(value, bool) or not isinstance(value, _NUMBER) or not math.isfinite(value):
+        return 0
+    return max(0, value)
