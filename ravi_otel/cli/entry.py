@@ -26,6 +26,8 @@ COMMANDS: Final = {
     "suggest": "Write a policy file from what past runs used.",
     "replay": "Send a stored run to an OTLP backend.",
     "prune": "Delete old runs from the store.",
+    "approvals": "List what waits for your approval, and answer it.",
+    "audit": "Check that audit logs are as they were written.",
     "demo": "Watch a runaway agent be stopped, and ten share a run.",
     "completion": "Print the completion script of a shell.",
 }

@@ -37,6 +37,8 @@ Ended = Literal["running", "ok", "failed", "limited", "unattached", "signal"]
 _ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "unattached", "signal"})
 _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
 _IGNORED: Final = "*\n"
+_APPROVALS: Final = frozenset({"approvals.db", "approvals.db-journal"})
+"""What a queue of approvals puts here, also before the first run."""
 _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
 _MOST_STATUS: Final = 2**31
 
@@ -236,6 +238,8 @@ class Store:
 
 
 def _is_beginning(path: Path) -> bool:
+    if path.name in _APPROVALS:
+        return path.is_file()
     if path.name != ".gitignore":
         return jsonfile.is_beside(path.name)
     try:

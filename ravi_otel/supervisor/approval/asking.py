@@ -42,6 +42,11 @@ def coloured(begin: Callable[[], Flow[T]]) -> Coloured[T]:
     return Asking(begin) if in_event_loop() else run_sync(begin())
 
 
+def wall_clock() -> float:
+    """Give the time in UTC epoch seconds, by the clock that the gate has too."""
+    return STATE.engine.clock.time()
+
+
 def in_event_loop() -> bool:
     """Tell whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
     if on_event_loop():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -15,7 +14,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.asking import LONGEST_PAUSE_S, in_event_loop, refuse_ended
+from ravi_otel.supervisor.approval.asking import LONGEST_PAUSE_S, in_event_loop, refuse_ended, wall_clock
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 
 Callback: TypeAlias = Callable[[ApprovalRequest], Coloured[ApprovalAnswer | bool]]
@@ -97,4 +96,4 @@ _EXPIRED = ApprovalAnswer(approved=False, comment="expired")
 
 
 def _is_over(request: ApprovalRequest) -> bool:
-    return request.expires_at is not None and time.time() >= request.expires_at
+    return request.expires_at is not None and wall_clock() >= request.expires_at

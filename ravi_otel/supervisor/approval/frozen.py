@@ -68,7 +68,7 @@ def shown(arguments: JsonObject) -> list[str]:
     """
     known = plain(arguments)
     lines = json.dumps(known, indent=2, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f").split("\n")
-    readings = [f"reads {_escaped(path)}: {reading(text)}" for path, text in _texts("", known) if not text.isascii()]
+    readings = [f"reads {escaped(path)}: {reading(text)}" for path, text in _texts("", known) if not text.isascii()]
     more = len(readings) - _MOST_READINGS
     return lines + readings[:_MOST_READINGS] + ([f"reads: and {more} more"] if more > 0 else [])
 
@@ -126,5 +126,6 @@ def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:
             yield from _texts(f"{path}[{at}]", each)
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Write a name in ASCII alone, cut where it is too long."""
     return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_READING]

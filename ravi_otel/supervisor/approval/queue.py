@@ -15,7 +15,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.approval.asking import Patience, coloured
+from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.place import place
 from ravi_otel.supervisor.approval.rows import StoredRequest
@@ -38,7 +38,7 @@ class ApprovalQueue:
     caller, once. See docs/approvals.md for what survives which crash.
     """
 
-    def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: str | Path | None = None, *, clock: Callable[[], float] = wall_clock) -> None:
         if path is not None and not isinstance(cast("object", path), (str, os.PathLike)):
             raise ConfigurationError(f"ApprovalQueue(path={checks.show(path)}) must be the path of a file, or None for the default.")
         self.path = place() if path is None else Path(path).expanduser().absolute()

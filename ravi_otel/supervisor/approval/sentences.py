@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import time
 
 from ravi_otel.supervisor.approval import frozen
@@ -37,3 +39,11 @@ def not_pending(stored: StoredRequest) -> str:
     if stored.outcome is None:
         return f"{said}, and was used by process {stored.taken_by or '?'} at {moment(stored.taken_at)}, which did not say yet how it ended."
     return f"{said}, and was used: the call ended with {frozen.reading(stored.outcome, 60)} at {moment(stored.ended_at)}."
+
+
+def login() -> str:
+    """Name the user whose process this is, as the system knows them and no variable of the environment can say otherwise."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a user without a name, as in a container
+        return f"uid {os.geteuid()}"

@@ -1,0 +1,41 @@
+"""Change arguments as a person writes it: NAME=VALUE, the value as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.contracts import JsonObject, JsonValue
+from ravi_otel.supervisor.approval import frozen
+
+
+def changed(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValue]:
+    """Give the arguments with each `NAME=VALUE` in its place; `NAME=` leaves one out.
+
+    A value is read as JSON (`500`, `"500"`, `true`, `["a"]`), except where the argument was a text: then only what is in quotes is JSON,
+    and the rest is the text as it is. What is no JSON is text too. A new name is added. Raises ConfigurationError for one that looks like a
+    mistyped one, and for what is to be left out and is not there.
+    """
+    fresh = frozen.plain(arguments)
+    for each in changes:
+        name, equals, written = each.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            raise ConfigurationError(f"{checks.show(each)} is no change; write NAME=VALUE, such as amount_usd=500.")
+        known = name in fresh
+        close = None if known else checks.nearest(name, fresh)
+        if close is not None or not (known or written.strip()):
+            hint = f"did you mean {close!r}?" if close else f"it has {', '.join(map(checks.show, list(fresh)[:20])) or 'none'}."
+            raise ConfigurationError(f"{checks.show(name)} is no argument of this call; {hint}")
+        if not written.strip():
+            del fresh[name]
+        else:
+            fresh[name] = _value(written.strip(), fresh.get(name))
+    return fresh
+
+
+def _value(written: str, before: JsonValue) -> JsonValue:
+    if isinstance(before, str) and not written.startswith('"'):
+        return written
+    return frozen.read_value(written)
