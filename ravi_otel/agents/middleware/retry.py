@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
 from ravi_otel import _extras
@@ -70,13 +70,17 @@ class Retry:
         scope = current_scope()
         judge = _Judge(self._attempts, self._on, self._longest_s, scope)
         tries: Any = aiter(self._stamina.retry_context(on=judge, attempts=self._attempts, timeout=None, **self._pauses))
+        attempt = await anext(tries)
         while True:
-            attempt = await (anext(tries) if judge.last is None else self._pause(scope, tries))
-            if judge.last is not None:
-                tell("retried", model=getattr(context, "model", None), error=judge.last)
-            with attempt:
-                await call_next()
+            failed = await _failure(call_next)
+            if failed is None:
                 return
+            if not judge.allows(failed):
+                raise failed
+            with attempt:  # which keeps the error for the library
+                raise failed
+            attempt = await self._pause(scope, tries)
+            tell("retried", model=getattr(context, "model", None), error=failed)
 
     @staticmethod
     async def _pause(scope: Scope, tries: Any) -> Any:
@@ -85,29 +89,38 @@ class Retry:
             return await within(scope, lambda: anext(tries))
 
 
-class _Judge:
-    """Decide about one call's errors: its answers are those that the library takes from its hook."""
+async def _failure(call_next: CallNext) -> Exception | None:
+    try:
+        await call_next()
+    except Exception as error:  # noqa: BLE001 - it is raised again, or tried again
+        return error
+    return None
 
-    def __init__(self, attempts: int, on: Any, longest_s: float, scope: Scope) -> None:
+
+class _Judge:
+    """Decide about the errors of one call; called by the library for how long to wait after one that was allowed."""
+
+    def __init__(self, attempts: int, on: Callable[[Exception], bool], longest_s: float, scope: Scope) -> None:
         self._left = attempts
         self._on = on
         self._longest_s = longest_s
         self._scope = scope
-        self.last: Exception | None = None
+        self._asked_s: float | None = None
 
-    def __call__(self, error: Exception) -> bool | float:
-        """Tell whether to try again, or after how many seconds."""
-        self.last = None
+    def allows(self, error: Exception) -> bool:
+        """Tell whether there may be another attempt after this error."""
         if is_final(error) or not self._on(error):
             return False
         sent = sent_before(error)
         self._left -= sent
         if self._left < sent:  # the next call may take as many
             return False
-        asked = retry_after_s(error, time.time())
-        if asked is not None:
-            left = left_s(self._scope)
-            if asked > self._longest_s or (left is not None and asked >= left):
-                return False
-        self.last = error
-        return True if asked is None else asked
+        self._asked_s = retry_after_s(error, time.time())
+        if self._asked_s is None:
+            return True
+        left = left_s(self._scope)
+        return self._asked_s <= self._longest_s and (left is None or self._asked_s < left)
+
+    def __call__(self, error: Exception) -> bool | float:
+        """Give how many seconds the server asks to wait, else True: as long as the library likes."""
+        return True if self._asked_s is None else self._asked_s
