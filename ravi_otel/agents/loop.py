@@ -11,7 +11,7 @@ from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.using import Faults, Used, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
-from ravi_otel.errors import BudgetError, ConfigurationError
+from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks.loop_records import StepEvent
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome
@@ -114,8 +114,10 @@ class Loop:
         try:
             with self.ctx.scope.wrap_up(), self._within():
                 generation = await self.ctx.llm([*self._before, *self.new, ChatMessage("user", _WRAP_UP)])
-        except (BudgetError, ConfigurationError):
-            return None
+        except Exception as failed:
+            if isinstance(failed, RaviError) or failed is self.ctx.failure:
+                return None
+            raise
         if generation.message.content:
             self.answer = self.partial = generation.message.content
             self.new.append(ChatMessage("assistant", generation.message.content))

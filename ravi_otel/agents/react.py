@@ -14,7 +14,7 @@ from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
 from ravi_otel.agents.model import Api, OpenAIModel
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
-from ravi_otel.agents.spawned import known
+from ravi_otel.agents.spawned import OwnId, known
 from ravi_otel.agents.toolbox import ToolLike, read_tools
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
@@ -78,7 +78,7 @@ class ReActAgent:
     @property
     def id(self) -> AgentId:
         """Give the id by which others spawn it: its name."""
-        return AgentId(self.name)
+        return OwnId.of(self)
 
     async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
         """Work on `input` to the end; what ends it is in the result, and only the program's own cancellation is raised.

@@ -14,6 +14,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy.ids import AgentId
 from ravi_otel.runtime.spawning import spawn
 
 if TYPE_CHECKING:
@@ -24,13 +25,30 @@ ASK_TIMEOUT: Final = "ask_timeout"
 _LIVING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
+class OwnId(AgentId):
+    """Be the id of one agent object, which it leads to; to everybody else it is the text that it is."""
+
+    __slots__ = ("agent",)
+
+    agent: ReActAgent
+
+    @classmethod
+    def of(cls, agent: ReActAgent) -> OwnId:
+        """Give the id of an agent."""
+        own = cls(agent.name)
+        own.agent = agent
+        return own
+
+
 def known(agent: ReActAgent) -> None:
     """Have an agent be found by its id from now on, as long as the program has it."""
     _LIVING.add(agent)
 
 
 def find(agent_id: str, asking: ReActAgent) -> ReActAgent:
-    """Find the agent of an id: first among those that the asking one may delegate to, then among all of the program."""
+    """Find the agent of an id: the very one whose `agent.id` it is; of mere text among those the asking one may delegate to, then all."""
+    if isinstance(agent_id, OwnId):
+        return agent_id.agent
     team = [each.agent for each in getattr(asking, "sub_agents", ())]
     for among in (team, list(_LIVING)):
         found = [each for each in among if getattr(each, "id", None) == agent_id]

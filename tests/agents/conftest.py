@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 from team_stage import staged
 
@@ -24,3 +25,9 @@ def team(_team, monkeypatch):
         yield _team
     _team.server.release()
     assert not _team.server.script_errors
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def go(request):
+    """Run a coroutine function to its end on either event loop."""
+    return lambda fn, *args: anyio.run(fn, *args, backend=request.param)
