@@ -51,11 +51,15 @@ class Stage:
     def __init__(self):
         self.answer = Text("ok")
         self.server = ScriptedLLM(lambda request: self.answer(request) if callable(self.answer) else self.answer)
-        self._from = 0
+        self._from = self._wrong = 0
 
     def reset(self):
         self.answer = Text("They spoke of plans.", usage=(100, 20))
-        self._from = len(self.server.requests)
+        self._from, self._wrong = len(self.server.requests), len(self.server.script_errors)
+
+    @property
+    def script_errors(self):
+        return self.server.script_errors[self._wrong :]
 
     @property
     def requests(self):
@@ -73,7 +77,7 @@ def _stage():
 def server(_stage):
     _stage.reset()
     yield _stage
-    assert not _stage.server.script_errors
+    assert not _stage.script_errors
 
 
 @pytest.fixture
