@@ -129,7 +129,7 @@ def build_supervisor(
         raise ConfigurationError(
             f"build_supervisor({unknown[0]}=) is not taken: limits go to run_agent(limits=...) or handoff(limits=...)."
         )
-    if truncation not in ("auto", "disabled") and not isinstance(truncation, CompactionStrategy):
+    if truncation not in ("auto", "disabled") and not isinstance(truncation, CompactionStrategy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(
             f'build_supervisor(truncation={checks.show(truncation)}) must be "auto", "disabled" or a CompactionStrategy.'
         )

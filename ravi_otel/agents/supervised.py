@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.model import Api
@@ -126,10 +126,10 @@ class SupervisedAgent(ReActAgent):
                 each.gateway.close()
         return done[-1].told(result) if done else result
 
-    def _may_lack(self) -> dict[str, Collection[str]]:
+    def _may_lack(self) -> Mapping[str, Collection[str]]:
         """List what the supervisor fills in, by tool: a worker may leave it out."""
-        ask = getattr(self._terms["supervisor"], "may_lack", None)
-        return {tool: ask(tool) for tool in self.tools} if callable(ask) else {}
+        ask = cast("Callable[[str], Collection[str]] | None", getattr(self._terms["supervisor"], "may_lack", None))
+        return {} if ask is None else {tool: ask(tool) for tool in self.tools}
 
     def _open(self, state: GateState | Callable[[], GateState] | None) -> ToolGateway:
         return ToolGateway(registry={tool.name: tool.fn for tool in self.tools.values()}, state=state, **self._terms)

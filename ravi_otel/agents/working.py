@@ -11,7 +11,7 @@ import anyio
 
 from ravi_otel.agents import saying
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.endings import Ended
+from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, Phase
@@ -147,7 +147,8 @@ class Work(Loop):
         except StopRun as stopped:
             return self._stopped(action, self._judged(before), stopped)
         except RaviError as limited:  # a limit, a cancellation, a pause, a guardrail: the agent's own end
-            self._row(action, self._judged(before), getattr(limited, "stop_reason", None) or type(limited).__name__)
+            ended = how(limited)
+            self._row(action, self._judged(before), "error" if ended is None else ended[1])
             raise
         call = self._judged(before)
         observation = _plain(result)
@@ -205,7 +206,7 @@ class Work(Loop):
             row = {"step": self._number, "tool": action["name"], "args_hash": args_hash(action["args"]), "supervisor_decision": None}
             row |= {"executed_from": "original", "ok": False}
         if stop_reason is not None:
-            row |= {"ok": False, "stop_reason": row.get("stop_reason") or stop_reason}
+            row |= {"ok": False, "stop_reason": stop_reason}
         self.trace.append(row)
 
     def _write(self, action: Action, call: GateCall | None, executed: Mapping[str, Any] | None, observation: object) -> None:
