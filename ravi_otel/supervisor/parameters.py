@@ -6,7 +6,6 @@ import collections.abc
 import functools
 import inspect
 import json
-import operator
 import sys
 import types
 import typing
@@ -34,6 +33,7 @@ _LAZY: Final = (
     collections.abc.AsyncIterable,
     collections.abc.AsyncGenerator,
 )
+_OPAQUE: Final[tuple[Any, ...]] = (typing.Literal, typing.get_origin(Callable[..., Any]))
 _MARKS: Final = (typing.Required, typing.NotRequired)
 _ONE_AWAITED: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 
@@ -113,7 +113,10 @@ class Parameter:
             made = adapter.validate_python(value, strict=True)
         except Exception as error:  # noqa: BLE001 - as in `check`
             raise UnfitError("bad_arg_type", _first(error)) from None
-        return plain(_written(adapter, made))
+        given = plain(_written(adapter, made))
+        if not _same(made, _made(adapter, given)):
+            raise UnfitError("bad_arg_type", "it would be another value once it was written as JSON.")
+        return given
 
 
 # -- reading and writing a value ----------------------------------------------------------------------------------
@@ -146,15 +149,16 @@ def _first(error: Exception) -> str:
 
 def _settled(given: Any, written: Any) -> Any:
     """Give what is judged and run: what was given, with what a nested default adds; raises UnfitError where they are not the same."""
-    if type(given) is dict and type(written) is dict:
+    kind, other = _type(given), _type(written)
+    if kind is dict and other is dict:
         return _settled_table(given, written)
-    if type(given) is list and type(written) is list:
+    if kind is list and other is list:
         return _settled_list(given, written)
-    if type(given) is str and type(written) is str:
+    if kind is str and other is str:
         return written
-    if type(given) in (int, float):
+    if kind is int or kind is float:
         return _settled_number(given, written)
-    if type(given) is type(written) and given == written:
+    if kind is other and given == written:
         return given
     raise UnfitError("bad_arg_type", f"it would be read as {type(written).__name__}.")
 
@@ -170,8 +174,9 @@ def _settled_list(given: list[Any], written: list[Any]) -> list[Any]:
     if len(given) != len(written):
         raise UnfitError("bad_arg_type", "an item would be lost; give each once.")
     ranked = {_rank(each): each for each in written}
-    if all(_rank(each) in ranked for each in given):  # a set is written in an order of its own
-        return [_settled(each, ranked[_rank(each)]) for each in given]
+    ranks = [_rank(each) for each in given]
+    if ranks != [_rank(each) for each in written] and all(rank in ranked for rank in ranks):  # a set is written in an order of its own
+        return [_settled(each, ranked[rank]) for each, rank in zip(given, ranks, strict=True)]
     return [_settled(one, other) for one, other in zip(given, written, strict=True)]
 
 
@@ -199,18 +204,21 @@ def _same(made: Any, again: Any) -> bool:
         return False
 
 
-def _poses(value: object, depth: int) -> bool:
+def _type(value: object) -> Any:
+    return type(value)
+
+
+def _poses(value: Any, depth: int) -> bool:
     """Tell that something in a program's own value poses as a plain one: a subclass of text, of a number or of a container."""
+    kind = _type(value)
     if depth > MOST_DEPTH:
         return True
-    if isinstance(value, _PLAIN_KINDS) and not isinstance(value, Enum) and type(value) not in (*_PLAIN_KINDS, bool):
-        return not hasattr(type(value), "_fields")  # a named tuple is itself, and is read by its annotation
-    if type(value) is dict:
-        table = cast("dict[object, object]", value)
-        return any(_poses(each, depth + 1) for pair in table.items() for each in pair)
-    if type(value) in (list, tuple):
-        return any(_poses(each, depth + 1) for each in cast("list[object]", value))
-    return False
+    if kind is dict:
+        return any(_poses(each, depth + 1) for pair in value.items() for each in pair)
+    if kind is list or kind is tuple:
+        return any(_poses(each, depth + 1) for each in value)
+    own = issubclass(kind, Enum) or (issubclass(kind, tuple) and hasattr(cast("Any", kind), "_fields"))  # read by their annotation
+    return issubclass(kind, _PLAIN_KINDS) and kind not in (*_PLAIN_KINDS, bool) and not own
 
 
 # -- reading a signature ------------------------------------------------------------------------------------------
@@ -265,10 +273,18 @@ def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Paramet
 
 
 def _unpacked(kind: Any) -> Iterator[tuple[str, Parameter]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for name, hint in hints.items():
-        inner = typing.get_args(hint)[0] if typing.get_origin(hint) in _MARKS else hint
-        yield name, Parameter(name, _shown(inner), name in kind.__required_keys__, _adapter(inner))
+    for name, (hint, required) in _keys(kind).items():
+        yield name, Parameter(name, _shown(hint), required, _adapter(hint))
+
+
+def _keys(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Give the type of each key of a TypedDict, and whether it must be there: its own set of them is wrong where annotations are text."""
+    made: dict[str, tuple[Any, bool]] = {}
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        origin = typing.get_origin(hint)
+        required = origin is not typing.NotRequired and (origin is typing.Required or name in kind.__required_keys__)
+        made[name] = (typing.get_args(hint)[0] if origin in _MARKS else hint, required)
+    return made
 
 
 def _hint(fn: Callable[..., Any], annotation: Any) -> tuple[bool, Any]:
@@ -288,9 +304,9 @@ def _globals(fn: Any) -> dict[str, Any]:
         fn = fn.func
     fn = inspect.unwrap(fn)
     if inspect.isclass(fn):
-        fn = fn.__init__
+        fn = cast("Any", fn).__init__
     elif not hasattr(fn, "__globals__") and not isinstance(fn, types.MethodType):
-        fn = getattr(type(fn), "__call__", fn)  # noqa: B004 - the method is what has the annotations
+        fn = getattr(cast("Any", type(fn)), "__call__", fn)  # noqa: B004 - the method is what has the annotations
     return cast("dict[str, Any]", getattr(inspect.unwrap(getattr(fn, "__func__", fn)), "__globals__", {}))
 
 
@@ -317,21 +333,23 @@ def _known_to_pydantic(hint: Any) -> Any:
         made: Any = typing_extensions.TypedDict
         return made(hint.__name__, _fields(hint), total=True)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if not args or origin in (typing.Literal, collections.abc.Callable):
+    if not args or origin in _OPAQUE:
         return hint
     known = tuple(map(_known_to_pydantic, args[:1] if origin is typing.Annotated else args))
     if origin is typing.Annotated:
         return typing.Annotated[(known[0], *args[1:])]
     if origin is types.UnionType or known == args:
-        return hint if known == args else functools.reduce(operator.or_, known)
+        return hint if known == args else functools.reduce(_either, known)
     return origin[known]
 
 
+def _either(one: Any, other: Any) -> Any:
+    return one | other
+
+
 def _fields(kind: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    inner = {name: typing.get_args(hint)[0] if typing.get_origin(hint) in _MARKS else hint for name, hint in hints.items()}
-    known = {name: _known_to_pydantic(hint) for name, hint in inner.items()}
-    return {name: hint if name in kind.__required_keys__ else typing_extensions.NotRequired[hint] for name, hint in known.items()}
+    keys = {name: (_known_to_pydantic(hint), required) for name, (hint, required) in _keys(kind).items()}
+    return {name: hint if required else typing_extensions.NotRequired[hint] for name, (hint, required) in keys.items()}
 
 
 def _shown(hint: Any) -> str:

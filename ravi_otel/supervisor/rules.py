@@ -102,9 +102,12 @@ class Rules:
         return frozenset(rule.field for rule in self.rules if isinstance(rule, FillIn) and tool in rule.tools and "." not in rule.field)
 
     def check_tools(self, tools: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> None:
-        """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it does not take: it would never speak."""
-        named = tools.items() if isinstance(tools, Mapping) else ((None, each) for each in tools)
-        signatures = {each.name: each for each in (ToolSignature.of(fn, name) for name, fn in named)}
+        """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it lacks: it would never speak."""
+        if isinstance(tools, Mapping):
+            named = cast("Mapping[str, Callable[..., Any]]", tools)
+            signatures = {name: ToolSignature.of(fn, name) for name, fn in named.items()}
+        else:
+            signatures = {each.name: each for each in map(ToolSignature.of, tools)}
         for rule in self.rules:
             for tool in (*rule.tools, *getattr(rule, "first", ()), *getattr(rule, "after", ())):
                 if tool not in signatures:
@@ -164,8 +167,9 @@ def _final(mine: list[Rule], case: Case) -> Decision:
 
 def _listed(rules: Any) -> tuple[Rule, ...]:
     if isinstance(rules, (str, Rule, Mapping)) or not isinstance(rules, Iterable):
-        raise ConfigurationError(f"rules={checks.show(rules)} must be a list of rules, such as [Cap('issue_refund', 'amount_usd', 1000)].")
-    listed = tuple(rules)
+        way_out = "such as [Cap('issue_refund', 'amount_usd', 1000)]"
+        raise ConfigurationError(f"rules={checks.show(cast('object', rules))} must be a list of rules, {way_out}.")
+    listed: tuple[Any, ...] = tuple(cast("Any", rules))
     wrong = next((each for each in listed if not isinstance(each, Rule)), None)
     if wrong is not None:
         raise ConfigurationError(f"rules has {checks.show(wrong)} in it, which is no rule: write one such as Allow('search').")

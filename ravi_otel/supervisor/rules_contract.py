@@ -38,8 +38,8 @@ class Rule:
 
     def described(self) -> dict[str, Any]:
         """Write it as a policy file has it: every key, in plain values."""
-        said = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {"rule": self.word} | {key: list(each) if isinstance(each, tuple) else each for key, each in said.items()}
+        said: dict[str, object] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {"rule": self.word} | {key: [*each] if isinstance(each, tuple) else each for key, each in said.items()}
 
     def fields_read(self) -> tuple[str, ...]:
         """List the fields of its tools' arguments that it reads."""
@@ -55,7 +55,7 @@ class Rule:
     def _checked(self) -> None:
         """Check the keys that several rules have."""
         if hasattr(self, "field"):
-            self._set("field", check_field("field", self.field))
+            self._set("field", check_field("field", getattr(self, "field", None)))
         if self.choices:
             self._set("otherwise", checks.choice("otherwise", getattr(self, "otherwise", None), self.choices))
         checks.optional_name("reason", getattr(self, "reason", None))

@@ -154,7 +154,7 @@ class _Listed(Rule):
         value = case.value(self.field)
         if value is MISSING or value is None:
             return block(f"missing_{self.field}")
-        items = value if type(value) is list else [value]
+        items: list[Any] = [*value] if type(value) is list else [value]
         return block(f"invalid_{self.field}_type") if any(isinstance(each, (Mapping, list)) for each in items) else items
 
 

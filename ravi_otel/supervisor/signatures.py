@@ -145,7 +145,7 @@ class ToolSignature:
 
     # -- what is given ----------------------------------------------------------------------------------------
 
-    def _given(self, arguments: object) -> dict[str, Any]:
+    def _given(self, arguments: Any) -> dict[str, Any]:
         if type(arguments) is str:
             try:
                 arguments = read_json(arguments)
@@ -153,7 +153,7 @@ class ToolSignature:
                 raise self._bad(error.code, None, f"The arguments of {self.name} {error}") from None
         if not isinstance(arguments, Mapping):
             raise self._bad("not_object", None, f"The arguments of {self.name} are no JSON object; give one, such as {{}}.")
-        given = dict(arguments)
+        given: dict[Any, Any] = {**arguments}
         for key in given:
             if type(key) is not str:
                 raise self._bad("extra_tool_args", None, f"{self.name} takes no argument named {checks.show(key)}, which is no text.")

@@ -39,12 +39,20 @@ def read_gate(part: Part, given: object) -> GateSection:
     """Read the section as any reader of the file does: a default in words, and tables, each with the word of its rule."""
     table = part.table(given, '{default: "escalate", rules: []}', "gate")
     part.only(table, GATE_KEYS, "the gate", "gate")
-    default = part.checked(_word, part.named("gate", "default"), table.get("default") or "approve", "gate", "default")
-    rules = table.get("rules") or []
-    if not isinstance(rules, list) or len(cast("list[object]", rules)) > MOST_RULES:
+    said = table.get("default")
+    default = part.checked(_word, part.named("gate", "default"), "approve" if said is None else said, "gate", "default")
+    return GateSection(part, default, tuple(_rule(part, index, each) for index, each in enumerate(_listed(part, table.get("rules")))))
+
+
+def _listed(part: Part, given: object) -> list[object]:
+    if given is None:
+        return []
+    shown = checks.show(given)
+    rules = cast("list[object]", given) if isinstance(given, list) else None
+    if rules is None or len(rules) > MOST_RULES:
         at, named = part.at("gate", "rules"), part.named("gate", "rules")
-        raise ConfigurationError(f"{at}: {named} is {checks.show(rules)}: write a list of at most {MOST_RULES} tables.")
-    return GateSection(part, default, tuple(_rule(part, index, each) for index, each in enumerate(cast("list[object]", rules))))
+        raise ConfigurationError(f"{at}: {named} is {shown}: write a list of at most {MOST_RULES} tables.")
+    return rules
 
 
 def _rule(part: Part, index: int, given: object) -> Mapping[str, Any]:
