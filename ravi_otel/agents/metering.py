@@ -1,25 +1,71 @@
-"""Ask a model through whatever client it is behind."""
+"""Ask a model through whatever client it is behind; what no wrapper of ours sees is counted here."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
+from ravi_otel._flow import Step, run_async
 from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, LLMClient
+from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.runtime.unseen import walk_unseen
+
+_BYTES_A_TOKEN: Final = 4
+_TOKENS_A_MESSAGE: Final = 4
 
 
 async def ask(
     client: LLMClient, messages: Sequence[ChatMessage], tools: Sequence[JsonObject], options: Mapping[str, Any], model: str | None
 ) -> Generation:
-    """Have the client generate; one of the program's own is given options, and the model, only where it takes them."""
+    """Have the client generate; one of the program's own is given options, and the model, only where it takes them.
+
+    That one is counted, limited and told here, unless it calls a client that is instrumented, which is then.
+    """
     if isinstance(client, OpenAIModel):
         return await client.generate(messages, tools=tools, options=options, model=model)
-    return await client.generate(messages, tools=tools, **_taken(client, {"options": options or None, "model": model}))
+    generate = partial(client.generate, messages, tools=tools, **_taken(client, {"options": options or None, "model": model}))
+    call = Call(
+        "chat",
+        "chat.completions",
+        provider=_named(client, "provider") or "custom",
+        model=model or _named(client, "model"),
+        input_estimate=sum(map(_tokens, messages)),
+        messages=len(messages),
+    )
+    answer = await run_async(walk_unseen(type(client), call, Step(_never, generate), _read))
+    if not isinstance(answer, Generation):
+        raise ConfigurationError(f"{type(client).__name__}.generate() gave {checks.show(answer)}, and must give a Generation.")
+    return answer
+
+
+def _never() -> None:
+    raise ConfigurationError("A model is awaited, and was called.")
 
 
 def _taken(client: LLMClient, more: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(client.generate).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return {name: value for name, value in more.items() if value is not None and (takes_all or name in parameters)}
+
+
+def _named(client: LLMClient, attribute: str) -> str | None:
+    value = getattr(client, attribute, None)
+    return value if isinstance(value, str) and value else None
+
+
+def _tokens(message: ChatMessage) -> int:
+    text = (message.content or "") + "".join(map(str, message.tool_calls))
+    return _TOKENS_A_MESSAGE + len(text.encode("utf-8", "replace")) // _BYTES_A_TOKEN
+
+
+def _read(answer: object) -> Reply:
+    if not isinstance(answer, Generation):
+        return Reply()
+    usage = answer.usage if isinstance(answer.usage, Usage) else None
+    reasons = () if answer.finish_reason is None else (answer.finish_reason,)
+    return Reply(usage=usage, finish_reasons=reasons, answers=1)

@@ -24,6 +24,7 @@ from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.settlement import Ending
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.unseen import give_way
 
 _LONGEST_CHAIN: Final = 32
 _UNSCOPED: Final = CountEvent("unscoped", 1)
@@ -116,6 +117,7 @@ def _begin(call: Call) -> LiveCall | None:
     """Find out whose call it is; None when even that fails, and the call goes through unseen."""
     try:
         drain()
+        give_way()
         scope, scoped = STATE.locate()
         live = LiveCall(scope, call)
         if call.tool_results or call.offers_tools:
