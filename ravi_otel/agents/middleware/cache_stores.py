@@ -34,6 +34,8 @@ _GET: Final = (
     " AND typeof(digest) = 'text' AND length(digest) = 64 AND typeof(stored_at) = 'real'"
 )
 _STEPS: Final = 10_000
+_LONGEST_S: Final = 0.5
+"""How long a statement may compute, looked at after so many steps."""
 _MANY: Final = 16
 """Every how many writes the oldest are thrown away."""
 
@@ -172,7 +174,7 @@ class SqliteCache:
         )
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
-            until = time.monotonic() + self._busy_s + 1
+            until = time.monotonic() + self._busy_s + _LONGEST_S
             connection.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)  # a file of somebody's may never end
         except BaseException:
             connection.close()

@@ -55,7 +55,7 @@ class RateLimiter:
         self._per = per if callable(per) else checks.choice("RateLimiter(per)", per, _WHOSE)
         self._longest_s = None if longest_wait_s is None else checks.nanoseconds("RateLimiter(longest_wait_s)", longest_wait_s) / NANO
         kept = stores.MemoryStorage() if storage is None else storage
-        self._far = not isinstance(kept, stores.MemoryStorage)
+        self._far = type(kept) is not stores.MemoryStorage  # any other may have to ask somebody
         try:
             self._limiter: Any = strategies.MovingWindowRateLimiter(kept)
         except (TypeError, NotImplementedError, AssertionError, AttributeError) as error:

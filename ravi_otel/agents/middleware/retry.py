@@ -121,6 +121,6 @@ class _Judge:
         left = left_s(self._scope)
         return self._asked_s <= self._longest_s and (left is None or self._asked_s < left)
 
-    def __call__(self, error: Exception) -> bool | float:
+    def __call__(self, _error: Exception) -> bool | float:
         """Give how many seconds the server asks to wait, else True: as long as the library likes."""
         return True if self._asked_s is None else self._asked_s
