@@ -79,7 +79,7 @@ def test_many_different_errors_take_no_memory_without_end():
     run = loops()
     for number in range(3_000):
         run.failed("pay", str(number))
-    assert len(run._errors) <= 1_000  # noqa: SLF001 - its memory is what this is about
+    assert len(run._errors) <= 1_000
 
 
 def test_of_many_threads_with_the_same_call_one_enters():

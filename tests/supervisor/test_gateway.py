@@ -334,7 +334,7 @@ def test_what_the_person_took_out_of_the_budget_of_another_run_is_forgotten_with
     for _ in range(20):
         with ravi_otel.run("short"):
             door.step()
-    assert len(door.gate._tabs) == 1  # noqa: SLF001 - its memory is what this is about
+    assert len(door.gate._tabs) == 1
 
 
 @pytest.mark.usefixtures("outside")
