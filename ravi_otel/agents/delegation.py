@@ -57,6 +57,7 @@ def check_delegate(parameter: str, agent: object) -> None:
     """Raise ConfigurationError for what is no agent."""
     if not isinstance(agent, Delegate):
         raise ConfigurationError(f'{parameter}={checks.show(agent)} must be an agent, such as ReActAgent("researcher").')
+    checks.name(f"{parameter}.name", agent.name, "researcher")
 
 
 def check_seconds(parameter: str, seconds: object) -> None:

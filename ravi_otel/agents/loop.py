@@ -9,6 +9,7 @@ from typing import Any, Final
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.using import Faults, Used, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
 from ravi_otel.errors import BudgetError, RaviError
@@ -51,6 +52,10 @@ class Loop:
                 raise
             return ended
         return "stopped", "max_steps", "worker"
+
+    def told(self, result: AgentResult) -> AgentResult:
+        """Add to the result what only this loop knows: nothing, of a plain one."""
+        return result
 
     async def _step(self, number: int) -> Ended | None:
         """Go round once, told as a step; the end, or None to go on."""

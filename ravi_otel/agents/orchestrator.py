@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ravi_otel.agents.delegation import SubAgentConfig, delegation_tool
@@ -51,7 +51,7 @@ class OrchestratorAgent(ReActAgent):
         description: str | None = None,
     ) -> None:
         self.sub_agents = _read(sub_agents)
-        self.spawn_budget = slots(spawn_budget)
+        self.spawn_budget = slots(spawn_budget) or SpawnBudget()
         super().__init__(
             name,
             model=model,
@@ -75,12 +75,13 @@ class OrchestratorAgent(ReActAgent):
 
     def _slots(self, session_id: str | None) -> AbstractContextManager[Any]:
         """Open the run that the slots are of; inside a run, hold the agents right under this one to as many."""
-        around = any(scope.facts.kind is ScopeKind.RUN and not scope.facts.surrounding for scope in current_scope().upwards())
-        if not around:
-            return run(self.name, spawn_budget=self.spawn_budget or SpawnBudget(), session_id=session_id)
-        if self.spawn_budget is None:
-            return apply_limits(())
-        fan_out = Limit(kind=Kind.FAN_OUT, value=self.spawn_budget.max_agents - 1, scope=ScopeKind.AGENT, scope_name=self.name)
+        around = current_scope()
+        if not any(scope.facts.kind is ScopeKind.RUN and not scope.facts.surrounding for scope in around.upwards()):
+            return run(self.name, spawn_budget=self.spawn_budget, session_id=session_id)
+        most = self.spawn_budget.max_agents
+        if around.supervision is not None and around.supervision.spawn_budget.max_agents <= most:
+            return nullcontext()  # the slots of the run are no more than these
+        fan_out = Limit(kind=Kind.FAN_OUT, value=most - 1, scope=ScopeKind.AGENT, scope_name=self.name)
         return apply_limits([fan_out])
 
 

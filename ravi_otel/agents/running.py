@@ -51,6 +51,10 @@ class Working(Protocol):
         """Work to the end; raises what ends it otherwise."""
         ...
 
+    def told(self, result: AgentResult) -> AgentResult:
+        """Add to the result what only this loop knows."""
+        ...
+
 
 Begin = Callable[[AgentContext, Sequence[ChatMessage], Sequence[ChatMessage]], Working]
 
@@ -137,7 +141,7 @@ def _read(ctx: AgentContext | None, error: Exception) -> Ended | None:
 def _result(run: AgentRun, working: Working | None, ended: Ended, error: BaseException | None) -> AgentResult:
     status, reason, phase = ended
     cut = error.partial if isinstance(error, (BudgetError, CancellationError)) else None
-    return AgentResult(
+    result = AgentResult(
         agent_name=run.agent_name,
         run_id=run.run_id,
         status=status,
@@ -149,6 +153,7 @@ def _result(run: AgentRun, working: Working | None, ended: Ended, error: BaseExc
         history=() if working is None else tuple(working.new),
         error=error,
     )
+    return result if working is None else working.told(result)
 
 
 async def _begun(ctx: AgentContext, begin: Begin, run: AgentRun) -> Working:
@@ -247,7 +252,11 @@ async def run_agent(
     if return_limit_error and raise_on_limit:
         raise ConfigurationError("run_agent(return_limit_error=True, raise_on_limit=True): a limit cannot be both. Leave one of them out.")
     read = read_limits("run_agent(limits)", limits)
-    opened = apply_limits(read) if STATE.around().facts.run_id is not None else open_run(agent.name, limits=read)
+    opened = (
+        apply_limits(read)
+        if STATE.around().facts.run_id is not None
+        else open_run(agent.name, limits=read, spawn_budget=getattr(agent, "spawn_budget", None))
+    )
     result: AgentResult | None = None
     error: BaseException | None = None
     async with opened:

@@ -12,7 +12,7 @@ from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
-from ravi_otel.agents.toolbox import ToolLike
+from ravi_otel.agents.toolbox import ToolLike, read_tools
 from ravi_otel.agents.working import Work
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -80,7 +80,6 @@ class SupervisedAgent(ReActAgent):
         super().__init__(
             name,
             model=model,
-            tools=tools,
             instructions=instructions,
             execution_budget=execution_budget,
             limits=limits,
@@ -90,6 +89,7 @@ class SupervisedAgent(ReActAgent):
             api=api,
             description=description,
         )
+        self.tools = read_tools(tools, gated=True)
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
         self._state = state
@@ -120,11 +120,10 @@ class SupervisedAgent(ReActAgent):
             return done[-1]
 
         try:
-            result = await work(self, begin, input, session_id)
+            return await work(self, begin, input, session_id)
         finally:
             for each in done:
                 each.gateway.close()
-        return done[-1].told(result) if done else result
 
     def _may_lack(self) -> Mapping[str, Collection[str]]:
         """List what the supervisor fills in, by tool: a worker may leave it out."""
