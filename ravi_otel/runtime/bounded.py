@@ -178,6 +178,8 @@ class _Work:
         with self._lock:
             if self._state == _OPEN:
                 self._value, self._error, self._state = value, error, _OVER
+            elif inspect.iscoroutine(value):
+                value.close()  # nobody will await it
         del error
         self._done.set()
         if self._ring is not None:

@@ -199,9 +199,11 @@ def _write_down(one: _Passage, error: BaseException) -> Flow[None]:
     try:
         yield from audit(one.name, one.gate, one.request, outcome)
     except StopRun as unwritten:
-        if isinstance(error, Exception) and not isinstance(error, StopRun):
+        ends_anyway = isinstance(error, StopRun) or not isinstance(error, Exception)
+        misused = isinstance(error, ConfigurationError) and one.execution is None  # as with a gate of the wrong colour
+        if not (ends_anyway or misused):
             raise
-        tell_unwritten(unwritten.__cause__ or unwritten)  # the run ends anyway, by what ended the call
+        tell_unwritten(unwritten.__cause__ or unwritten)
 
 
 def _pass(one: _Passage) -> Flow[Any]:
@@ -209,6 +211,8 @@ def _pass(one: _Passage) -> Flow[Any]:
     blocking: bool = yield Step(_is_blocking, _is_awaiting)
     if blocking:
         _refuse_coloured(one)
+    else:
+        one.request = replace(one.request, awaited=True)
     yield from check(one.scope, one.record)
     if one.unread is not None:
         raise one.unread
