@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -116,7 +116,7 @@ class AgentContext:
         return _CURRENT.get()
 
     @contextmanager
-    def entered(self) -> Iterator[AgentContext]:
+    def entered(self) -> Generator[AgentContext, None, None]:
         """Be the current one inside."""
         token = _CURRENT.set(self)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Literal, cast
@@ -102,7 +102,7 @@ _CONNECTION: ContextVar[Connection | None] = ContextVar("ravi_otel_agent_connect
 
 
 @asynccontextmanager
-async def connected() -> AsyncIterator[Connection]:
+async def connected() -> AsyncGenerator[Connection, None]:
     """Have all models inside that were given no client share one, also those of agents below."""
     outer = _CONNECTION.get()
     if outer is not None and outer.loop == current_token():
