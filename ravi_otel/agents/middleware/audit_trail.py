@@ -6,7 +6,7 @@ import uuid
 from typing import Literal
 
 from ravi_otel.agents.middleware.contexts import Level, ToolUse
-from ravi_otel.errors import BudgetError, MiddlewareTermination, StopRun, ToolDeniedError
+from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.supervisor.audit import AuditLog
 
@@ -36,6 +36,8 @@ class AuditTrail:
             status = "ok" if context.calls else "answered"
         except _REFUSALS:
             status = "refused"
+            raise
+        except CancellationError:
             raise
         except Exception:
             status = "error"

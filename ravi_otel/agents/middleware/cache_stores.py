@@ -174,6 +174,7 @@ class SqliteCache:
         )
         try:
             connection.execute("PRAGMA trusted_schema=OFF")
+            connection.execute("PRAGMA synchronous=NORMAL")  # what is lost with the power is asked again
             until = time.monotonic() + self._busy_s + _LONGEST_S
             connection.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)  # a file of somebody's may never end
         except BaseException:

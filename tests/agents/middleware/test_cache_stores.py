@@ -127,9 +127,8 @@ async def test_a_database_of_something_else_finds_nothing(path, caplog):
 async def test_a_file_that_never_ends_is_given_up(path, caplog):
     with closing(sqlite3.connect(path)) as connection, connection:
         endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
-        connection.execute(
-            f"CREATE VIEW ravi_cache AS SELECT CAST(x AS TEXT) AS key, 'b' AS body, 'd' AS digest, x AS stored_at FROM ({endless})"
-        )
+        columns = "CAST(x AS TEXT) AS key, 'b' AS body, printf('%064d', x) AS digest, CAST(x AS REAL) AS stored_at"
+        connection.execute(f"CREATE VIEW ravi_cache AS SELECT {columns} FROM ({endless})")
     assert await get(SqliteCache(path, busy_s=0), "a") is None
     assert "cannot be used" in caplog.text
 
@@ -170,7 +169,7 @@ import sys, anyio
 from ravi_otel.agents.middleware import SqliteCache
 async def main():
     store = SqliteCache(sys.argv[1], busy_s=30)
-    for number in range(15):
+    for number in range(10):
         await store.put(f"{sys.argv[2]}-{number}", sys.argv[2] * 100, now=1000.0)
         assert await store.get(f"{sys.argv[2]}-{number}", now=1000.0, ttl_s=None) == sys.argv[2] * 100
 anyio.run(main)
@@ -180,10 +179,10 @@ anyio.run(main)
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_many_processes_share_a_file(path):
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(path)]
-    programs = [subprocess.Popen([*command, name]) for name in "abc"]  # noqa: ASYNC220 - to be started is quick
-    assert [await anyio.to_thread.run_sync(program.wait) for program in programs] == [0, 0, 0]
+    programs = [subprocess.Popen([*command, name]) for name in "ab"]  # noqa: ASYNC220 - to be started is quick
+    assert [await anyio.to_thread.run_sync(program.wait) for program in programs] == [0, 0]
     store = SqliteCache(path)
-    assert [await get(store, f"{name}-14") for name in "abc"] == [name * 100 for name in "abc"]
+    assert [await get(store, f"{name}-9") for name in "ab"] == [name * 100 for name in "ab"]
 
 
 async def test_many_tasks_share_a_file(path):

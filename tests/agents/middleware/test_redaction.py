@@ -1,0 +1,135 @@
+"""Secrets that a model never sees, and tool calls that are written down."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+import ravi_otel
+from ravi_otel import errors
+from ravi_otel.agents.middleware import AuditTrail, MiddlewarePipeline, Redaction, tool_middleware
+from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.supervisor.audit import AuditLog
+
+pytestmark = pytest.mark.anyio
+MAIL = "bob@example.com"
+
+
+def call(arguments):
+    return {"id": "1", "type": "function", "function": {"name": "look", "arguments": arguments}}
+
+
+async def test_the_model_is_sent_no_secret(stage, ask):
+    messages = [
+        ChatMessage("user", f"write to {MAIL}"),
+        ChatMessage("assistant", None, tool_calls=(call(f'{{"to": "{MAIL}"}}'),)),
+        ChatMessage("tool", f"sent to {MAIL}", tool_call_id="1"),
+    ]
+    context = await ask(Redaction(), messages=messages)
+    assert MAIL.encode() not in stage.requests[0].raw
+    assert b"[redacted:email]" in stage.requests[0].raw
+    assert context.messages == messages
+
+
+async def test_the_instructions_are_redacted_too(instrumented, chat):
+    seen = []
+
+    async def final(context):
+        seen.append(context.system_instructions)
+        raise errors.StopRun("seen")
+
+    with pytest.raises(errors.StopRun):
+        await MiddlewarePipeline(Redaction()).run_chat(chat(system_instructions=f"You are {MAIL}."), final)
+    assert seen == ["You are [redacted:email]."]
+
+
+async def test_it_says_so_where_something_was_replaced(stage, ask, effects):
+    with ravi_otel.run("r"):
+        await ask(Redaction())
+        await ask(Redaction(), text=MAIL)
+    assert [effect for effect, _ in effects()] == ["redacted"]
+
+
+def broken(text):
+    raise ValueError(text)
+
+
+@pytest.mark.parametrize(("redact", "said"), [(broken, "the hook raised ValueError"), (lambda text: None, "the hook gave NoneType")])
+async def test_where_redaction_fails_nothing_is_sent(stage, ask, redact, said):
+    with pytest.raises(errors.MiddlewareTermination, match=said) as ended:
+        await ask(Redaction(redact), text="secret")
+    assert "secret" not in str(ended.value)
+    assert stage.sent == 0
+
+
+async def test_a_hook_of_the_programs_own_is_used(stage, ask):
+    await ask(Redaction(lambda text: text.replace("Acme", "[customer]")), text="Acme called")
+    assert b"[customer] called" in stage.requests[0].raw
+
+
+async def test_what_is_no_function_is_refused_in_a_sentence():
+    with pytest.raises(errors.ConfigurationError, match=r"Redaction\(redact='x'\)"):
+        Redaction("x")
+
+
+class Notes(AuditLog):
+    """Be an audit log that also remembers what it was told."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.told = []
+
+    def note(self, what, **facts):
+        super().note(what, **facts)
+        self.told.append((what, facts["tool"], facts.get("status"), facts["op_id"]))
+
+
+def ending(error):
+    async def final(context):
+        if error is not None:
+            raise error
+
+    return final
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (None, "ok"),
+        (ValueError("v"), "error"),
+        (errors.ToolDeniedError("d", tool="look"), "refused"),
+        (errors.StopRun("s"), "refused"),
+        (errors.BudgetExhaustedError("b"), "refused"),
+        (errors.CancellationError("c"), "cancelled"),
+        (KeyboardInterrupt(), "cancelled"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_tool_call_is_noted_before_and_after(instrumented, tool, tmp_path, error, status):
+    log = Notes(tmp_path)
+    with nullcontext() if error is None else pytest.raises(type(error)):
+        await MiddlewarePipeline(AuditTrail(log)).run_tool(tool({"n": 1}), ending(error))
+    (proposed, executed) = log.told
+    assert proposed[:3] == ("proposed", "look", None)
+    assert executed[:3] == ("executed", "look", status)
+    assert proposed[3] == executed[3]
+
+
+async def test_a_tool_that_a_middleware_answered_for_did_not_run(instrumented, tool, tmp_path):
+    @tool_middleware
+    async def knowing(context, call_next):
+        context.result = 7
+
+    log = Notes(tmp_path)
+    await MiddlewarePipeline(AuditTrail(log), knowing).run_tool(tool(), ending(None))
+    assert log.told[1][2] == "answered"
+
+
+async def test_a_call_that_cannot_be_noted_is_not_made(instrumented, tool, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    context = tool()
+    with pytest.raises(errors.RaviError):
+        await MiddlewarePipeline(AuditTrail(AuditLog(tmp_path / "file"))).run_tool(context, ending(None))
+    assert context.calls == 0
