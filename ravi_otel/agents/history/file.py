@@ -155,4 +155,4 @@ def _path(given: str | os.PathLike[str]) -> Path:
         raise ConfigurationError(f"path={checks.show(given)} is no path of a file; give one such as 'history.db'.")
     if text == ":memory:":
         raise ConfigurationError("path=':memory:' keeps nothing between two calls; give MemoryHistory() instead of SqliteHistory.")
-    return Path(text)
+    return Path(text).absolute()  # wherever the program goes meanwhile

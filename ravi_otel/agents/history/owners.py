@@ -7,8 +7,11 @@ import socket
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Final
 
-_MOST_PID = 2**31
+_MOST_PID: Final = 2**31
+_ENDED: Final = "ended"
+"""What stands for the start of a process that is over, and whose parent has not asked for its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +38,17 @@ class Owner:
             return True
         except OSError:
             return False  # it is there, and another user's
-        return bool(self.start) and _start(self.pid) not in ("", self.start)
+        now = _start(self.pid)
+        return now == _ENDED or bool(now and self.start and now != self.start)
 
 
 def _start(pid: int) -> str:
     """Give when a process started, in the kernel's ticks since boot; "" where the system does not say."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        return told.rpartition(")")[2].split()[19]  # the name before it may hold anything, a parenthesis too
-    except (OSError, IndexError):
+        state, *fields = told.rpartition(")")[2].split()  # the name before it may hold anything, a parenthesis too
+        return _ENDED if state in "ZX" else fields[18]
+    except (OSError, IndexError, ValueError):
         return ""
 
 

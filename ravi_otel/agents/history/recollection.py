@@ -35,7 +35,10 @@ class AgentMemory:
     @classmethod
     def of(cls, agent_id: str, history: HistoryStore | AgentMemory | None) -> AgentMemory | None:
         """Give the memory of an agent whose `history=` is a store, or a memory already; None for None."""
-        return history if history is None or isinstance(history, AgentMemory) else cls(agent_id, history)
+        if history is None or isinstance(history, AgentMemory):
+            return history
+        _check("history", history, HistoryStore, "MemoryHistory() or SqliteHistory('history.db')")
+        return cls(agent_id, history)
 
     @property
     def agent_id(self) -> str:

@@ -24,6 +24,9 @@ _AT_AN_END_S: Final = 0.25
 _UNKNOWN_FOR_S: Final = 7 * 24 * 3_600
 """How long what a process has kept for a run is left alone where nobody can tell whether that process lives."""
 
+_OWNERS: Final = """SELECT run, tenant, pid, start, place, seen FROM owners WHERE typeof(pid) = 'integer' AND typeof(seen) = 'integer'
+    AND typeof(start) = 'text' AND typeof(place) = 'text'"""
+
 T = TypeVar("T")
 _Run = tuple[str, str | None]
 """A run's id, and its tenant."""
@@ -155,7 +158,7 @@ def _orphans(connection: sqlite3.Connection) -> list[_Run]:
     """List the runs that no process works for any more."""
     long_ago = time.time() - _UNKNOWN_FOR_S
     alive: dict[_Run, bool] = {}
-    for run, tenant, pid, start, place, seen in connection.execute("SELECT run, tenant, pid, start, place, seen FROM owners"):
+    for run, tenant, pid, start, place, seen in connection.execute(_OWNERS):
         lives = seen >= long_ago if place != Owner.this().place else not Owner(pid, start, place).is_gone
         alive[run, tenant] = alive.get((run, tenant), False) or lives
     return [run for run, lives in alive.items() if not lives]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
@@ -47,6 +48,7 @@ class Summarizing:
         self._window = SlidingWindow(checks.count("keep", keep, least=1, way_out="1 keeps the newest turn"))
         self._model = _model(model)
         self._summaries: OrderedDict[bytes, str] = OrderedDict()  # by what they sum up
+        self._lock = threading.Lock()
         self._told = False
 
     async def compact(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
@@ -56,8 +58,7 @@ class Summarizing:
             return messages
         found = outline(messages)
         marks = _marks(messages, found)
-        known = max((turns for turns, mark in enumerate(marks, 1) if mark in self._summaries), default=0)
-        before = self._known(marks[known - 1]) if known else None
+        known, before = self._known(marks)
         shortened = messages if before is None else _with(before, messages, found, known)
         old = len(found.turns) - self._window.turns
         if old <= known or tokens_of(shortened) <= self.over:
@@ -91,14 +92,20 @@ class Summarizing:
                 "A conversation was not summed up, and only its newest %d turns are sent: %s", self._window.turns, checks.show(why)
             )
 
-    def _known(self, mark: bytes) -> str:
-        self._summaries.move_to_end(mark)
-        return self._summaries[mark]
+    def _known(self, marks: Sequence[bytes]) -> tuple[int, str | None]:
+        """Give how many turns are summed up already, and the summary."""
+        with self._lock:
+            for turns in range(len(marks), 0, -1):
+                if marks[turns - 1] in self._summaries:
+                    self._summaries.move_to_end(marks[turns - 1])
+                    return turns, self._summaries[marks[turns - 1]]
+        return 0, None
 
     def _remember(self, mark: bytes, summary: str) -> None:
-        self._summaries[mark] = summary
-        while len(self._summaries) > _MOST_REMEMBERED:
-            self._summaries.popitem(last=False)
+        with self._lock:
+            self._summaries[mark] = summary
+            while len(self._summaries) > _MOST_REMEMBERED:
+                self._summaries.popitem(last=False)
 
 
 def _model(given: object) -> LLMClient:

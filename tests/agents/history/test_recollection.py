@@ -51,7 +51,8 @@ def test_a_store_becomes_the_memory_of_its_agent_and_a_memory_stays_what_it_is(s
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: AgentMemory.of("a", {}), "store={} is no HistoryStore; give MemoryHistory"),
+        (lambda: AgentMemory.of("a", {}), "history={} is no HistoryStore; give MemoryHistory"),
+        (lambda: AgentMemory("a", {}), "store={} is no HistoryStore; give MemoryHistory"),
         (lambda: AgentMemory("a", MemoryHistory(), compaction=len), "compaction=.* is no CompactionStrategy; give SlidingWindow"),
         (lambda: AgentMemory("", MemoryHistory()), "agent_id='' is empty"),
     ],

@@ -58,7 +58,7 @@ def program(path, body, **more):
         "from ravi_otel import HistoryRetention",
         "from ravi_otel.agents.history import SqliteHistory",
         "from ravi_otel.policy.contracts import ChatMessage",
-        f"store = SqliteHistory({str(path)!r})",
+        f"store = SqliteHistory({str(path)!r}, busy_s=60)",
         body,
     ]
     return subprocess.Popen([sys.executable, "-c", "\n".join(lines)], cwd=ROOT, text=True, **more)
@@ -243,6 +243,27 @@ async def test_what_was_kept_where_nobody_can_look_is_deleted_after_a_week(store
     assert texts(await SqliteHistory(path).load("s", run_id="r")) == left
 
 
+@pytest.mark.parametrize(
+    "wrong", ["pid = 'x'", "pid = 1e99", "seen = x'00'", "place = x'00'", "start = x'00'", "run = x'00'", "tenant = 5"]
+)
+async def test_an_owner_that_was_tampered_with_stands_in_nobodys_way(store, path, wrong):
+    await store.append("s", said("x"), retention=RUN, run_id="r")
+    changed(path, f"UPDATE owners SET {wrong}")
+    fresh = SqliteHistory(path)
+    await fresh.append("s", said("y"), retention=RUN, run_id="r")
+    assert texts(await fresh.load("s", run_id="r")) == ["x", "y"]
+    await fresh.forget_run("r")
+    assert texts(await fresh.load("s", run_id="r")) == []
+
+
+async def test_a_relative_path_stays_where_it_was_when_the_program_moves(path, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    store = SqliteHistory(path.name)
+    monkeypatch.chdir("/")
+    await store.append("s", said("x"), retention=PERMANENT)
+    assert path.exists()
+
+
 def test_a_process_is_told_from_a_later_one_of_its_number():
     own = Owner.this()
     assert not own.is_gone
@@ -250,6 +271,13 @@ def test_a_process_is_told_from_a_later_one_of_its_number():
     assert not Owner(own.pid, "", own.place).is_gone
     assert not Owner(2**40, "1", own.place).is_gone
     assert not Owner(1, "", own.place).is_gone
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not say")
+def test_a_process_that_ended_is_gone_before_its_parent_asks():
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert Owner(ended.pid, "", Owner.this().place).is_gone
 
 
 def opened():
