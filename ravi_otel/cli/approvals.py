@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -197,9 +198,9 @@ def _pending(where: Path | None, request_id: str) -> tuple[QueueFile, StoredRequ
 
 
 def _answer(queue: QueueFile, stored: StoredRequest, answer: ApprovalAnswer) -> None:
-    if answer.who is not None:
-        checks.name("--as", answer.who, "anna")
-    done = _done(queue, partial(queue.answer, stored, answer, login=login()))
+    known = login()
+    who = known if answer.who is None else checks.name("--as", answer.who, "anna")
+    done = _done(queue, partial(queue.answer, stored, replace(answer, who=who), login=known))
     what = "approved" if answer.approved else "rejected"
     tell(f"{what} {_short(done)} by {by(done)}: {frozen.escaped(done.request.tool)}")
 

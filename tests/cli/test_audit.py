@@ -1,0 +1,61 @@
+"""Verify audit logs from the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ravi_otel.cli.entry import commands
+from ravi_otel.supervisor.audit import AuditLog
+
+
+@pytest.fixture
+def log(tmp_path):
+    log = AuditLog(tmp_path / "audit")
+    for run_id in ("one", "two"):
+        for at in range(3):
+            log.note("effective", run_id=run_id, agent_name="a", tool="t", op_id=str(at), arguments={"x": at})
+    return log
+
+
+def verified(*words, status=0):
+    result = CliRunner().invoke(commands, ["audit", "verify", *words])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_a_whole_log_is_said_to_be_one_with_its_head(log):
+    assert verified(str(log.path("one"))) == f"one.audit.jsonl: 3 entries as written, head {log.head('one')}\n"
+
+
+def test_a_directory_is_verified_file_by_file(log):
+    path = log.path("two")
+    path.write_bytes(path.read_bytes().replace(b'"op_id":"1"', b'"op_id":"7"'))
+    lines = verified(str(log.directory), status=1).splitlines()
+    assert lines[0].startswith("one.audit.jsonl: 3 entries as written")
+    assert lines[1:] == ["two.audit.jsonl: NOT as it was written", "  line 2: its content was changed"]
+
+
+def test_json_names_the_first_bad_line(log):
+    path = log.path("one")
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    (known,) = json.loads(verified(str(path), "--json", status=1))
+    assert (known["ok"], known["entries"], known["bad_line"]) == (False, 2, 3)
+    assert "its end was cut off" in known["problems"][0]
+
+
+def test_a_hash_that_was_kept_elsewhere_must_be_there(log):
+    assert "3 entries as written" in verified(str(log.path("one")), "--head", log.head("one"))
+    assert "no entry has the hash" in verified(str(log.path("one")), "--head", log.head("two"), status=1)
+
+
+@pytest.mark.parametrize("words", [["--head", "abc"], []])
+def test_what_cannot_be_verified_is_one_sentence(log, words):
+    path = log.path("one") if words else log.directory / "none"
+    assert verified(str(path), *words, status=2).startswith("Error: ")
+
+
+def test_an_empty_directory_holds_no_log(tmp_path):
+    assert verified(str(tmp_path)) == "There is no audit log here.\n"
