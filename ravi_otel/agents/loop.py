@@ -14,8 +14,9 @@ from ravi_otel.agents.using import Faults, Used, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
 from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks.loop_records import StepEvent
-from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome
+from ravi_otel.runtime.capping import CUT_SHORT
 from ravi_otel.runtime.scopes import apply_limits
 
 _UNFINISHED: Final = {"length": "llm_length", "content_filter": "llm_content_filter", "refusal": "llm_refusal"}
@@ -75,18 +76,19 @@ class Loop:
 
     async def _go(self, number: int) -> Ended | None:
         agent = self.ctx.agent
+        CUT_SHORT.set(None)
         generation = await self.ctx.llm([*self._before, *self.new], tools=[tool.spec for tool in agent.tools.values()])
         message, calls = generation.message, generation.message.tool_calls
         self.new.append(message)
         self._keep(message.content)
         unfinished = _UNFINISHED.get(generation.finish_reason or "")
+        if unfinished is not None:
+            return self._unfinished(message, unfinished, number)
         if not calls:
-            return self._answered(generation, unfinished)
-        cut = unfinished is not None
-        uses = refuse_all(self.ctx, calls, number, _CUT) if cut else await use_all(self.ctx, calls, number)
+            self.answer = message.content
+            return "ok", "success", "worker"
+        uses = await use_all(self.ctx, calls, number)
         self._note(uses)
-        if unfinished is not None:  # what it asks for may be half of what it meant
-            return "stopped", unfinished, "worker"
         ends = next((used.ends for used in uses if used.ends is not None), None)
         if ends is not None:
             raise ends
@@ -97,11 +99,14 @@ class Loop:
         self.new += [used.message() for used in uses]
         self.trace += [used.row for used in uses]
 
-    def _answered(self, generation: Generation, unfinished: str | None) -> Ended:
-        if unfinished is not None:
-            return "stopped", unfinished, "worker"
-        self.answer = generation.message.content
-        return "ok", "success", "worker"
+    def _unfinished(self, message: ChatMessage, reason: str, number: int) -> Ended:
+        """End with an answer that was cut off: what it asks for may be half of what it meant, and is not run."""
+        self._note(refuse_all(self.ctx, message.tool_calls, number, _CUT))
+        ours = CUT_SHORT.get()
+        if ours is None or reason != _UNFINISHED["length"]:
+            return "stopped", reason, "worker"
+        ours.partial = message.content
+        raise ours
 
     def _keep(self, text: str | None) -> None:
         """Note what there is so far, for whoever stops it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Final, Protocol
 
 from ravi_otel.enforcement import refusal
@@ -33,6 +34,10 @@ class Sizing(Protocol):
     def bound(self) -> None:
         """Write on its call how large the input can be at most, or what hides that; never raises."""
         ...
+
+
+CUT_SHORT: Final[ContextVar[BudgetError | None]] = ContextVar("ravi_otel_cut_short", default=None)
+"""The refusal that the latest answer in this task stands for, which ended at a cap of ours: for loops of ours, that set it back."""
 
 
 class Capped:
@@ -81,6 +86,8 @@ class Capped:
         if record.output_cap is not None and _LENGTH in reply.finish_reasons and not record.truncated_by_limit:
             record.truncated_by_limit = True
             engine.count("truncated", self._tightest)
+            if self._tightest is not None:
+                CUT_SHORT.set(owned(refusal.cut_short(self._tightest, record.output_cap, self._partial), self._tightest))
 
 
 def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:

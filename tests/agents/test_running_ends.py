@@ -148,6 +148,18 @@ def test_a_wrap_up_that_fails_leaves_the_run_stopped_by_its_limit(team):
     assert (result.status, result.stop_reason, result.answer) == ("stopped", "limit_turns", None)
 
 
+def test_tools_of_an_answer_that_a_strict_limit_cut_are_not_run(team, go):
+    ran = []
+
+    def pay() -> None:
+        ran.append("paid")
+
+    model = team.plays("r", ToolCalls([("pay", {})], text="half", finish_reason="length", usage=(10, 500)))
+    limit = ravi_otel.token_limit(2_000, admission="strict")
+    result = go(ReActAgent("r", model=model, tools=[pay], limits=[limit]).run, "go")
+    assert (result.status, result.stop_reason, result.partial, ran) == ("stopped", "limit_tokens", "half", [])
+
+
 def test_a_deadline_ends_an_agent_whose_tool_hangs(team, go):
     async def hang() -> None:
         await anyio.sleep_forever()
