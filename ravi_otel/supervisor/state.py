@@ -80,7 +80,7 @@ class RunState:
         return sum(call.tool == tool and call.status == "ok" for call in self.calls)
 
     def total(self, tool: str, field: str) -> float:
-        """Add up a number among the arguments of every call of a tool that was let through; what is no number, or below zero, adds nothing."""
+        """Add up a number among the arguments of each call of a tool that was let through; no number, or one below zero, adds nothing."""
         return float(sum(_amount(call.arguments.get(field)) for call in self.calls if call.tool == tool))
 
     def result(self, tool: str) -> Any:
