@@ -1,0 +1,137 @@
+"""Middlewares in an agent that runs: what they end, answer and see."""
+
+from __future__ import annotations
+
+import pytest
+
+from ravi_otel import HookEvent, HookManager
+from ravi_otel.agents import OpenAIModel, ReActAgent
+from ravi_otel.agents.middleware import (
+    AgentRun,
+    Cache,
+    InputGuardrail,
+    ModelFallback,
+    OutputGuardrail,
+    Redaction,
+    Retry,
+    agent_middleware,
+    tool_middleware,
+)
+from ravi_otel.errors import MiddlewareTermination
+from ravi_otel.testing import Failure, Text, ToolCalls
+
+pytestmark = pytest.mark.anyio
+PLAYS = (ToolCalls([("look", {"where": "hunter2"})], usage=(10, 5)), Text("all done", usage=(10, 5)))
+
+
+@pytest.fixture
+def run(stage):
+    """Run an agent with a tool, asked for once, inside middlewares; give its result and what the tool was called with."""
+
+    async def ran(*middleware, asked="go", play=PLAYS, **more):
+        looked = []
+
+        def look(where: str) -> str:
+            looked.append(where)
+            return "nothing there"
+
+        stage.play(*play)
+        async with stage.client() as client:
+            agent = ReActAgent("a", model=OpenAIModel("gpt-4o-mini", client=client), tools=[look], middleware=middleware, **more)
+            return await agent.run(asked), looked
+
+    return ran
+
+
+async def test_without_a_trip_an_agent_comes_to_its_end(run):
+    result, looked = await run(
+        *[kind("nowhere", level=level) for kind in (InputGuardrail, OutputGuardrail) for level in ("agent", "chat", "tool")]
+    )
+    assert (result.status, result.stop_reason, result.answer) == ("ok", "success", "all done")
+    assert looked == ["hunter2"]
+
+
+GUARDS = [
+    (InputGuardrail, "agent", "^go$", 0, False),
+    (InputGuardrail, "chat", "nothing there", 1, True),
+    (InputGuardrail, "tool", "hunter2", 1, False),
+    (OutputGuardrail, "tool", "nothing", 1, True),
+    (OutputGuardrail, "chat", "hunter2", 1, False),
+    (OutputGuardrail, "agent", "all done", 2, True),
+]
+
+
+@pytest.mark.parametrize(("kind", "level", "check", "asked", "looked"), GUARDS, ids=lambda value: getattr(value, "__name__", value))
+async def test_a_guardrail_ends_an_agent_at_every_level(run, stage, kind, level, check, asked, looked):
+    hooks = HookManager()
+    trips = []
+    hooks.on(HookEvent.GUARDRAIL_TRIP)(trips.append)
+    result, seen = await run(kind(check, name="g", level=level), hooks=hooks)
+    assert (result.status, result.stop_reason) == ("stopped", "guardrail:g")
+    assert (stage.sent, bool(seen)) == (asked, looked)
+
+
+@pytest.mark.parametrize("level", ["agent", "chat", "tool"])
+async def test_a_termination_is_a_result(run, level):
+    class Stop:
+        async def process(self, context, call_next):
+            raise MiddlewareTermination("enough")
+
+    stop = Stop()
+    stop.level = level
+    result, looked = await run(stop)
+    assert (result.status, result.stop_reason, looked) == ("stopped", "middleware_terminated", [])
+
+
+async def test_a_tool_may_be_called_with_other_arguments_or_not_at_all(run):
+    @tool_middleware
+    async def elsewhere(context, call_next):
+        context.arguments["where"] = "home"
+        await call_next()
+
+    @tool_middleware
+    async def knowing(context, call_next):
+        context.result = "known"
+
+    assert (await run(elsewhere))[1] == ["home"]
+    result, looked = await run(knowing)
+    assert (result.status, looked) == ("ok", [])
+
+
+async def test_a_tool_is_retried_inside_its_agent(stage):
+    tries = []
+
+    def look(where: str) -> str:
+        tries.append(where)
+        if len(tries) == 1:
+            raise OSError("locked")
+        return "there"
+
+    stage.play(*PLAYS)
+    async with stage.client() as client:
+        model = OpenAIModel("gpt-4o-mini", client=client)
+        retry = Retry(level="tool", on=OSError, wait_s=0, jitter_s=0)
+        result = await ReActAgent("a", model=model, tools=[look], middleware=[retry]).run("go")
+    assert result.status == "ok"
+    assert len(tries) == 2
+
+
+async def test_another_input_is_the_agents_and_another_result_the_callers(run, stage):
+    @agent_middleware
+    async def politely(context: AgentRun, call_next):
+        context.input = f"Please {context.input}."
+        await call_next()
+
+    await run(politely)
+    assert stage.requests[0].body["messages"][-1]["content"] == "Please go."
+
+
+async def test_retry_fallback_cache_and_redaction_work_together(run, stage):
+    stack = (Redaction(), Cache(scope="all"), ModelFallback("gpt-4o"), Retry(2, wait_s=0, jitter_s=0))
+    first, _ = await run(*stack, asked="mail bob@example.com", play=(Failure(500), Failure(500), Text("sent")))
+    assert [request.model for request in stage.requests] == ["gpt-4o-mini", "gpt-4o-mini", "gpt-4o"]
+    assert b"bob@example.com" not in b"".join(request.raw for request in stage.requests)
+    second, _ = await run(*stack, asked="mail bob@example.com", play=(Failure(500),))
+    assert (first.answer, second.answer) == ("sent", "sent")
+    assert stage.sent == 3
+    assert second.usage.requests == 0
