@@ -79,7 +79,7 @@ def test_what_may_be_left_out_is_read_without_it(rules):
 
 
 def test_every_rule_is_in_the_table_with_its_keys():
-    rows = dict(re.findall(r"^\| `\w+`, `(\w+)` \| (.*?) \|", PAGE, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `\w+`, `(\w+)` \|(.*?)\|", PAGE, re.MULTILINE))
     assert set(rows) == set(KINDS)
     for word, keys in rows.items():
         own = set(KINDS[word].__annotations__) - {"reason", "word"} | ({"field", "values"} if word.endswith("_values") else set())
