@@ -65,7 +65,7 @@ def ask(tool: str, gate: ToolGate, question: Question, *args: Any) -> Flow[GateV
 def _check(answer: object) -> None:
     if not isinstance(answer, GateVerdict):
         raise TypeError(f"a gate answers with a GateVerdict, and not with {show(answer)}")
-    timeout_s = answer.timeout_s
+    timeout_s: Any = answer.timeout_s  # it is whatever the gate's author gave
     if timeout_s is not None and not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
         raise ValueError(f"GateVerdict(timeout_s={show(timeout_s)}) is no time")
 

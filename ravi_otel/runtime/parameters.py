@@ -151,7 +151,7 @@ def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copied(tool: str, value: Any, deep: int) -> Any:
-    kind = type(value)
+    kind = cast("type[object]", type(value))
     if kind is not dict and kind is not list and kind is not tuple:
         return value
     if deep >= _DEEPEST:

@@ -76,7 +76,7 @@ def told_content() -> bool:
 
 def given(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, object] | None:
     """Name what a tool is given, when content is captured; what its signature does not take will raise in its own words."""
-    if not told_content():
+    if not STATE.options.content or is_redacting():  # written out: this runs on every call
         return None
     try:
         named = inspect.signature(fn).bind(*args, **kwargs).arguments

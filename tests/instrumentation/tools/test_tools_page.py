@@ -13,10 +13,10 @@ from ravi_otel.runtime import inferring
 from ravi_otel.testing import Text, ToolCalls
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
-DECORATED, IN_PLACE, INFERRED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+DECORATED, IN_PLACE, GATED, OWN_GATE, INFERRED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize("example", [DECORATED, IN_PLACE])
+@pytest.mark.parametrize("example", [DECORATED, IN_PLACE, GATED, OWN_GATE])
 def test_each_example_prints_what_its_comments_say(example: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(example, {"__name__": "example"})
     assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", example)
