@@ -12,6 +12,7 @@ from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracke
 from ravi_otel.agents import AgentContext, ReActAgent, run_agent
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL
 
@@ -308,3 +309,14 @@ def test_messages_may_be_given_instead_of_text(team):
     agent = ReActAgent("r", model=team.plays("r", DONE))
     agent.run_blocking([ChatMessage("developer", "Be brief."), ChatMessage("user", "hi")])
     assert [message["role"] for message in team.requests("r")[0]["messages"]] == ["developer", "user"]
+
+
+def test_without_instrument_an_agent_runs_and_says_once_that_it_is_not_seen(monkeypatch, caplog, go, _team):
+    _team.reset()
+    monkeypatch.setattr(STATE, "_warned", set())
+    monkeypatch.setenv("OPENAI_BASE_URL", _team.server.base_url)
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    agent = ReActAgent("r", model=_team.plays("r", lambda _: DONE))
+    assert [go(agent.run, "hi").answer for _ in range(2)] == ["done", "done"]
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert "ravi_otel.instrument() was not called" in caplog.records[0].message
