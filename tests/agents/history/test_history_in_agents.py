@@ -158,6 +158,19 @@ async def test_an_answer_that_could_not_be_kept_is_still_given_and_told(model, s
     assert texts(await store.load("s", agent_name="worker")) == ["one", "They spoke of plans."]
 
 
+async def test_a_run_that_is_stopped_appends_nothing(model, server, store):
+    @ravi_otel.tool
+    def look() -> str:
+        """Look."""
+        return "a heron"
+
+    server.answer = ToolCalls([("look", {})])
+    agent = ReActAgent("worker", model=model, history=store, tools=[look], limits=["requests=2"])
+    result = await agent.run("what is there?", session_id="s")
+    assert (result.status, result.stop_reason) == ("stopped", "limit_requests")
+    assert texts(await store.load("s", agent_name="worker")) == []
+
+
 async def test_a_window_goes_around_what_is_remembered_and_never_around_the_question(model, server, echo, store):
     agent = ReActAgent("worker", model=model, history=AgentMemory("worker", store, compaction=SlidingWindow(1)))
     for number in range(4):

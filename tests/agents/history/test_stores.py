@@ -7,7 +7,7 @@ import re
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel import HistoryRetention
@@ -18,6 +18,7 @@ from ravi_otel.policy.contracts import ChatMessage
 
 NONE, RUN, PERMANENT = HistoryRetention
 pytestmark = pytest.mark.anyio
+STEADY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 HALVES = "\ud83d\ude00"
 """Two halves that are kept apart, and one character where they are not."""
 
@@ -69,7 +70,7 @@ MESSAGES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, **STEADY)
 @given(st.lists(MESSAGES, max_size=4))
 def test_whatever_is_written_is_read_again_byte_for_byte(messages):
     data = writing.written(messages)
@@ -78,7 +79,7 @@ def test_whatever_is_written_is_read_again_byte_for_byte(messages):
     assert writing.written(again) == data
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, **STEADY)
 @given(st.lists(MESSAGES, max_size=4))
 def test_what_can_be_sent_has_no_half_character_and_the_same_shape(messages):
     for message in messages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
@@ -15,6 +15,7 @@ from ravi_otel.instrumentation.http.hosts import Host
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
 
+STEADY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 STANDING = ("system", "developer")
 
 
@@ -67,7 +68,7 @@ def cut(window, messages):
     return anyio.run(window.compact, messages)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120, **STEADY)
 @given(conversations())
 def test_a_sound_conversation_is_one_that_a_provider_takes_and_stays_as_it_is(messages):
     found = sound(messages)
@@ -79,7 +80,7 @@ def test_a_sound_conversation_is_one_that_a_provider_takes_and_stays_as_it_is(me
         assert found == messages
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120, **STEADY)
 @given(conversations(), st.integers(1, 5))
 def test_a_sliding_window_keeps_the_newest_turns_whole_and_every_system_message(messages, turns):
     whole = sound(messages)
@@ -93,7 +94,7 @@ def test_a_sliding_window_keeps_the_newest_turns_whole_and_every_system_message(
     assert all(whole[turn[0][0]].role == "user" for turn in found.turns[1:])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, **STEADY)
 @given(conversations(), st.integers(1, 400))
 def test_a_token_window_fits_unless_the_least_of_a_prompt_does_not(messages, tokens):
     whole = sound(messages)
@@ -113,14 +114,14 @@ def test_a_token_window_fits_unless_the_least_of_a_prompt_does_not(messages, tok
         assert kept == whole
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, **STEADY)
 @given(conversations(), st.integers(1, 300))
 def test_more_room_never_keeps_less(messages, tokens):
     assert len(TokenWindow(tokens).cut(messages)) <= len(TokenWindow(tokens + 50).cut(messages))
     assert len(SlidingWindow(2).cut(messages)) <= len(SlidingWindow(3).cut(messages))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, **STEADY)
 @given(conversations())
 def test_tokens_are_those_that_the_admission_of_the_call_counts_on(messages):
     body = {"model": "m", "messages": [message.as_json() for message in messages]}
