@@ -141,9 +141,9 @@ class World:
             answer = await (answered[1] if self.queue is None else self.queue.ask(request))
         finally:
             self.questions.pop(task, None)
-        if answer.arguments is not None:
-            self.held.append(answer.arguments)
         await self.park(0.5)
+        if answer.arguments is not None:
+            self.held.append(answer.arguments)  # to be changed once the gate has it
         return answer
 
     def executed(self, request, status):
