@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
 
+from ravi_otel.agents.endings import how
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
@@ -160,8 +161,10 @@ def _why(result: AgentResult) -> str:
 
 
 def _crashed(name: str, error: Exception) -> ToolReport:
-    told = {"agent": name, "status": "error", "stop_reason": "error", "message": f"Agent {name!r} failed with {_short(error)}."}
-    return ToolReport(told, ok=False, stop_reason="error")
+    """Tell what an agent raised; of our own errors it says what they mean, and whose end they are shows at its parent's next step."""
+    status, reason, _ = how(error) or ("error", "error", "worker")
+    partial = getattr(error, "partial", None)
+    return reported(AgentResult(agent_name=name, run_id="", status=status, stop_reason=reason, error=error, partial=partial))
 
 
 def _short(error: BaseException) -> str:

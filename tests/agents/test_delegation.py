@@ -10,6 +10,7 @@ import pytest
 import ravi_otel
 from ravi_otel import ConfigurationError, ExecutionBudget, Priority, SpawnBudget, SpawnTracker
 from ravi_otel.agents import OrchestratorAgent, ReActAgent, SubAgentConfig, handoff, run_agent
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
@@ -245,6 +246,110 @@ async def test_a_sub_agent_that_crashes_is_told_as_an_error(team):
     assert result.ok
     (told,) = team.told("lead")
     assert (told["status"], told["message"]) == ("error", "Agent 'crashes' failed with KeyError: 'Do it.'.")
+
+
+class Limited:
+    """Be somebody else's agent, which lets a limit of its own out as it is."""
+
+    name = "limited"
+
+    async def run(self, task):
+        with ravi_otel.agent(self.name, limits=["charge.rows=1"]):
+            ravi_otel.current_scope().charge("rows", 2)
+
+
+async def test_a_limit_that_somebody_elses_agent_raises_is_told_as_one(team):
+    result = await lead_of(team, Limited()).run("Work.")
+    assert result.ok
+    (told,) = team.told("lead")
+    assert (told["status"], told["stop_reason"]) == ("stopped", "limit_custom")
+    assert "limit of" in told["message"]
+
+
+async def test_more_urgent_work_takes_the_slot_of_a_sub_agent_which_is_told_as_paused(team):
+    begun, go = anyio.Event(), anyio.Event()
+    urgent = ReActAgent("urgent", model=team.plays("urgent", Text("Put out.")))
+
+    async def stall() -> str:
+        """Be at work until the urgent one has ended."""
+        begun.set()
+        with anyio.fail_after(LONGEST_S):
+            await go.wait()
+        return "stalled"
+
+    async def alarm() -> str:
+        """Start the urgent one, once the other is at work."""
+        with anyio.fail_after(LONGEST_S):
+            await begun.wait()
+        async with ravi_otel.spawn("urgent", priority=Priority.HIGH):
+            result = await urgent.run("Fire.")
+        go.set()
+        return str(result.answer)
+
+    low = ReActAgent("low", model=team.plays("low", ToolCalls([("stall", {})], text="Half of it.")), tools=[stall])
+    first = ToolCalls([("delegate_to_low", {"task": "Do it."}), ("alarm", {})])
+    lead = OrchestratorAgent(
+        "lead",
+        model=team.plays("lead", first, Text("Done.")),
+        sub_agents=[SubAgentConfig(agent=low, priority=Priority.LOW)],
+        tools=[alarm],
+        spawn_budget=SpawnBudget(max_agents=2),
+    )
+    result = await run_agent(lead, "Work.", limits=["time=60s"])
+    assert result.ok
+    texts = _tool_texts(team, "lead")
+    assert texts[1] == "Put out."
+    told = json.loads(texts[0])
+    assert (told["status"], told["stop_reason"], told["partial"]) == ("paused", "paused", "Half of it.")
+
+
+async def test_the_time_of_a_handoff_ends_what_waits_in_it_and_nothing_else(team):
+    waiting = Waiting()
+    slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
+    lead = ReActAgent(
+        "lead",
+        model=team.plays("lead", ToolCalls([("transfer_to_slow", {"task": "Wait."})]), Text("Without it, then.")),
+        tools=[handoff(slow, limits=["time=200ms"])],
+    )
+    result = await lead.run("Work.")
+    assert (result.ok, result.answer) == (True, "Without it, then.")
+    assert waiting.left.is_set()
+    assert (result.trace[0]["ok"], result.trace[0]["stop_reason"]) == (False, "deadline")
+    assert team.told("lead")[0]["partial"] == "slow waits."
+
+
+async def test_what_a_sub_agent_wraps_up_with_reaches_its_parent_and_stays_inside_the_budget(team):
+    def look() -> str:
+        """Look."""
+        return "nothing yet"
+
+    def play(request):
+        return ToolCalls([("look", {})]) if request.body.get("tools") else Text("All I know.")
+
+    limits = [ravi_otel.turn_limit(3, on_exceed="final")]
+    spender = ReActAgent("spender", model=team.plays("spender", play), tools=[look], limits=limits)
+    result = await lead_of(team, spender).run("Work.")
+    assert result.ok
+    (told,) = team.told("lead")
+    assert (told["status"], told["stop_reason"], told["partial"]) == ("stopped", "limit_turns", "All I know.")
+    assert len(team.requests("spender")) == 3
+
+
+async def test_a_supervisor_may_judge_what_is_delegated(team):
+    class NoBigTasks:
+        def review(self, action, state, policy):
+            big = action["kind"] == "tool" and len(action["args"]["task"]) > 10
+            return Decision(DecisionKind.BLOCK if big else DecisionKind.APPROVE, "too_big" if big else "fine")
+
+    sub = ReActAgent("sub", model=team.plays("sub", Text("I did it.")))
+    first = ToolCalls([("delegate_to_sub", {"task": "Little."}), ("delegate_to_sub", {"task": "A very big task."})])
+    model = team.plays("lead", first, Text("Done."))
+    lead = OrchestratorAgent("lead", model=model, sub_agents=[SubAgentConfig(agent=sub)], supervisor=NoBigTasks())
+    result = await lead.run("Work.")
+    assert result.ok
+    did, refused = team.told("lead")
+    assert (did["answer"], refused["stop_reason"]) == ("I did it.", "supervisor_block:too_big")
+    assert len(team.requests("sub")) == 1
 
 
 async def test_a_cancelled_parent_cancels_what_it_has_delegated(team):

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 
 import ravi_otel
 from ravi_otel.agents import AgentResult, SupervisedAgent, run_agent
+from ravi_otel.agents.middleware import agent_middleware
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
@@ -294,6 +295,53 @@ async def test_the_wrap_up_answer_is_reviewed_and_inside_the_budget(team):
     assert not result.ok
     assert result.usage.turns == 2
     assert [asked["kind"] for asked in judge.asked] == ["tool", "final"]
+
+
+async def test_a_tool_that_counts_its_own_calls_is_counted_once_and_never_passes_the_gate_by(team):
+    ran = []
+
+    @ravi_otel.tool
+    def send(text: str) -> str:
+        """Send a text."""
+        ran.append(text)
+        return "sent"
+
+    judge = Judge(send=lambda action: Decision(DecisionKind.BLOCK if "!" in action["args"]["text"] else DecisionKind.APPROVE, "tone"))
+    model = team.plays("desk", use("send", text="Hello"), use("send", text="Pay!"))
+    result = await SupervisedAgent("desk", model=model, tools=[send], supervisor=judge).run("Write.")
+    assert (result.stop_reason, ran, result.usage.tool_calls) == ("supervisor_block:tone", ["Hello"], 1)
+
+
+async def test_runs_at_once_have_budgets_and_loops_of_their_own(team):
+    desk, results = Desk(), []
+
+    def play(request):
+        looked = len(request.body["messages"]) > 2
+        return final("Seen.") if looked else use("look", user_id=7)
+
+    agent = agent_of(team, desk, play, budget=Budget(max_tool_calls=1))
+
+    async def one():
+        results.append(await agent.run("Look."))
+
+    async with ravi_otel.run("day"), anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(one)
+    assert [result.stop_reason for result in results] == ["success"] * 3
+    assert desk.done == [("look", 7)] * 3
+
+
+async def test_middleware_around_a_run_has_the_rows_that_the_program_gets(team):
+    seen = []
+
+    @agent_middleware
+    async def look(context, call_next):
+        await call_next()
+        seen.append(context.result.history)
+
+    result = await agent_of(team, Desk(), final("Bye."), middleware=[look]).run("Go.")
+    assert seen == [result.history]
+    assert result.history[0]["action"] == {"kind": "final", "answer": "Bye."}
 
 
 async def test_runs_inside_one_run_share_its_state(team):
