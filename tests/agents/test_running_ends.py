@@ -311,7 +311,7 @@ def test_messages_may_be_given_instead_of_text(team):
     assert [message["role"] for message in team.requests("r")[0]["messages"]] == ["developer", "user"]
 
 
-def test_without_instrument_an_agent_runs_and_says_once_that_it_is_not_seen(monkeypatch, caplog, go, _team):
+def test_without_instrument_an_agent_runs_and_says_once_that_it_is_not_seen(monkeypatch, caplog, go, _team):  # noqa: PT019 - the stage without instrument()
     _team.reset()
     monkeypatch.setattr(STATE, "_warned", set())
     monkeypatch.setenv("OPENAI_BASE_URL", _team.server.base_url)
