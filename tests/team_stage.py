@@ -49,6 +49,19 @@ class Stage:
         self.server.wait_for(self._from + count)
 
 
+LONGER_S = (0.2, 1.0, 5.0, 25.0)
+"""How long a test gives what has to begin before a time-out ends it: it tries again with more, on a machine that was too slow."""
+
+
+async def patiently(attempt):
+    """Try with more and more seconds until `attempt(seconds)` gives something: what had to begin did, before its time was up."""
+    for seconds in LONGER_S:
+        found = await attempt(seconds)
+        if found is not None:
+            return found
+    raise AssertionError(f"it did not begin within {LONGER_S[-1]:g} s")
+
+
 @contextmanager
 def staged():
     """Open a stage on its server."""

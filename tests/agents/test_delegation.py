@@ -6,6 +6,7 @@ import json
 
 import anyio
 import pytest
+from team_stage import patiently
 
 import ravi_otel
 from ravi_otel import ConfigurationError, ExecutionBudget, Priority, SpawnBudget, SpawnTracker
@@ -179,15 +180,19 @@ async def test_the_budget_of_the_whole_run_ends_the_parent_too(team):
 
 
 async def test_ask_timeout_cancels_the_sub_agent_and_gives_its_slot_back(team):
-    waiting, slots = Waiting(), Slots()
-    slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
-    lead = OrchestratorAgent(
-        "lead",
-        model=team.plays("lead", delegates("slow"), ToolCalls([("look", {})]), Text("Without it, then.")),
-        sub_agents=[SubAgentConfig(agent=slow, ask_timeout=0.1)],
-        tools=[slots.look],
-    )
-    result = await lead.run("Ask.")
+    async def attempt(seconds):
+        waiting, slots = Waiting(), Slots()
+        slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
+        lead = OrchestratorAgent(
+            "lead",
+            model=team.plays("lead", delegates("slow"), ToolCalls([("look", {})]), Text("Without it, then.")),
+            sub_agents=[SubAgentConfig(agent=slow, ask_timeout=seconds)],
+            tools=[slots.look],
+        )
+        result = await lead.run("Ask.")
+        return (waiting, slots, result) if waiting.begun.is_set() else None
+
+    waiting, slots, result = await patiently(attempt)
     assert (result.ok, result.answer) == (True, "Without it, then.")
     (told,) = [json.loads(text) for text in _tool_texts(team, "lead") if text.startswith("{")]
     assert (told["agent"], told["status"], told["stop_reason"]) == ("slow", "stopped", "ask_timeout")
@@ -202,9 +207,13 @@ def _tool_texts(team, name):
 
 async def test_ask_timeout_hangs_up_on_the_model_that_the_sub_agent_waits_for(team):
     before = team.server.sent.hang_ups
-    slow = ReActAgent("slow", model=team.plays("slow", Text("Too late.", think_s=60)))
-    result = await lead_of(team, SubAgentConfig(agent=slow, ask_timeout=0.3)).run("Ask.")
-    assert result.ok
+
+    async def attempt(seconds):
+        slow = ReActAgent("slow", model=team.plays("slow", Text("Too late.", think_s=60)))
+        result = await lead_of(team, SubAgentConfig(agent=slow, ask_timeout=seconds)).run("Ask.")
+        return result if team.requests("slow") else None
+
+    assert (await patiently(attempt)).ok
     assert team.told("lead")[0]["stop_reason"] == "ask_timeout"
     await anyio.to_thread.run_sync(team.server.wait_for_hang_ups, before + 1)
 
@@ -304,14 +313,19 @@ async def test_more_urgent_work_takes_the_slot_of_a_sub_agent_which_is_told_as_p
 
 
 async def test_the_time_of_a_handoff_ends_what_waits_in_it_and_nothing_else(team):
-    waiting = Waiting()
-    slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
-    lead = ReActAgent(
-        "lead",
-        model=team.plays("lead", ToolCalls([("transfer_to_slow", {"task": "Wait."})]), Text("Without it, then.")),
-        tools=[handoff(slow, limits=["time=200ms"])],
-    )
-    result = await lead.run("Work.")
+    async def attempt(seconds):
+        waiting = Waiting()
+        slow = ReActAgent("slow", model=team.plays("slow", waits("slow")), tools=[waiting.wait])
+        first = ToolCalls([("transfer_to_slow", {"task": "Wait."})])
+        lead = ReActAgent(
+            "lead",
+            model=team.plays("lead", first, Text("Without it, then.")),
+            tools=[handoff(slow, limits=[ravi_otel.time_limit(seconds)])],
+        )
+        result = await lead.run("Work.")
+        return (waiting, result) if waiting.begun.is_set() else None
+
+    waiting, result = await patiently(attempt)
     assert (result.ok, result.answer) == (True, "Without it, then.")
     assert waiting.left.is_set()
     assert (result.trace[0]["ok"], result.trace[0]["stop_reason"]) == (False, "deadline")

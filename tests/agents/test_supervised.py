@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 import pytest
 from openai import AsyncOpenAI
+from team_stage import patiently
 
 import ravi_otel
 from ravi_otel.agents import AgentResult, SupervisedAgent, run_agent
@@ -202,7 +203,6 @@ ENDINGS = {
     "loop_detected:same_error": ("execution", [use("complain", about=each) for each in "abc"], {"per_tool_limit": None}),
     "max_steps": ("worker", [use("look", user_id=1)], {"budget": Budget(max_steps=1)}),
     "max_tool_calls": ("execution", [use("look", user_id=1), use("look", user_id=2)], {"budget": Budget(max_tool_calls=1)}),
-    "max_seconds": ("execution", [use("wait")], {"budget": Budget(max_seconds=0.2)}),
     "llm_empty": ("worker", [Text(" ")], {}),
     "invalid_action:non_json": ("worker", [says("I refund it now.")], {}),
     "invalid_action:not_object": ("worker", [says("[1]")], {}),
@@ -241,6 +241,16 @@ async def test_a_model_that_is_too_slow_ends_the_run_as_llm_timeout(team):
         result = await agent.run("Go.")
     assert (result.status, result.stop_reason, result.phase) == ("stopped", "llm_timeout", "worker")
     assert isinstance(result.error, ravi_otel.LLMTimeout)
+
+
+async def test_a_tool_that_outlasts_the_budget_ends_the_run_as_max_seconds(team):
+    async def attempt(seconds):
+        result = await agent_of(team, Desk(), use("wait"), budget=Budget(max_seconds=seconds)).run("Go.")
+        return result if result.trace else None
+
+    result = await patiently(attempt)
+    assert (result.status, result.stop_reason, result.phase) == ("stopped", "max_seconds", "execution")
+    assert result.action == {"kind": "tool", "name": "wait", "args": {}}
 
 
 async def test_a_model_that_answers_after_the_budgets_time_ends_the_run_as_max_seconds(team):
