@@ -9,6 +9,7 @@ from ravi_otel.agents.middleware.contexts import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.audit_chain import AuditError
 
 _REFUSALS = (ToolDeniedError, StopRun, BudgetError, MiddlewareTermination)
 
@@ -30,20 +31,15 @@ class AuditTrail:
         """Note, await the rest of the chain, and note how it ended."""
         op_id = uuid.uuid4().hex
         self._note("proposed", context, op_id)
-        status = "cancelled"
         try:
             await call_next()
-            status = "ok" if context.calls else "answered"
-        except _REFUSALS:
-            status = "refused"
+        except BaseException as error:
+            try:
+                self._note("executed", context, op_id, status=_status(error))
+            except AuditError as unwritten:  # what ended the call goes on all the same: a cancellation must not be lost
+                error.add_note(f"ravi-otel: {unwritten}")
             raise
-        except CancellationError:
-            raise
-        except Exception:
-            status = "error"
-            raise
-        finally:
-            self._note("executed", context, op_id, status=status)
+        self._note("executed", context, op_id, status="ok" if context.calls else "answered")
 
     def _note(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: str) -> None:
         self._log.note(
@@ -55,3 +51,9 @@ class AuditTrail:
             arguments=context.arguments,
             **facts,
         )
+
+
+def _status(error: BaseException) -> str:
+    if isinstance(error, _REFUSALS):
+        return "refused"
+    return "error" if isinstance(error, Exception) and not isinstance(error, CancellationError) else "cancelled"

@@ -41,9 +41,10 @@ class Cache:
     call whose model has no name is always made. `scope` says who shares answers: those of one "run", "session" (the default, and
     where there is none the run), "tenant", or "all". `namespace` keeps apart what else would be taken for equal, such as two servers.
 
-    Kept are whole answers only: none that was cut short by any limit, refused, filtered or empty, and none that asks for tools unless
-    `tool_calls` is True, since then the tools would run again. They are good for `ttl_s` seconds, None for ever. Equal calls at the
-    same time on one event loop make one call: the others wait for its answer, and each makes its own where that cannot be kept.
+    Kept are whole answers only: none that was cut short by any limit, refused, filtered or empty, none of another model that was fallen
+    back to, and none that asks for tools unless `tool_calls` is True, since then the tools would run again. They are good for `ttl_s`
+    seconds, None for ever. Equal calls at the same time on one event loop make one call: the others wait for its answer, and each makes
+    its own where that cannot be kept.
 
     A hit sets `context.cached`, has a `Usage` of zeros, and emits `ravi.middleware` "cache_hit"; no LLM_START and no span of a call.
     """
@@ -95,7 +96,9 @@ class Cache:
             flight.body = found
             return
         await call_next()
-        body = None if context.response is None else write(context.response, tool_calls=self._tool_calls)
+        if context.response is None or context.fallback_from is not None:  # which is another model's than was asked
+            return
+        body = write(context.response, tool_calls=self._tool_calls)
         if body is not None:
             flight.body = body
             await self._store.put(key, body, now=clock.time())

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import os
 import sqlite3
-import threading
 import time
 from collections import OrderedDict
 from contextlib import closing
@@ -18,6 +17,7 @@ from urllib.parse import quote
 from anyio import to_thread
 
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import NANO
 
@@ -65,14 +65,14 @@ class MemoryCache:
         self._most_characters = checks.count("MemoryCache(max_characters)", max_characters, least=1)
         self._entries: OrderedDict[str, tuple[str, float]] = OrderedDict()
         self._characters = 0
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     async def get(self, key: str, *, now: float, ttl_s: float | None) -> str | None:
         """See `CacheStore.get`."""
-        with self._lock:
+        with self._lock.own:
             found = self._entries.get(key)
             if found is None:
                 return None
@@ -86,7 +86,7 @@ class MemoryCache:
         """See `CacheStore.put`."""
         if len(body) > min(MOST_ENTRY, self._most_characters):
             return
-        with self._lock:
+        with self._lock.own:
             self._drop(key)
             self._entries[key] = (body, now)
             self._characters += len(body)

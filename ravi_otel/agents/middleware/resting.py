@@ -49,7 +49,10 @@ async def within(scope: Scope, act: Callable[[], Awaitable[T]]) -> T:
     sleeper = Sleeper()
 
     async def watch(group: anyio.abc.TaskGroup) -> None:
-        await sleeper.wait(left_s(scope))
+        left = left_s(scope)
+        while not sleeper.woken and left != 0:
+            await sleeper.wait(left)
+            left = left_s(scope)  # which may have been raised meanwhile
         group.cancel_scope.cancel()
 
     forget = scope.on_stop(sleeper.wake)
@@ -68,7 +71,7 @@ async def within(scope: Scope, act: Callable[[], Awaitable[T]]) -> T:
         raise errors[0]
     if not results:
         scope.checkpoint()
-        raise TimeoutError("the time was up, and given back meanwhile")  # a limit that was raised in the same moment
+        raise TimeoutError("The time was up, and was given back in the same moment.")
     return results[0]
 
 

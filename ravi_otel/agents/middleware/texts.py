@@ -38,7 +38,7 @@ def answered_text(context: AgentRun | ChatCall | ToolUse) -> str:
 def _of_messages(messages: Iterable[ChatMessage]) -> list[Any]:
     found: list[Any] = []
     for message in messages:
-        found.append(message.content)
+        found += [message.name, message.content]
         for call in message.tool_calls:
             found.append(call)
             found.extend(_arguments(call))
@@ -68,8 +68,9 @@ def _joined(values: Iterable[Any]) -> str:
         if inner is not None:
             if depth >= MOST_DEPTH:
                 raise UnreadableError(f"it is nested deeper than {MOST_DEPTH}")
-            waiting.extend((each, depth + 1) for each in reversed(inner))
             left -= len(inner)
+            if left >= 0:
+                waiting.extend((each, depth + 1) for each in reversed(inner))
         elif value is not None:
             line = value if isinstance(value, str) else str(value)
             lines.append(line)

@@ -58,11 +58,6 @@ class Stage:
         return AsyncOpenAI(base_url=self.server.base_url, api_key="any", **{"max_retries": 0, "timeout": 20, **more})
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request):
-    return request.param
-
-
 @pytest.fixture(scope="session")
 def _stage():
     stage = Stage()

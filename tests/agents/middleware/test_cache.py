@@ -16,6 +16,7 @@ from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Failure, ManualClock, Refusal, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
+BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -32,6 +33,7 @@ def clock(instrumented):
     STATE.install(*before)
 
 
+@BOTH
 async def test_an_equal_call_is_not_made_again(stage, ask, store):
     pipeline = MiddlewarePipeline(Cache(store))
     first, second = await ask(pipeline), await ask(pipeline)
@@ -207,6 +209,7 @@ async def test_without_a_time_it_is_good_for_ever(stage, ask, clock, store):
     assert (await ask(pipeline)).cached
 
 
+@BOTH
 async def test_equal_calls_at_the_same_time_make_one(stage, ask, chat, store):
     pipeline = MiddlewarePipeline(Cache(store))
     contexts = [chat() for _ in range(8)]
@@ -218,6 +221,7 @@ async def test_equal_calls_at_the_same_time_make_one(stage, ask, chat, store):
     assert {context.response.message.content for context in contexts} == {"ok"}
 
 
+@BOTH
 async def test_those_who_waited_in_vain_ask_themselves(stage, ask, chat):
     stage.play(Failure(500), Text("ok", finish_reason="length"))
     pipeline = MiddlewarePipeline(Cache())
@@ -236,6 +240,7 @@ async def test_those_who_waited_in_vain_ask_themselves(stage, ask, chat):
     assert [context.calls for context in contexts] == [1] * 4
 
 
+@BOTH
 async def test_whoever_waits_stays_within_its_own_deadline(instrumented, chat):
     pipeline = MiddlewarePipeline(Cache())
     asked = anyio.Event()
@@ -252,6 +257,7 @@ async def test_whoever_waits_stays_within_its_own_deadline(instrumented, chat):
         group.cancel_scope.cancel()
 
 
+@BOTH
 async def test_a_call_made_within_an_equal_one_does_not_wait_for_it(instrumented, chat):
     cache = Cache()
     inner = []
@@ -271,6 +277,7 @@ async def test_a_call_made_within_an_equal_one_does_not_wait_for_it(instrumented
     assert (context.calls, inner[0].calls) == (1, 1)
 
 
+@BOTH
 async def test_a_cancelled_call_leaves_the_way_free(stage, ask, instrumented, chat):
     cache = Cache()
     asked = anyio.Event()

@@ -19,6 +19,7 @@ from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.usage import Usage
 
 pytestmark = pytest.mark.anyio
+BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 NOW = 1_000.0
 
 
@@ -36,6 +37,7 @@ async def get(store, key, now=NOW, ttl_s=None):
     return await store.get(key, now=now, ttl_s=ttl_s)
 
 
+@BOTH
 async def test_what_was_put_in_is_found(make):
     store = make()
     assert await get(store, "a") is None
@@ -123,7 +125,6 @@ async def test_a_database_of_something_else_finds_nothing(path, caplog):
     assert "cannot be used" in caplog.text
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_file_that_never_ends_is_given_up(path, caplog):
     with closing(sqlite3.connect(path)) as connection, connection:
         endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x FROM n"
@@ -176,7 +177,6 @@ anyio.run(main)
 """
 
 
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_many_processes_share_a_file(path):
     command = [sys.executable, "-W", "error", "-c", PROGRAM, str(path)]
     programs = [subprocess.Popen([*command, name]) for name in "ab"]  # noqa: ASYNC220 - to be started is quick
@@ -185,6 +185,7 @@ async def test_many_processes_share_a_file(path):
     assert [await get(store, f"{name}-9") for name in "ab"] == [name * 100 for name in "ab"]
 
 
+@BOTH
 async def test_many_tasks_share_a_file(path):
     store = SqliteCache(path, busy_s=30)
     async with anyio.create_task_group() as group:

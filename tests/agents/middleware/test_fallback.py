@@ -13,12 +13,14 @@ from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.testing import Failure, Text
 
 pytestmark = pytest.mark.anyio
+BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 
 def broken(*models, status=503):
     return lambda request: Failure(status) if request.model in models else Text(f"from {request.model}", usage=(10, 20))
 
 
+@BOTH
 async def test_the_next_model_is_asked_when_one_fails(stage, ask):
     stage.answer = broken("gpt-4o-mini", "gpt-4o")
     context = await ask(ModelFallback("gpt-4o", "gpt-4.1"))

@@ -15,6 +15,7 @@ from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.testing import Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
+BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 
 
 def no_secrets(text):
@@ -69,6 +70,7 @@ LEVELS = pytest.mark.parametrize("level", ["agent", "chat", "tool"])
 
 @LEVELS
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@BOTH
 async def test_what_must_not_go_in_reaches_nothing(go, level, check):
     guardrail = InputGuardrail(check, level=level, name="secrets")
     assert await go(level, guardrail, "all is well") == (1, None)
@@ -79,6 +81,7 @@ async def test_what_must_not_go_in_reaches_nothing(go, level, check):
 
 @LEVELS
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@BOTH
 async def test_what_must_not_come_out_reaches_nobody(go, level, check):
     guardrail = OutputGuardrail(check, level=level, name="secrets")
     assert await go(level, guardrail, "hunter2 may go in", "all is well") == (1, None)
@@ -163,6 +166,7 @@ async def test_a_guardrail_that_asks_a_model_is_charged(stage, ask, heard):
 PLACES = {
     "the instructions": {"system_instructions": "hunter2"},
     "an earlier message": {"messages": [ChatMessage("user", "hunter2"), ChatMessage("user", "hi")]},
+    "a name": {"messages": [ChatMessage("user", "hi", name="hunter2")]},
     "a tool's result": {"messages": [ChatMessage("tool", "hunter2", tool_call_id="1")]},
     "the arguments of a call": {"messages": [ChatMessage("assistant", None, tool_calls=(call('{"q": "hunter2"}'),))]},
     "escaped arguments": {"messages": [ChatMessage("assistant", None, tool_calls=(call('{"q": "\\u0068unter2"}'),))]},

@@ -10,7 +10,7 @@ from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
 
 
 async def answer(context):

@@ -14,7 +14,7 @@ from ravi_otel.agents.middleware import MiddlewarePipeline, RateLimiter
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.contracts import ChatMessage, Generation
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
 
 
 async def answer(context):

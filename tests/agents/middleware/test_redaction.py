@@ -11,6 +11,7 @@ from ravi_otel import errors
 from ravi_otel.agents.middleware import AuditTrail, MiddlewarePipeline, Redaction, tool_middleware
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.audit_chain import AuditError
 
 pytestmark = pytest.mark.anyio
 MAIL = "bob@example.com"
@@ -106,7 +107,6 @@ def ending(error):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_tool_call_is_noted_before_and_after(instrumented, tool, tmp_path, error, status):
     log = Notes(tmp_path)
     with nullcontext() if error is None else pytest.raises(type(error)):
@@ -133,3 +133,18 @@ async def test_a_call_that_cannot_be_noted_is_not_made(instrumented, tool, tmp_p
     with pytest.raises(errors.RaviError):
         await MiddlewarePipeline(AuditTrail(AuditLog(tmp_path / "file"))).run_tool(context, ending(None))
     assert context.calls == 0
+
+
+async def test_what_ended_a_call_is_not_lost_where_it_cannot_be_noted(instrumented, tool, tmp_path):
+    class Full(AuditLog):
+        def note(self, what, **facts):
+            if what == "executed":
+                raise AuditError("the disk is full")
+            super().note(what, **facts)
+
+    pipeline = MiddlewarePipeline(AuditTrail(Full(tmp_path)))
+    with pytest.raises(KeyboardInterrupt) as raised:
+        await pipeline.run_tool(tool(), ending(KeyboardInterrupt()))
+    assert raised.value.__notes__ == ["ravi-otel: the disk is full"]
+    with pytest.raises(AuditError):
+        await pipeline.run_tool(tool(), ending(None))

@@ -16,6 +16,7 @@ from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.testing import Disconnect, Failure, Text
 
 pytestmark = pytest.mark.anyio
+BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 QUICK = {"wait_s": 0, "jitter_s": 0}
 BUSY = Failure(503, headers={"x-should-retry": "true"})
 
@@ -57,6 +58,7 @@ def failing(*raised):
 
 
 @pytest.mark.parametrize("broken", [BUSY, Failure(429), Failure(500), Disconnect()], ids=["503", "429", "500", "cut"])
+@BOTH
 async def test_a_call_that_failed_for_the_moment_is_made_again(stage, ask, broken):
     stage.play(broken, Text("at last"))
     context = await ask(Retry(**QUICK))
@@ -94,6 +96,7 @@ async def test_the_last_error_is_the_callers(stage, ask):
 
 
 @pytest.mark.parametrize(("attempts", "requests"), [(2, 3), (3, 3), (5, 3), (6, 6)])
+@BOTH
 async def test_the_clients_own_retries_are_counted_and_not_multiplied(stage, ask, attempts, requests):
     stage.play(Failure(500, headers={"retry-after-ms": "1"}))
     async with stage.client(max_retries=2) as client:
@@ -165,6 +168,7 @@ async def test_the_program_says_which_errors(instrumented, chat, on):
         await pipeline.run_chat(chat(), failing(errors.LLMEmpty("e")))
 
 
+@BOTH
 async def test_a_tool_is_tried_again_where_that_is_asked_for(instrumented, tool):
     context = tool()
 
@@ -177,6 +181,7 @@ async def test_a_tool_is_tried_again_where_that_is_asked_for(instrumented, tool)
     assert (context.result, context.calls) == (7, 2)
 
 
+@BOTH
 async def test_it_waits_as_long_as_the_server_asks(stage, ask, waits):
     told, seen_by = waits
     stage.play(Failure(429, retry_after_s=37), Text("never"))
@@ -211,11 +216,13 @@ async def test_the_pause_doubles_up_to_the_longest(instrumented, chat, waits):
     assert [round(wait_s, 4) for wait_s in waits[0]] == [0.001, 0.002, 0.003, 0.003]
 
 
+@BOTH
 async def test_a_deadline_ends_the_pause(instrumented, chat):
     with ravi_otel.run("r", limits=[parse_limit("time=0.1s")]), pytest.raises(errors.DeadlineExceededError):
         await MiddlewarePipeline(Retry(wait_s=60, longest_wait_s=60)).run_chat(chat(), failing(errors.LLMEmpty("e")))
 
 
+@BOTH
 async def test_the_pause_is_a_declared_wait(instrumented, chat, waits):
     with ravi_otel.run("r") as run:
         waited = []
@@ -225,6 +232,7 @@ async def test_the_pause_is_a_declared_wait(instrumented, chat, waits):
     assert run.scope.waits[0] == 0
 
 
+@BOTH
 async def test_the_programs_own_cancellation_ends_the_pause(instrumented, chat, waits):
     context = chat()
     with anyio.CancelScope() as mine:
