@@ -27,6 +27,7 @@ from ravi_otel.errors import (
 from ravi_otel.policy.contracts import ChatMessage, JsonObject
 from ravi_otel.policy.limits import Outcome
 from ravi_otel.runtime.inferring import INFERRING
+from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import args_hash
 from ravi_otel.supervisor.loops import SAME_ERROR
 from ravi_otel.supervisor.signatures import BadArguments
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 _MOST_CALLS: Final = 64
 """Tool calls of one answer that are run."""
 _SAME_ERRORS: Final = 3
+_GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
+"""What a gate knows of a call, and its caller does not."""
 
 
 @dataclass(slots=True)
@@ -82,13 +85,27 @@ async def use_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int) -> 
     uses = [Used(str(call["id"]), str(cast("Mapping[str, Any]", call["function"])["name"])) for call in calls]
     if len(uses) == 1:
         await _use(ctx, uses[0], calls[0], step)
-        return uses
-    async with anyio.create_task_group() as group:
-        for used, call in zip(uses[:_MOST_CALLS], calls, strict=False):
-            group.start_soon(_use, ctx, used, call, step)
+    else:
+        async with anyio.create_task_group() as group:
+            for used, call in zip(uses[:_MOST_CALLS], calls, strict=False):
+                group.start_soon(_use, ctx, used, call, step)
+    _judged(ctx, uses, step)
     for used in uses[_MOST_CALLS:]:
         _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
     return uses
+
+
+def _judged(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
+    """Write into the rows what a gate of ours decided, and whose arguments were executed."""
+    gate = ctx.agent.gate
+    if not isinstance(gate, Gate):
+        return
+    judged = {call.call_id: call for call in gate.calls}  # the latest of each: ids are a model's to choose
+    for used in uses:
+        call = judged.get(used.call_id)
+        if call is not None and call.tool == used.tool:
+            known = call.row(step)
+            used.row = {**known, **used.row, **{key: known[key] for key in _GATES}}
 
 
 def refuse_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int, why: str) -> list[Used]:

@@ -13,6 +13,7 @@ from ravi_otel import BudgetExhaustedError, ConfigurationError
 from ravi_otel.agents import AgentTool, ReActAgent
 from ravi_otel.agents.saying import MOST_CHARS
 from ravi_otel.policy.gate import GateVerdict
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls
 
 DONE = Text("done", usage=(10, 5))
@@ -194,6 +195,29 @@ def test_a_gate_stands_before_every_tool(team, go, tool):
     refused = [told for told in team.told("r") if told != 10]  # whichever came second
     assert [(told["error"], told["reason"]) for told in refused] == [("tool_denied", "once")]
     assert (sorted(gate.audited), result.usage.tool_calls) == (["ok", "refused"], 1)
+
+
+class Careful:
+    """Let 1 through, halve 4, and block the rest."""
+
+    def review(self, action, state, policy):
+        x = action["args"]["x"]
+        if x == 4:
+            return Decision(DecisionKind.REVISE, "less", {"kind": "tool", "name": "double", "args": {"x": 2}}, risk_score=0.5)
+        return Decision(DecisionKind.APPROVE if x <= 2 else DecisionKind.BLOCK, "known")
+
+
+def test_the_trace_says_what_a_supervisor_decided_and_whose_arguments_ran(team, go):
+    model = team.plays("r", asked(("double", {"x": 1}), ("double", {"x": 4}), ("double", {"x": 9})), DONE)
+    result = go(ReActAgent("r", model=model, tools=[double], supervisor=Careful()).run, "go")
+    assert [(row["supervisor_decision"], row["executed_from"], row["ok"]) for row in result.trace] == [
+        ("approve", "original", True),
+        ("revise", "supervisor_revised", True),
+        ("block", "original", False),
+    ]
+    assert result.trace[2]["stop_reason"] == "supervisor_block:known"
+    assert result.trace[1]["risk_score"] == 0.5
+    assert team.told("r")[:2] == [2, 4]
 
 
 def test_a_tool_with_a_gate_of_its_own_keeps_it(team):
