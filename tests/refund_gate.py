@@ -1,14 +1,17 @@
 """Tools that hand out money, a supervisor that guards them, and people who answer: what tests of the gate play with."""
 
-import asyncio
 import threading
 from dataclasses import dataclass
+
+import anyio
+import anyio.lowlevel
 
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 
+BACKENDS = {"async": "asyncio", "trio": "trio"}
 YES = ApprovalAnswer(approved=True, comment="fine", who="ann")
 NO = ApprovalAnswer(approved=False, comment="too much", who="ann")
 
@@ -89,7 +92,7 @@ class Says:
 
 class SaysLater(Says):
     async def review(self, action, state, policy):
-        await asyncio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         return super().review(action, state, policy)
 
 
@@ -114,9 +117,11 @@ def through(colour, gate, name, fn, arguments):
     """Take one call through a gate, from code of a colour."""
     if colour == "sync":
         return run_sync(walk_gated(name, fn, arguments, gate))
-    return asyncio.run(run_async(walk_gated(name, fn, arguments, gate)))
+    return anyio.run(lambda: run_async(walk_gated(name, fn, arguments, gate)), backend=BACKENDS[colour])
 
 
 def called(colour, gateway, name, arguments):
     """Call a tool of a gateway from code of a colour."""
-    return gateway.call(name, arguments) if colour == "sync" else asyncio.run(gateway.call_async(name, arguments))
+    if colour == "sync":
+        return gateway.call(name, arguments)
+    return anyio.run(gateway.call_async, name, arguments, backend=BACKENDS[colour])

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, StopRun
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
@@ -193,11 +193,12 @@ class Gate:
             with self._lock:
                 self._calls.pop(call.op_id, None)
             call.stop_reason = call.stop_reason or "supervisor_block:not_decided"
-            if isinstance(error, GeneratorExit):
-                self._note_end(call, "refused", None)
-                self._write_end(call, "refused")
-            else:
-                yield from self._concluded(call, "refused", None)
+            with contextlib.suppress(StopRun):  # that its end cannot be written down: nothing ran, and what ended it is raised anyway
+                if isinstance(error, GeneratorExit):
+                    self._note_end(call, "refused", None)
+                    self._write_end(call, "refused")
+                else:
+                    yield from self._concluded(call, "refused", None)
             raise
         return GateVerdict(
             allowed=True, arguments=arguments, executed_from=call.executed_from, reason=decision.reason, timeout_s=self._patience()
@@ -286,12 +287,12 @@ class Gate:
         scope, _ = STATE.locate()
         around = scope.upwards()
         owner = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
-        with self._lock:
-            known = self._standings.get(owner)
-            if known is None:
-                loops = None if self._rules is None else Loops(self._rules)
-                known = self._standings[owner] = Standing(keep(self._state()), loops)
-            return known
+        known = self._standings.get(owner)
+        if known is None:
+            made = Standing(keep(self._state()), None if self._rules is None else Loops(self._rules))
+            with self._lock:
+                known = self._standings.setdefault(owner, made)
+        return known
 
 
 def gate_for(

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.admission import tool_lines
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -31,7 +32,10 @@ _PHASES: Final = {"supervisor_block": "supervisor", "human_rejected": "human_app
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Say how much an agent may do in one run: steps of its loop, tool calls, and seconds from the first of either."""
+    """Say how much an agent may do in one run: steps of its loop, tool calls, and seconds from the first of either.
+
+    Declared waits, such as for a person's approval, take none of the seconds.
+    """
 
     max_steps: int = 8
     max_tool_calls: int = 5
@@ -49,12 +53,16 @@ class _Tab:
     def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
         self.run = run
         self.scope = open_scope(run.engine, run, Opening(kind=ScopeKind.BLOCK, name="gateway", limits=limits))
-        self.started_ns = run.engine.clock.monotonic_ns()
         self.steps = 0
+        self._started_ns = self._worked_ns()
+
+    def _worked_ns(self) -> int:
+        now = self.run.engine.clock.monotonic_ns()
+        return now - clocks.waited_ns(self.run, now)
 
     def seconds(self) -> float:
-        """Give the time since it began."""
-        return (self.scope.engine.clock.monotonic_ns() - self.started_ns) / _NANO
+        """Give the time since it began, without what the run has waited for people meanwhile."""
+        return (self._worked_ns() - self._started_ns) / _NANO
 
     def charge(self, tool: str) -> str | None:
         """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""

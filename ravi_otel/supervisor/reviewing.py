@@ -24,7 +24,7 @@ from ravi_otel.supervisor.approval.asking import in_event_loop
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.hashing import args_sha256, canonical, fingerprint, plain
+from ravi_otel.supervisor.hashing import NotPlainError, args_sha256, canonical, fingerprint, plain
 from ravi_otel.supervisor.signatures import BadArguments
 from ravi_otel.supervisor.standing import Note
 from ravi_otel.supervisor.terms import Terms
@@ -107,7 +107,7 @@ def _reviewed(terms: Terms, call: Call) -> Flow[Decision]:
     if terms.supervisor is None:
         decision = Decision(DecisionKind.APPROVE, "no_supervisor")
     else:
-        judge = partial(terms.supervisor.review, call.action, call.standing.kept.state, terms.policy)
+        judge = partial(terms.supervisor.review, call.action, call.standing.kept.state, terms.policy_now())
         try:
             said = yield in_colour("Supervisor.review", judge)
         except RaviError:
@@ -278,8 +278,12 @@ def _read_answer(said: object, request: ApprovalRequest) -> ApprovalAnswer:
         raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
     if _expired(request):
         return ApprovalAnswer(approved=False, comment="expired", who=said.who)
-    edited: dict[str, Any] | None = None if said.arguments is None else plain(dict(said.arguments))
-    return ApprovalAnswer(said.approved is True, "" if not said.comment else spelling(said.comment), said.who, edited)
+    who = None if said.who is None else spelling(said.who)
+    try:
+        edited: dict[str, Any] | None = None if said.arguments is None else plain(dict(said.arguments))
+    except (NotPlainError, TypeError, ValueError) as error:
+        raise Refused(f"tool_bad_args:{request.tool}", f"What the person put in their place is no JSON object: {error}") from error
+    return ApprovalAnswer(said.approved is True, spelling(said.comment) if said.comment else "", who, edited)
 
 
 # -- both colours, and what is told ---------------------------------------------------------------------------------------

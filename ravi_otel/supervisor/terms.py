@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import json
@@ -55,6 +56,16 @@ class Terms:
             return self.policy_version
         said = [_version_of(self.supervisor), _written(self.policy)]
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+    def policy_now(self) -> Any:
+        """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
+
+        What cannot be copied is given as it is.
+        """
+        try:
+            return copy.deepcopy(self.policy)
+        except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
+            return self.policy
 
     def may_lack(self, tool: str) -> Collection[str]:
         """List what the supervisor fills in when it is missing."""

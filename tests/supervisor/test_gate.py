@@ -287,7 +287,7 @@ def test_an_approval_of_another_policy_is_none(till):
 def test_a_policy_that_changes_during_the_review_is_reviewed_by_anew(till):
     policy = Policy()
 
-    def tighten(action, state, policy):
+    def tighten(action, state, given):
         policy.auto, policy.per_run = 10, 20
         return APPROVE
 
@@ -295,6 +295,40 @@ def test_a_policy_that_changes_during_the_review_is_reviewed_by_anew(till):
     assert refused("sync", desk_gate(till, supervisor=supervisor, policy=policy), till, SMALL).stop_reason.endswith(
         "refund_budget_exhausted"
     )
+    assert till.paid == []
+
+
+def test_a_policy_that_is_relaxed_during_the_review_and_put_back_was_not_judged_by(till):
+    policy = Policy(auto=10)
+
+    def relax(action, state, given):
+        policy.auto = 5000
+        decision = Desk().review(action, state, given)
+        policy.auto = 10
+        return decision
+
+    assert refused("sync", desk_gate(till, Person(NO), supervisor=Says(relax), policy=policy), till, SMALL).stop_reason == "human_rejected"
+    assert till.paid == []
+
+
+def test_a_policy_that_cannot_be_copied_is_given_as_it_is(till):
+    policy = Policy()
+    policy.lock = threading.Lock()
+    given = []
+    through(
+        "sync",
+        desk_gate(till, supervisor=Says(lambda *about: given.append(about[2]) or APPROVE), policy=policy),
+        "refund",
+        till.refund,
+        SMALL,
+    )
+    assert given == [policy]
+    assert given[0] is policy
+
+
+@pytest.mark.parametrize("edit", [5, [("amount", 1.0)], {"amount": object()}, {1: 2}])
+def test_an_edit_that_is_no_json_object_is_refused_by_name(till, edit):
+    assert refused("sync", desk_gate(till, Person(replace(YES, arguments=edit))), till, LARGE).stop_reason == "tool_bad_args:refund"
     assert till.paid == []
 
 

@@ -1,11 +1,11 @@
 """Every stop reason of the gateway is reached by a real run, from both colours, and its counters are the ledger's."""
 
-import asyncio
 import contextvars
 import threading
 
+import anyio
 import pytest
-from refund_gate import NO, Desk, Person, Policy, Says, Till, called
+from refund_gate import NO, YES, Desk, Person, Policy, Says, Till, called
 
 import ravi_otel
 from ravi_otel.enforcement.engine import Engine
@@ -21,7 +21,7 @@ SMALL = {"user_id": 42, "amount": 100.0, "reason": "late"}
 BLOCK = Decision(DecisionKind.BLOCK, "no_way")
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=["sync", "async", "trio"])
 def colour(request):
     return request.param
 
@@ -97,7 +97,7 @@ def liar(user_id: int) -> dict:
 
 
 async def endless(user_id: int) -> dict:
-    await asyncio.Event().wait()
+    await anyio.sleep_forever()
     return {}
 
 
@@ -251,8 +251,23 @@ def test_time_that_runs_out_during_the_review_stops_the_call(staged, till, gatew
     assert till.paid == []
 
 
-def test_a_tool_that_takes_too_long_is_an_error_of_the_tool(gateway):
-    stop = stopped("async", gateway(registry={"endless": endless}, timeout_s=0.01), "endless", {"user_id": 1})
+def test_the_time_a_person_takes_is_none_of_the_budgets(staged, till, gateway):
+    clock, _ = staged
+
+    def think(request):
+        clock.advance(600)
+        return YES
+
+    door = gateway(supervisor=Desk(), policy=Policy(auto=10), approver=Person(think))
+    pay("sync", door, 100)
+    clock.advance(30)
+    assert stopped("sync", door, "refund", SMALL).reason == "max_seconds"
+    assert len(till.paid) == 1
+
+
+@pytest.mark.parametrize("awaits", ["async", "trio"])
+def test_a_tool_that_takes_too_long_is_an_error_of_the_tool(gateway, awaits):
+    stop = stopped(awaits, gateway(registry={"endless": endless}, timeout_s=0.01), "endless", {"user_id": 1})
     assert stop.reason == "tool_error:endless"
     assert isinstance(stop.__cause__, ToolTimeoutError)
 

@@ -1,0 +1,117 @@
+"""The gate with everything real behind it: rules, a queue in a file that outlives the process, and an audit log that can be verified."""
+
+import asyncio
+import threading
+
+import anyio
+import anyio.lowlevel
+import pytest
+from refund_gate import Desk, Policy, Till, through
+
+import ravi_otel
+from ravi_otel._flow import run_async
+from ravi_otel.errors import StopRun, ToolDeniedError
+from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
+from ravi_otel.supervisor.approval import asking
+from ravi_otel.supervisor.approval.store import QueueError, QueueFile
+from ravi_otel.supervisor.audit_verify import verify_all
+
+LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}
+YES = ApprovalAnswer(approved=True, who="ann")
+
+
+@pytest.fixture
+def till():
+    return Till()
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setattr(asking, "LONGEST_PAUSE_S", 0.01)
+    return tmp_path / "approvals.db"
+
+
+def gate(till, file, **more):
+    return Gate(Desk(), tools=till.tools, policy=Policy(per_run=9000), approver=ApprovalQueue(file), loops=False, **more)
+
+
+async def pending(file):
+    """Wait for a request in the file, with a deadline."""
+    with anyio.fail_after(60):
+        while True:
+            try:
+                found = QueueFile(file).all(pending=True, most=5)
+            except QueueError:  # not made yet
+                found = []
+            if found:
+                return found[0]
+            await anyio.lowlevel.checkpoint()
+
+
+async def asked_and_gone(till, file):
+    """Ask, and end before anybody answers: what a restart leaves behind."""
+    waiting = asyncio.ensure_future(run_async(walk_gated("refund", till.refund, LARGE, gate(till, file))))
+    found = await pending(file)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    return found
+
+
+def test_an_approval_that_was_given_while_nobody_ran_is_used_after_the_restart_and_once(till, file):
+    async def main():
+        with ravi_otel.run("desk", run_id="r-1"):
+            request = await asked_and_gone(till, file)
+            assert till.paid == []
+            QueueFile(file).answer(request, YES, login="ann")
+            await run_async(walk_gated("refund", till.refund, LARGE, gate(till, file)))
+            assert till.paid == [(42, 1200.0, "late")]
+            again = await asked_and_gone(till, file)
+            assert again.id != request.id
+
+    asyncio.run(main())
+    assert len(till.paid) == 1
+
+
+def test_an_approval_is_not_used_for_other_arguments_nor_in_another_run(till, file):
+    async def main():
+        with ravi_otel.run("desk", run_id="r-1"):
+            QueueFile(file).answer(await asked_and_gone(till, file), YES, login="ann")
+        with ravi_otel.run("desk", run_id="r-2"):
+            assert (await asked_and_gone(till, file)).request.run_id == "r-2"
+
+    asyncio.run(main())
+    assert till.paid == []
+
+
+def test_a_synchronous_call_waits_for_the_answer_from_another_thread(till, file):
+    def answer():
+        QueueFile(file).answer(
+            anyio.run(pending, file), ApprovalAnswer(True, who="ann", arguments={**LARGE, "amount": 1100.0}), login="ann"
+        )
+
+    person = threading.Thread(target=answer)
+    person.start()
+    with ravi_otel.run("desk"):
+        through("sync", gate(till, file), "refund", till.refund, LARGE)
+    person.join()
+    assert till.paid == [(42, 1100.0, "late")]
+
+
+def test_everything_is_written_down_and_can_be_verified(till, file, tmp_path):
+    with ravi_otel.run("desk", run_id="r-1"):
+        door = gate(till, file, audit=AuditLog(tmp_path / "audit"))
+        through("sync", door, "refund", till.refund, {"user_id": 42, "amount": 100.0})
+        with pytest.raises(ToolDeniedError):
+            through("sync", door, "refund", till.refund, {"user_id": 42, "amount": -1.0})
+    (verified,) = verify_all(tmp_path / "audit")
+    assert verified.ok
+    assert verified.entries == 8
+
+
+def test_where_the_audit_cannot_be_written_nothing_runs(till, file, tmp_path):
+    (tmp_path / "audit").write_text("in the way", encoding="utf-8")
+    with ravi_otel.run("desk"), pytest.raises(StopRun, match="'refund' could not be written down as proposed") as caught:
+        through("sync", gate(till, file, audit=AuditLog(tmp_path / "audit")), "refund", till.refund, {"user_id": 42, "amount": 100.0})
+    assert caught.value.reason == "supervisor_block:audit_failed"
+    assert till.paid == []
