@@ -15,7 +15,7 @@ from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.running import work
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.agents.truncating import Truncated
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, LLMClient
 
@@ -64,7 +64,12 @@ class _Submissions(Loop):
             _OPEN.reset(token)
 
     async def _go(self, number: int) -> Ended | None:
-        ended = await super()._go(number)
+        try:
+            ended = await super()._go(number)
+        except RaviError:
+            if self._accepted is None:
+                raise
+            ended = None  # what was submitted beside it is the answer: a finished result wins
         if self._accepted is not None:
             self.answer = self._accepted
             return "ok", "success", "finalize"

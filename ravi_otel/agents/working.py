@@ -17,12 +17,14 @@ from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, Phase
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.runtime.capping import CUT_SHORT
 from ravi_otel.supervisor.actions import InvalidAction, read_action
 from ravi_otel.supervisor.calls import GateCall
 from ravi_otel.supervisor.decisions import Action, Decision
 from ravi_otel.supervisor.gateway import ToolGateway
 from ravi_otel.supervisor.hashing import args_hash
 
+_CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
 _WARNING: Final = (
     "You are going round in circles: this call was not made. Do something else, or give your final answer. The next loop ends the run."
@@ -116,11 +118,15 @@ class Work(Loop):
         """Ask the worker; None when the budget's time is up before it answers."""
         gateway = self.gateway
         with anyio.move_on_after(gateway.budget.max_seconds - gateway.gate.tab().seconds()):
+            CUT_SHORT.set(None)
             return await self.ctx.llm([*self._before, *self.new])
         return None
 
     def _read(self, raw: str, finish_reason: str | None) -> Action:
-        if finish_reason == "length":  # an action that was cut is none, also where what is left of it can be read
+        if finish_reason in _CUT:  # an action that was cut is none, also where what is left of it can be read
+            ours = CUT_SHORT.get()
+            if ours is not None and finish_reason == "length":  # by a limit that held the answer to what was left
+                raise ours
             raise InvalidAction("non_json", "The answer was cut before it was whole.", raw)
         return read_action(raw, self.gateway.gate.signatures, may_lack=self._may_lack)
 

@@ -118,6 +118,12 @@ async def test_another_failure_of_the_model_is_not_taken_for_a_long_conversation
     assert (result.stop_reason, len(team.requests("chief"))) == ("llm_error:BadRequestError", 1)
 
 
+async def test_what_was_submitted_wins_over_a_limit_that_ends_what_was_asked_for_beside_it(team):
+    both = ToolCalls([("submit", {"answer": "42"}), ("look", {"what": "more"})])
+    result = await run_agent(build_supervisor("Find it.", [look], model=team.plays("chief", both)), "Go.", limits=["tool.look=0"])
+    assert (result.ok, result.answer) == (True, "42")
+
+
 async def test_limits_around_it_end_it(team):
     result, error = await run_agent(
         build_supervisor("Talk.", model=team.plays("chief", lambda _: Text("Hm."))), "Go.", limits=["turns=3"], return_limit_error=True

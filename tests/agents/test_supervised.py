@@ -258,10 +258,19 @@ async def test_a_model_that_answers_after_the_budgets_time_ends_the_run_as_max_s
     assert (result.status, result.stop_reason, result.phase) == ("stopped", "max_seconds", "worker")
 
 
-async def test_an_answer_that_was_cut_is_no_action(team):
+@pytest.mark.parametrize("why", ["length", "content_filter"])
+async def test_an_answer_that_was_cut_is_no_action(team, why):
     whole = json.dumps({"kind": "final", "answer": "Refund everything"})
-    result = await agent_of(team, Desk(), Text(whole, finish_reason="length")).run("Go.")
+    result = await agent_of(team, Desk(), Text(whole, finish_reason=why)).run("Go.")
     assert (result.stop_reason, result.raw_action) == ("invalid_action:non_json", whole)
+
+
+async def test_an_answer_that_a_limit_cut_short_is_that_limits_end(team):
+    whole = json.dumps({"kind": "final", "answer": "Refund everything"})
+    strict = ravi_otel.token_limit(20_000, admission="strict")
+    result = await run_agent(agent_of(team, Desk(), Text(whole, finish_reason="length")), "Go.", limits=[strict])
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "limit_tokens", None)
+    assert len(team.requests("desk")) == 1
 
 
 async def test_a_loop_is_told_to_the_model_once_where_that_is_asked_for(team):
