@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
@@ -93,6 +94,7 @@ class SupervisedAgent(ReActAgent):
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
         self._state = state
+        self._making = threading.Lock()
         self._states: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
         self._terms: dict[str, Any] = {
             "supervisor": supervisor,
@@ -138,10 +140,11 @@ class SupervisedAgent(ReActAgent):
         if self._state is not None and not callable(self._state):
             return self._state
         owner = next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), scope)
-        known = self._states.get(owner)
-        if known is None:
-            known = self._states[owner] = RunState() if self._state is None else self._state()
-        return known
+        with self._making:  # two threads of one run must not each have a state of their own
+            known = self._states.get(owner)
+            if known is None:
+                known = self._states[owner] = RunState() if self._state is None else self._state()
+            return known
 
 
 def _instructed(instructions: str | None, agent: ReActAgent) -> str:

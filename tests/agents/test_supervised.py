@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 import anyio
+import anyio.lowlevel
 import pytest
 from openai import AsyncOpenAI
 from team_stage import patiently
@@ -381,6 +382,33 @@ async def test_runs_inside_one_run_share_its_state(team):
         first, second = await agent.run("one"), await agent.run("two")
     assert (first.stop_reason, second.stop_reason) == ("success", "supervisor_block:over")
     assert totals == [0, 1500]
+    assert len(desk.done) == 1
+
+
+async def test_runs_at_once_inside_one_run_do_not_pass_its_cap_together(team):
+    desk, results = Desk(), []
+
+    class Cap:
+        async def review(self, action, state, policy):
+            total = state.total("refund", "amount_usd")
+            for _ in range(20):  # time enough for the others to be let through
+                await anyio.lowlevel.checkpoint()
+            over = action["kind"] == "tool" and total + action["args"]["amount_usd"] > 2000
+            return Decision(DecisionKind.BLOCK if over else DecisionKind.APPROVE, "over" if over else "within")
+
+    def play(request):
+        asked = len(request.body["messages"]) > 2
+        return final("Done.") if asked else use("refund", user_id=1, amount_usd=1500.0, reason="a")
+
+    agent = agent_of(team, desk, play, supervisor=Cap())
+
+    async def one():
+        results.append(await agent.run("Refund."))
+
+    async with ravi_otel.run("day"), anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(one)
+    assert sorted(result.stop_reason for result in results) == ["success", *["supervisor_block:over"] * 5]
     assert len(desk.done) == 1
 
 
