@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import threading
 import types
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import ravi_otel
-from ravi_otel import ConfigurationError, StopRun, ToolDeniedError
+from ravi_otel import ConfigurationError, HookManager, RunLogger, StopRun, ToolDeniedError
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate
@@ -264,3 +268,46 @@ def test_uninstrument_takes_the_gate_away(desk):
     ravi_otel.uninstrument()
     assert tools["pay"] is desk.refund
     assert held("eve", 900) == "eve: 900"
+
+
+# -- who is told -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported():
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with ravi_otel.instrument(tracer_provider=provider):
+        yield lambda: [span for span in exporter.get_finished_spans() if span.name == "execute_tool pay"]
+
+
+@pytest.mark.parametrize("name", ["refund", "refund_later"])
+def test_what_was_decided_is_on_the_span_of_the_tool_and_hooks_hear_it(exported, name):
+    hooks = HookManager()
+    log = RunLogger(hooks)
+    tools = {"pay": getattr(Desk(), name)}
+    with ravi_otel.instrument_tools(tools, supervisor=Cap()), ravi_otel.run("r", hooks=hooks) as run:
+        call(tools["pay"], "eve", 9)
+        with pytest.raises(ToolDeniedError):
+            call(tools["pay"], "eve", 900)
+    let_through, refused = exported()
+    assert (let_through.attributes["ravi.review.decision"], let_through.attributes["ravi.review.executed_from"]) == ("approve", "original")
+    assert (refused.attributes["ravi.review.decision"], refused.attributes["ravi.review.reason"]) == ("block", "over_the_cap")
+    assert (refused.attributes["error.type"], refused.attributes["ravi.status"]) == ("ravi.tool_denied", "refused")
+    assert "ravi.limit.decision" not in refused.attributes
+    reviews = [one.context for one in log if str(one.event) == "review"]
+    assert [(one["decision"], one["tool_name"], one["run_id"]) for one in reviews] == [
+        ("approve", "pay", run.id),
+        ("block", "pay", run.id),
+    ]
+    assert all(len(one["args_sha256"]) == 64 for one in reviews)
+
+
+def test_a_tool_that_was_abandoned_says_so_on_its_span(exported):
+    over = threading.Event()
+    tools = {"pay": over.wait}
+    gate = Gate(tools={"pay": lambda: None}, timeout_s=0.01)
+    with ravi_otel.instrument_tools(tools, supervisor=gate), pytest.raises(ravi_otel.ToolTimeoutError):
+        tools["pay"]()
+    over.set()
+    assert exported()[0].attributes["ravi.tool.abandoned"] is True
