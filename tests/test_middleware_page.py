@@ -43,7 +43,7 @@ def test_every_public_name_is_on_the_page(name):
 @pytest.mark.parametrize("context", [AgentRun, ChatCall, ToolUse])
 def test_every_field_of_a_context_is_on_the_page(context):
     table = PAGE.partition("## What it stands around")[2].partition("The level is known")[0]
-    assert {field.name for field in dataclasses.fields(context)} - {"tenant_id"} <= set(re.findall(r"`(\w+)`", table))
+    assert {field.name for field in dataclasses.fields(context)} <= set(re.findall(r"`(\w+)`", table))
 
 
 def test_every_effect_is_on_the_page():

@@ -71,7 +71,9 @@ async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | 
     session_id = session_id or around.facts.session_id
     result: AgentResult | None = None
     async with outer:
-        context = AgentRun(agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked)
+        context = AgentRun(
+            agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked, hooks=agent.hooks
+        )
 
         async def final(run: AgentRun) -> None:
             run.result = await _entered(agent, begin, run)

@@ -50,7 +50,7 @@ class AgentRun:
 
     `input` is what the agent is asked and may be replaced; `result` what came of it, None until then. `calls` counts how often the
     innermost of the chain, the agent itself, was reached: 0 says that a middleware answered instead. `notes` is room for what
-    middlewares tell each other; nothing reads it.
+    middlewares tell each other; nothing reads it. `hooks` are the agent's own, which its middleware is outside of.
     """
 
     level: ClassVar[Level] = "agent"
@@ -62,6 +62,7 @@ class AgentRun:
     result: AgentResult | None = None
     calls: int = 0
     notes: dict[str, Any] = field(default_factory=dict[str, Any])
+    hooks: tuple[object, ...] = field(default=(), repr=False)
 
     @property
     def answered(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
 from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.texts import UnreadableError, answered_text, asked_text
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, RaviError
+from ravi_otel.hooks.bridge import hear
 from ravi_otel.hooks.loop_records import GuardrailEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
@@ -48,7 +50,7 @@ class _Guardrail:
         except Exception as error:  # noqa: BLE001 - whatever goes wrong in deciding stops what was to be decided about
             reason, cause = f"the guardrail itself raised {type(error).__name__}", error
         if reason is not None:
-            self._stop(reason, cause)
+            self._stop(reason, cause, context)
 
     async def _judged(self, text: str) -> str | None:
         found: Any = self._check(text)
@@ -58,10 +60,16 @@ class _Guardrail:
             return found
         return f"the guardrail gave {checks.show(found)}, which is neither a reason nor None"
 
-    def _stop(self, reason: str, cause: Exception | None) -> None:
+    def _stop(self, reason: str, cause: Exception | None, context: AgentRun | ChatCall | ToolUse) -> None:
         reason = reason[:_MOST_REASON]
         scope = current_scope()
-        scope.engine.listeners.tripped(GuardrailEvent(scope.facts, self.name, self.level, self.stage, reason))
+        facts = scope.facts
+        if isinstance(context, AgentRun):  # the agent is not entered any more, or not yet
+            told = (*facts.hooks, *(each for each in context.hooks if each not in facts.hooks))
+            if told:
+                hear(scope.engine.listeners)
+            facts = replace(facts, agent_name=context.agent_name, hooks=told)
+        scope.engine.listeners.tripped(GuardrailEvent(facts, self.name, self.level, self.stage, reason))
         raise MiddlewareTermination(
             f"Guardrail {self.name!r} stopped the {self.stage} of the {_WHAT[self.level]}: {reason}.", guardrail=self.name
         ) from cause

@@ -67,10 +67,11 @@ GUARDS = [
 async def test_a_guardrail_ends_an_agent_at_every_level(run, stage, kind, level, check, asked, looked):
     hooks = HookManager()
     trips = []
-    hooks.on(HookEvent.GUARDRAIL_TRIP)(trips.append)
+    hooks.on(HookEvent.GUARDRAIL_TRIP)(lambda ctx: trips.append((ctx["guardrail"], ctx["level"], ctx["agent_name"])))
     result, seen = await run(kind(check, name="g", level=level), hooks=hooks)
     assert (result.status, result.stop_reason) == ("stopped", "guardrail:g")
     assert (stage.sent, bool(seen)) == (asked, looked)
+    assert trips == [("g", level, "a")]
 
 
 @pytest.mark.parametrize("level", ["agent", "chat", "tool"])
