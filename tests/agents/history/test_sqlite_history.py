@@ -88,6 +88,16 @@ async def test_what_is_deleted_is_gone_from_the_file_and_its_log(store, path):
     assert texts(await store.load("kept")) == ["y"]
 
 
+async def test_what_is_deleted_is_gone_from_the_log_also_while_others_have_the_file_open(store, path):
+    await store.append("s", said("y"), retention=PERMANENT)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("SELECT * FROM appends").fetchall()
+        await store.append("s", said(SECRET), retention=PERMANENT)
+        assert SECRET.encode() in left_of(path)
+        await store.clear("s")
+        assert SECRET.encode() not in left_of(path)
+
+
 async def test_the_end_of_a_run_deletes_at_once(store, path):
     await store.append("s", said(SECRET), retention=RUN, run_id="r")
     store.run_ended("r", None)
