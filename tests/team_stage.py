@@ -6,8 +6,10 @@ import json
 import threading
 from contextlib import contextmanager
 
-from ravi_otel.agents import OpenAIModel
-from ravi_otel.testing import ScriptedLLM, Text
+import anyio
+
+from ravi_otel.agents import OpenAIModel, OrchestratorAgent, SubAgentConfig
+from ravi_otel.testing import ScriptedLLM, Text, ToolCalls
 
 
 class Stage:
@@ -40,9 +42,13 @@ class Stage:
         """Give the bodies of the requests for that agent's model."""
         return [request.body for request in self.server.requests[self._from :] if request.model == name]
 
-    def told(self, name):
+    def texts(self, name):
         """Give what that agent's model was told by its tools, in its last request."""
-        return [json.loads(message["content"]) for message in self.requests(name)[-1]["messages"] if message["role"] == "tool"]
+        return [message["content"] for message in self.requests(name)[-1]["messages"] if message["role"] == "tool"]
+
+    def told(self, name):
+        """Give the same, read as JSON."""
+        return [json.loads(text) for text in self.texts(name)]
 
     def wait_for(self, count):
         """Wait until so many requests have arrived since the last reset."""
@@ -68,3 +74,36 @@ def staged():
     stage = Stage()
     with stage.server:
         yield stage
+
+
+def delegates(*names, task="Do it."):
+    """Answer as a lead that delegates to each of these at once."""
+    return ToolCalls([(f"delegate_to_{name}", {"task": task}) for name in names])
+
+
+def lead_of(team, *subs, then="Done.", names=None, **more):
+    """Make a lead that delegates once to each of its sub-agents, and then answers."""
+    configs = [sub if isinstance(sub, SubAgentConfig) else SubAgentConfig(agent=sub) for sub in subs]
+    asked = names or [config.agent.name for config in configs]
+    return OrchestratorAgent("lead", model=team.plays("lead", delegates(*asked), Text(then)), sub_agents=configs, **more)
+
+
+class Waiting:
+    """Be a tool that waits without end, and knows when that began and ended."""
+
+    def __init__(self):
+        self.begun, self.left = anyio.Event(), anyio.Event()
+
+    async def wait(self) -> str:
+        """Wait for news."""
+        self.begun.set()
+        try:
+            await anyio.Event().wait()
+        finally:
+            self.left.set()
+        return "news"
+
+
+def waits(name):
+    """Give a script of one answer, which uses the tool `wait`."""
+    return ToolCalls([("wait", {})], text=f"{name} waits.")

@@ -1,0 +1,176 @@
+"""A supervised agent among others: limits, loops, middleware, and several runs at once."""
+
+from __future__ import annotations
+
+import json
+
+import anyio
+import anyio.lowlevel
+import pytest
+from desk_stage import NEVER_REFUND, REFUND, Desk, Judge, agent_of, final, use
+
+import ravi_otel
+from ravi_otel.agents import AgentResult, SupervisedAgent, run_agent
+from ravi_otel.agents.middleware import agent_middleware
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.gateway import Budget
+from ravi_otel.testing import Text, ToolCalls
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request):
+    return request.param
+
+
+async def test_a_loop_is_told_to_the_model_once_where_that_is_asked_for(team):
+    desk = Desk()
+    script = [use("look", user_id=1)] * 3 + [final("Enough.")]
+    result = await agent_of(team, desk, *script, per_tool_limit=None, warn_loops=True).run("Look.")
+    assert (result.ok, result.answer) == (True, "Enough.")
+    assert desk.done == [("look", 1)] * 2
+    warning = json.loads(team.requests("desk")[-1]["messages"][-1]["content"])["observation"]
+    assert warning["error"] == "loop_detected:signature_repeat"
+    assert (result.trace[-1]["ok"], result.trace[-1]["stop_reason"]) == (False, "loop_detected:signature_repeat")
+
+
+async def test_the_second_loop_ends_the_run(team):
+    desk = Desk()
+    result = await agent_of(team, desk, *[use("look", user_id=1)] * 4, per_tool_limit=None, warn_loops=True).run("Look.")
+    assert (result.status, result.stop_reason) == ("stopped", "loop_detected:signature_repeat")
+    assert desk.done == [("look", 1)] * 2
+
+
+async def test_native_tool_calls_of_the_worker_are_never_run(team):
+    desk = Desk()
+    result = await agent_of(team, desk, ToolCalls([("look", {"user_id": 1})])).run("Look.")
+    assert (result.stop_reason, desk.done) == ("llm_empty", [])
+
+
+async def test_a_limit_of_the_program_ends_it_with_its_rows_kept(team):
+    desk = Desk()
+    result = await run_agent(agent_of(team, desk, *[use("look", user_id=each) for each in (1, 2)]), "Look.", limits=["turns=2"])
+    assert (result.status, result.stop_reason) == ("stopped", "limit_turns")
+    assert [row["ok"] for row in result.trace] == [True, True]
+    assert len(result.history) == 2
+
+
+async def test_the_wrap_up_answer_is_reviewed_and_inside_the_budget(team):
+    judge = Judge(final=Decision(DecisionKind.BLOCK, "unfounded"))
+    limit = ravi_otel.turn_limit(2, on_exceed="final")
+    agent = agent_of(team, Desk(), use("look", user_id=1), Text("Probably yes."), supervisor=judge)
+    result = await run_agent(agent, "Look.", limits=[limit])
+    assert result.answer is None
+    assert not result.ok
+    assert result.usage.turns == 2
+    assert [asked["kind"] for asked in judge.asked] == ["tool", "final"]
+
+
+async def test_a_tool_that_counts_its_own_calls_is_counted_once_and_never_passes_the_gate_by(team):
+    ran = []
+
+    @ravi_otel.tool
+    def send(text: str) -> str:
+        """Send a text."""
+        ran.append(text)
+        return "sent"
+
+    judge = Judge(send=lambda action: Decision(DecisionKind.BLOCK if "!" in action["args"]["text"] else DecisionKind.APPROVE, "tone"))
+    model = team.plays("desk", use("send", text="Hello"), use("send", text="Pay!"))
+    result = await SupervisedAgent("desk", model=model, tools=[send], supervisor=judge).run("Write.")
+    assert (result.stop_reason, ran, result.usage.tool_calls) == ("supervisor_block:tone", ["Hello"], 1)
+
+
+async def test_runs_at_once_have_budgets_and_loops_of_their_own(team):
+    desk, results = Desk(), []
+
+    def play(request):
+        looked = len(request.body["messages"]) > 2
+        return final("Seen.") if looked else use("look", user_id=7)
+
+    agent = agent_of(team, desk, play, budget=Budget(max_tool_calls=1))
+
+    async def one():
+        results.append(await agent.run("Look."))
+
+    async with ravi_otel.run("day"), anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(one)
+    assert [result.stop_reason for result in results] == ["success"] * 3
+    assert desk.done == [("look", 7)] * 3
+
+
+async def test_middleware_around_a_run_has_the_rows_that_the_program_gets(team):
+    seen = []
+
+    @agent_middleware
+    async def look(context, call_next):
+        await call_next()
+        seen.append(context.result.history)
+
+    result = await agent_of(team, Desk(), final("Bye."), middleware=[look]).run("Go.")
+    assert seen == [result.history]
+    assert result.history[0]["action"] == {"kind": "final", "answer": "Bye."}
+
+
+async def test_runs_inside_one_run_share_its_state(team):
+    desk = Desk()
+    totals = []
+
+    class Cap:
+        def review(self, action, state, policy):
+            if action["kind"] == "final":
+                return Decision(DecisionKind.APPROVE, "fine")
+            totals.append(state.total("refund", "amount_usd"))
+            over = totals[-1] + action["args"]["amount_usd"] > 2000
+            return Decision(DecisionKind.BLOCK if over else DecisionKind.APPROVE, "over" if over else "within")
+
+    script = [use("refund", user_id=1, amount_usd=1500.0, reason="a"), final("1"), use("refund", user_id=2, amount_usd=1500.0, reason="b")]
+    agent = agent_of(team, desk, *script, supervisor=Cap())
+    async with ravi_otel.run("day"):
+        first, second = await agent.run("one"), await agent.run("two")
+    assert (first.stop_reason, second.stop_reason) == ("success", "supervisor_block:over")
+    assert totals == [0, 1500]
+    assert len(desk.done) == 1
+
+
+async def test_runs_at_once_inside_one_run_do_not_pass_its_cap_together(team):
+    desk, results = Desk(), []
+
+    class Cap:
+        async def review(self, action, state, policy):
+            total = state.total("refund", "amount_usd")
+            for _ in range(20):  # time enough for the others to be let through
+                await anyio.lowlevel.checkpoint()
+            over = action["kind"] == "tool" and total + action["args"]["amount_usd"] > 2000
+            return Decision(DecisionKind.BLOCK if over else DecisionKind.APPROVE, "over" if over else "within")
+
+    def play(request):
+        asked = len(request.body["messages"]) > 2
+        return final("Done.") if asked else use("refund", user_id=1, amount_usd=1500.0, reason="a")
+
+    agent = agent_of(team, desk, play, supervisor=Cap())
+
+    async def one():
+        results.append(await agent.run("Refund."))
+
+    async with ravi_otel.run("day"), anyio.create_task_group() as group:
+        for _ in range(6):
+            group.start_soon(one)
+    assert sorted(result.stop_reason for result in results) == ["success", *["supervisor_block:over"] * 5]
+    assert len(desk.done) == 1
+
+
+async def test_a_supervised_agent_is_a_sub_agent_like_any_other(team):
+    desk = Desk()
+    supervised = agent_of(team, desk, use("refund", **REFUND), supervisor=Judge(refund=NEVER_REFUND))
+    from_lead = ravi_otel.agents.OrchestratorAgent(
+        "lead",
+        model=team.plays("lead", ToolCalls([("delegate_to_desk", {"task": "Refund."})]), Text("It was refused.")),
+        sub_agents=[ravi_otel.agents.SubAgentConfig(agent=supervised)],
+    )
+    result = await from_lead.run("Go.")
+    assert isinstance(result, AgentResult)
+    assert (result.ok, result.trace[0]["stop_reason"]) == (True, "supervisor_block:never")
+    assert desk.done == []
