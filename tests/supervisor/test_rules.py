@@ -392,6 +392,12 @@ def test_only_what_a_rule_fills_in_may_be_absent():
     assert (rules.may_lack(TOOL), rules.may_lack("send_email"), rules.may_lack("other")) == ({"reason"}, {"text"}, frozenset())
 
 
+def test_what_is_filled_in_is_there_for_the_rules_that_are_listed_before():
+    rules = [Cap(TOOL, AMOUNT, 10), FillIn(TOOL, AMOUNT, 5)]
+    assert decided(rules, call(user_id=42))[0] is REVISE
+    assert decided([Cap(TOOL, AMOUNT, 4), rules[1]], call(user_id=42)) == (BLOCK, "amount_usd_over_cap")
+
+
 BLOCKED = ["evil@example.com", "José", 7]
 LOOKED_UP = [
     ("evil@example.com", BLOCK),
