@@ -93,9 +93,7 @@ class SupervisedAgent(ReActAgent):
         self.tools = read_tools(tools, gated=True)
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
-        self._state = state
-        self._making = threading.Lock()
-        self._states: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
+        self._states = _States(state)
         self._terms: dict[str, Any] = {
             "supervisor": supervisor,
             "allow": allow,
@@ -117,7 +115,7 @@ class SupervisedAgent(ReActAgent):
         done: list[Work] = []
 
         def begin(ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Work:
-            gateway = self._open(self._state_here(ctx.scope))
+            gateway = self._open(self._states.of(ctx.scope))
             done.append(Work(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops))
             return done[-1]
 
@@ -135,15 +133,24 @@ class SupervisedAgent(ReActAgent):
     def _open(self, state: GateState | Callable[[], GateState] | None) -> ToolGateway:
         return ToolGateway(registry={tool.name: tool.fn for tool in self.tools.values()}, state=state, **self._terms)
 
-    def _state_here(self, scope: Scope) -> GateState:
-        """Give the one state of the run around, however often this agent works in it: what was done in a run counts in all of it."""
-        if self._state is not None and not callable(self._state):
-            return self._state
+
+class _States:
+    """Give the one state of a run, however often, and in whatever thread, an agent works in it: what was done counts in all of it."""
+
+    def __init__(self, given: GateState | Callable[[], GateState] | None) -> None:
+        self._given = given
+        self._lock = threading.Lock()
+        self._made: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
+
+    def of(self, scope: Scope) -> GateState:
+        """Give the state of the run around a scope: the one that was given, or one made for this run."""
+        if self._given is not None and not callable(self._given):
+            return self._given
         owner = next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), scope)
-        with self._making:  # two threads of one run must not each have a state of their own
-            known = self._states.get(owner)
+        with self._lock:
+            known = self._made.get(owner)
             if known is None:
-                known = self._states[owner] = RunState() if self._state is None else self._state()
+                known = self._made[owner] = RunState() if self._given is None else self._given()
             return known
 
 
