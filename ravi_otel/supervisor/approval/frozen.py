@@ -128,4 +128,4 @@ def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:
 
 def escaped(text: str) -> str:
     """Write a name in ASCII alone, cut where it is too long."""
-    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_READING]
+    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_WORDS]
