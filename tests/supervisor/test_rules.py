@@ -277,7 +277,7 @@ def test_a_run_cap_lowers_to_what_is_left_and_refuses_when_nothing_is():
 
 
 def test_a_lowered_amount_is_never_more_than_what_is_left_and_is_of_the_same_type():
-    rules = Rules([CapPerRun(TOOL, AMOUNT, 10.5, otherwise="revise")])
+    rules = Rules([CapPerRun(TOOL, AMOUNT, 10.7, otherwise="revise")])
     whole = rules.review(refund(900), RunState()).revised_action["args"][AMOUNT]
     assert (whole, type(whole)) == (10, int)
     third = Rules([CapPerRun(TOOL, AMOUNT, 1, otherwise="revise")])
