@@ -14,7 +14,7 @@ from ravi_otel.errors import StopRun, ToolDeniedError
 from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
 from ravi_otel.supervisor.approval import asking
-from ravi_otel.supervisor.approval.store import QueueError, QueueFile
+from ravi_otel.supervisor.approval.store import Busy, QueueError, QueueFile
 from ravi_otel.supervisor.audit_verify import verify_all
 
 LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}
@@ -33,7 +33,7 @@ def file(tmp_path, monkeypatch):
 
 
 def gate(till, file, **more):
-    return Gate(Desk(), tools=till.tools, policy=Policy(per_run=9000), approver=ApprovalQueue(file), loops=False, **more)
+    return Gate(Desk(), tools=till.tools, policy=Policy(per_run=9000), approver=ApprovalQueue(file), loops=False, expires_s=60, **more)
 
 
 async def pending(file):
@@ -42,11 +42,17 @@ async def pending(file):
         while True:
             try:
                 found = QueueFile(file).all(pending=True, most=5)
-            except QueueError:  # not made yet
+            except (QueueError, Busy):  # not made yet, or just being written
                 found = []
             if found:
                 return found[0]
             await anyio.lowlevel.checkpoint()
+
+
+def answer(file, request, said):
+    """Answer as the command does: with patience where another writes just now."""
+    queue = QueueFile(file)
+    queue.patiently(lambda: queue.answer(request, said, login="ann"))
 
 
 async def asked_and_gone(till, file):
@@ -63,7 +69,7 @@ def test_an_approval_that_was_given_while_nobody_ran_is_used_after_the_restart_a
         with ravi_otel.run("desk", run_id="r-1"):
             request = await asked_and_gone(till, file)
             assert till.paid == []
-            QueueFile(file).answer(request, YES, login="ann")
+            answer(file, request, YES)
             await run_async(walk_gated("refund", till.refund, LARGE, gate(till, file)))
             assert till.paid == [(42, 1200.0, "late")]
             again = await asked_and_gone(till, file)
@@ -76,7 +82,7 @@ def test_an_approval_that_was_given_while_nobody_ran_is_used_after_the_restart_a
 def test_an_approval_is_not_used_for_other_arguments_nor_in_another_run(till, file):
     async def main():
         with ravi_otel.run("desk", run_id="r-1"):
-            QueueFile(file).answer(await asked_and_gone(till, file), YES, login="ann")
+            answer(file, await asked_and_gone(till, file), YES)
         with ravi_otel.run("desk", run_id="r-2"):
             assert (await asked_and_gone(till, file)).request.run_id == "r-2"
 
@@ -85,12 +91,10 @@ def test_an_approval_is_not_used_for_other_arguments_nor_in_another_run(till, fi
 
 
 def test_a_synchronous_call_waits_for_the_answer_from_another_thread(till, file):
-    def answer():
-        QueueFile(file).answer(
-            anyio.run(pending, file), ApprovalAnswer(True, who="ann", arguments={**LARGE, "amount": 1100.0}), login="ann"
-        )
+    def decide():
+        answer(file, anyio.run(pending, file), ApprovalAnswer(approved=True, who="ann", arguments={**LARGE, "amount": 1100.0}))
 
-    person = threading.Thread(target=answer)
+    person = threading.Thread(target=decide)
     person.start()
     with ravi_otel.run("desk"):
         through("sync", gate(till, file), "refund", till.refund, LARGE)
