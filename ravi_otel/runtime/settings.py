@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +33,13 @@ from ravi_otel.telemetry.redaction import Redact, redact_secrets
 
 _NONE: Final[tuple[Any, ...]] = (object(),)
 """What an empty list of clients is read as: `()` is all of them."""
+
+_READER: Final = "ravi_otel.supervisor.rules"
+_NO_GATE: Final = (
+    "its gate section stands before no tool yet: put it there with instrument_tools(target, supervisor=Rules.from_file(path)), "
+    "from ravi_otel.supervisor."
+)
+_log = logging.getLogger("ravi_otel")
 
 _PROVIDERS: Final = (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter"), ("logger_provider", "get_logger"))
 
@@ -128,6 +137,8 @@ class Choices:
             profile=self.profile,
             asked_by="instrument(profile)",
         )
+        if "gate" in said.sources and _READER not in sys.modules:
+            _log.warning("ravi-otel: %s: %s", said.sources["gate"], _NO_GATE)
         prices = settings.prices
         if said.prices:
             PriceBook(prices)  # what code gives is looked at by itself: its error names code

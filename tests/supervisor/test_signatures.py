@@ -225,7 +225,7 @@ def test_what_a_rule_fills_in_may_be_absent_and_nothing_else():
 
 
 def test_a_default_is_filled_in_so_that_what_is_judged_is_what_runs():
-    def tool(a: int, limit: float = 5_000, plan: Plan = Plan.PRO, other: Any = Weird(), tags: list[str] = []): ...  # noqa: B006, B008
+    def tool(a: int, limit: float = 5_000, plan: Plan = Plan.PRO, other: Any = Weird(), tags: list[str] = []): ...  # noqa: B006, B008 - as careless tools
 
     read = ToolSignature.of(tool).read({"a": 1})
     assert read == {"a": 1, "limit": 5_000.0, "plan": 2, "tags": []}
@@ -233,7 +233,7 @@ def test_a_default_is_filled_in_so_that_what_is_judged_is_what_runs():
 
 
 def test_a_default_that_was_filled_in_is_never_the_tools_own_object():
-    def tool(tags: list[str] = []): ...  # noqa: B006
+    def tool(tags: list[str] = []): ...  # noqa: B006 - a default as a careless tool has it
 
     signature = ToolSignature.of(tool)
     signature.read({})["tags"].append("x")

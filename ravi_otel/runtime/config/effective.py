@@ -34,8 +34,8 @@ class Policy:
 
     `limits` are those that count, the strongest source first. `prices` are USD per million tokens by model, None without
     any. `observe` tells what would be refused and refuses nothing. `warn_at` is the share at which limits that state none are
-    told to be near, None for the usual one. `sources` says where `name`, `tags`, `prices`, `enforcement`, `admission`, `warn_at`
-    and `profile` came from; what nobody set is not in it.
+    told to be near, None for the usual one. `sources` says where `name`, `tags`, `prices`, `enforcement`, `admission`, `warn_at`,
+    `gate` and `profile` came from; what nobody set is not in it. A `gate` is only noted: a supervisor reads it for itself.
     """
 
     limits: tuple[Sourced, ...] = ()
@@ -84,7 +84,7 @@ def effective(
     near = _first(_said(environ, WARN_AT, _share), *_in(files, "warn_at"))
     name = _first(*_in(files, "name"))
     sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1]}
-    sources |= {key: _all_in(files, key) for key in ("tags", "prices")} | {"profile": chosen[1]}
+    sources |= {key: _all_in(files, key) for key in ("tags", "prices", "gate")} | {"profile": chosen[1]}
     strongest_first = (from_code(code), from_flags(flags), from_environment(environ), *(said.limits for said in files))
     weakest_first = tuple(reversed(files))
     return Policy(
