@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--into", type=Path, metavar="PAGE", help="put what is printed into this page, between its marks")
     asked = parser.parse_args()
-    if asked.rounds < 1 or asked.calls < 2:  # noqa: PLR2004 - a first and a last one
+    if asked.rounds < 1 or asked.calls < 2:
         sys.exit("gate.py: --rounds takes 1 or more, --calls 2 or more.")
     with printed_into(asked.into, "gate"), tempfile.TemporaryDirectory() as folder, ravi_otel.instrument():
         machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, {os.cpu_count()} cores"
