@@ -36,9 +36,10 @@ def test_the_examples_run_as_written_and_print_what_the_readme_says():
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
         sent = len(server.requests)
     assert done.returncode == 0, done.stderr
-    assert [text for text in blocks("text")[:2] if text not in done.stdout] == []
+    assert [text for text in blocks("text")[:3] if text not in done.stdout] == []
     assert "requests=1" in done.stdout
-    assert sent == 5
+    assert "ok success Good morning!" in done.stdout
+    assert sent == 6
 
 
 def test_the_one_liner_holds_a_program_to_its_limits(tmp_path):
