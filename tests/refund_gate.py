@@ -5,15 +5,25 @@ from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from ravi_otel._flow import run_async, run_sync
+from ravi_otel.enforcement.ledger.contract import new_op_id
+from ravi_otel.errors import ToolDeniedError
+from ravi_otel.policy.gate import ToolRequest
 from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.gate import Gate
 
 BACKENDS = {"async": "asyncio", "trio": "trio"}
 YES = ApprovalAnswer(approved=True, comment="fine", who="ann")
 NO = ApprovalAnswer(approved=False, comment="too much", who="ann")
+APPROVE = Decision(DecisionKind.APPROVE, "fine")
+BLOCK = Decision(DecisionKind.BLOCK, "no_way")
+ESCALATE = Decision(DecisionKind.ESCALATE, "ask_somebody")
+SMALL = {"user_id": 42, "amount": 100.0, "reason": "late"}
+LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}
 
 
 def revised(why, /, **args):
@@ -125,3 +135,17 @@ def called(colour, gateway, name, arguments):
     if colour == "sync":
         return gateway.call(name, arguments)
     return anyio.run(gateway.call_async, name, arguments, backend=BACKENDS[colour])
+
+
+def desk_gate(till, approver=None, **more):
+    return Gate(more.pop("supervisor", None) or Desk(), tools=till.tools, policy=more.pop("policy", Policy()), approver=approver, **more)
+
+
+def refused(colour, gate, till, arguments, name="refund"):
+    with pytest.raises(ToolDeniedError) as caught:
+        through(colour, gate, name, till.refund, arguments)
+    return caught.value
+
+
+def request_for(arguments, run, tool="refund"):
+    return ToolRequest(tool, arguments, new_op_id(), run.scope.facts)
