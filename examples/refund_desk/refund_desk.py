@@ -27,6 +27,7 @@ from ravi_otel.supervisor import AuditLog
 INSTRUCTIONS = "You work at the refund desk of a shop. Look the customer up, pay back what is owed, tell the customer, then report."
 MAIL = "From user 42: order A-1042 never arrived. Please pay back the 1,200 USD, and send me an e-mail when it is done."
 AGAIN = "Your last attempt was ended by {reason}, and nothing was paid. Begin again, in the right order."
+OUT_OF_ORDER = ("supervisor_block:email_before_refund", "supervisor_block:final_requires_context")
 ATTEMPTS = 2
 
 
@@ -50,7 +51,7 @@ def desk(model, tools, state, audit):
 
 
 async def answer_mail(model, audit):
-    """Have the mail worked on in one run; a worker that was blocked before anything was paid may try once more."""
+    """Have the mail worked on in one run; a worker that was blocked for the order of its steps may try once more."""
     state, tools = refund_policy.RuntimeState(), RefundTools()
     agent = desk(model, tools, state, audit)
     limits = [ravi_otel.cost_limit(0.05), ravi_otel.time_limit(120)]
@@ -59,7 +60,7 @@ async def answer_mail(model, audit):
         for attempt in range(1, ATTEMPTS + 1):
             result = await agent.run(task)
             show(attempt, result)
-            if not result.stop_reason.startswith("supervisor_block:") or state.executed_refund_total_usd:
+            if result.stop_reason not in OUT_OF_ORDER or state.executed_refund_total_usd:
                 break  # what may have been paid is not tried again
             task = f"{MAIL}\n\n{AGAIN.format(reason=result.stop_reason)}"
     print(f"paid in this run: {state.executed_refund_total_usd:.2f} USD")
@@ -81,6 +82,8 @@ def show(attempt, result):
             print(f"    observed  {shown(row['observation'])}")
     if result.raw_action is not None:
         print(f"  not read: {shown(result.raw_action[:300])}")
+    if result.error is not None and not result.history:
+        print(f"  {shown(str(result.error)[:300])}")
     print(f"  {result.status}: {result.stop_reason}" + (f": {shown(result.answer)}" if result.answer else ""))
 
 
@@ -126,6 +129,9 @@ def main():
         result, path = anyio.run(partial(work, AuditLog(options.audit), live=options.live))
     except (openai.OpenAIError, ravi_otel.RaviError) as error:
         print(f"refund_desk: {error}", file=sys.stderr)
+        return 1
+    if not path.exists():
+        print("audit: nothing was written down, and nothing was done")
         return 1
     print(f"audit: {path}", flush=True)
     checked = subprocess.run([sys.executable, "-m", "ravi_otel", "audit", "verify", str(path)], check=False)

@@ -42,7 +42,7 @@ class RefundTools:
         with self._lock:
             before = sum((_exact(amount) for user, amount, _ in self.paid if user == user_id), Decimal())
             left = _exact(customer["last_charge_usd"]) - before
-            if not amount_usd <= left:
+            if _exact(amount_usd) > left:
                 return {"status": "error", "error": "refund_exceeds_last_charge", "max_refund_usd": float(left)}
             self.paid.append((user_id, float(amount_usd), reason))
             return {"status": "ok", "refund_id": f"rf_{user_id}_{len(self.paid)}", "amount_usd": float(amount_usd)}
