@@ -1,9 +1,8 @@
 """Run small agents over the plain client, with everything this package gives."""
 
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.delegation import SubAgentConfig
+from ravi_otel.agents.delegation import SubAgentConfig, handoff
 from ravi_otel.agents.flow import Flow, FlowResult
-from ravi_otel.agents.handoffs import handoff
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.orchestrator import OrchestratorAgent
 from ravi_otel.agents.react import ReActAgent

@@ -1,4 +1,4 @@
-"""Hand work to sub-agents: one tool for each, whose result is how the sub-agent's run ended."""
+"""Hand work to other agents: a tool for each, to delegate or to hand over, whose result is how that agent's run ended."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
 
 from ravi_otel.agents.endings import how
-from ravi_otel.agents.results import AgentResult, ToolReport
+from ravi_otel.agents.results import ASK_TIMEOUT, AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
+from ravi_otel.runtime.asking import Limits, read_limits
+from ravi_otel.runtime.scopes import handoff as open_handoff
 from ravi_otel.runtime.spawning import spawn
 
-ASK_TIMEOUT: Final = "ask_timeout"
-"""The stop reason of a sub-agent that did not answer in time."""
 _LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
 _LONGEST_TEXT: Final = 1_000  # of an error, to a model
 
@@ -69,7 +70,7 @@ def check_seconds(parameter: str, seconds: object) -> None:
         raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be seconds above 0, such as 120, or None to wait without end.")
 
 
-def tool_name(prefix: str, agent_name: str) -> str:
+def _tool_name(prefix: str, agent_name: str) -> str:
     """Name the tool that hands over to an agent, in the letters that endpoints allow."""
     return (prefix + re.sub(r"[^A-Za-z0-9_-]", "_", agent_name))[:_LONGEST_NAME]
 
@@ -77,23 +78,51 @@ def tool_name(prefix: str, agent_name: str) -> str:
 def delegation_tool(config: SubAgentConfig) -> AgentTool:
     """Make the tool by which a model has a sub-agent work: `delegate_to_NAME(task)`."""
     agent = config.agent
-    return entrusting(
+    return _entrusting(
         agent,
-        name=tool_name("delegate_to_", agent.name),
-        description=described(agent, "Have agent {} work on a task, and get its answer. It knows nothing but what the task says."),
+        name=_tool_name("delegate_to_", agent.name),
+        description=_described(agent, "Have agent {} work on a task, and get its answer. It knows nothing but what the task says."),
         priority=config.priority,
         ask_timeout=config.ask_timeout,
     )
 
 
-def described(agent: Delegate, sentence: str) -> str:
+def handoff(
+    agent: Delegate,
+    limits: Limits = (),
+    *,
+    description: str | None = None,
+    name: str | None = None,
+    priority: Priority = Priority.NORMAL,
+    ask_timeout: float | None = None,
+) -> AgentTool:
+    """Make a tool that hands over to an agent: `ReActAgent("lead", tools=[handoff(researcher, limits=["message=12"])])`.
+
+    Each time the model calls it, a handoff of the agent's name is opened with these limits, afresh, and the agent runs in it. What ends
+    it early, such as one of the limits, is the tool's result, and the `stop_reason` of its row in the trace; the agent that handed over
+    goes on. The tool is called `transfer_to_NAME` unless `name` says otherwise, and takes the `task`, which is all that the agent
+    knows. Past `ask_timeout` seconds the agent is cancelled. Raises ConfigurationError for limits that cannot be read. Emits HANDOFF.
+    """
+    check_delegate("handoff(agent)", agent)
+    check_seconds("handoff(ask_timeout)", ask_timeout)
+    return _entrusting(
+        agent,
+        name=checks.optional_name("handoff(name)", name) or _tool_name("transfer_to_", agent.name),
+        description=description or _described(agent, "Hand over to agent {}, and get its answer. It knows nothing but what the task says."),
+        priority=checks.member("handoff(priority)", priority, Priority),
+        ask_timeout=ask_timeout,
+        around=partial(open_handoff, agent.name, limits=read_limits("handoff(limits)", limits)),
+    )
+
+
+def _described(agent: Delegate, sentence: str) -> str:
     """Describe the tool, with the agent's own description if it has one."""
     own = getattr(agent, "description", None)
     first = sentence.format(repr(agent.name))
     return f"{first} {own}" if isinstance(own, str) and own else first
 
 
-def entrusting(
+def _entrusting(
     agent: Delegate,
     *,
     name: str,

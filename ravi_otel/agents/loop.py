@@ -10,7 +10,7 @@ from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.agents.using import Faults, Used, refuse_all, use_all
+from ravi_otel.agents.tool_calls import Faults, Used, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
 from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks.loop_records import StepEvent

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ravi_otel.hooks.records import Spend
 
 AgentStatus = Literal["ok", "stopped", "paused", "error"]
 Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize"]
+
+ASK_TIMEOUT: Final = "ask_timeout"
+"""The stop reason of an agent that did not answer another one in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

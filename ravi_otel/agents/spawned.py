@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents.delegation import check_seconds
+from ravi_otel.agents.results import ASK_TIMEOUT, AgentResult
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
@@ -19,8 +20,6 @@ from ravi_otel.runtime.spawning import spawn
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent
-
-ASK_TIMEOUT: Final = "ask_timeout"
 
 _LIVING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
@@ -118,8 +117,7 @@ class SpawnedAgent:
 
     async def ask(self, message: str, timeout_s: float | None = None) -> AgentResult:
         """Have it work on another message; see `AgentContext.ask`."""
-        if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and math.isfinite(timeout_s) and timeout_s > 0):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f"ask(timeout={checks.show(timeout_s)}) must be seconds above 0, or None to wait without end.")
+        check_seconds("ask(timeout)", timeout_s)
         asked = _Asked(message)
         try:
             self._to.send_nowait(asked)

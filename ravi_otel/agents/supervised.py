@@ -13,8 +13,8 @@ from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
+from ravi_otel.agents.supervised_loop import Work
 from ravi_otel.agents.toolbox import ToolLike, read_tools
-from ravi_otel.agents.working import Work
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.hooks.dispatch import Hooks

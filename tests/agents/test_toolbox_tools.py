@@ -11,7 +11,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError
 from ravi_otel.agents import AgentTool, ReActAgent
-from ravi_otel.agents.saying import MOST_CHARS
+from ravi_otel.agents.tool_results import MOST_CHARS
 from ravi_otel.policy.gate import GateVerdict
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls

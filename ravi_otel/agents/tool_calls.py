@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
-from ravi_otel.agents import saying
+from ravi_otel.agents import tool_results
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import ToolReport
 from ravi_otel.enforcement.ending import belongs_to, limit_of
@@ -118,7 +118,7 @@ def refuse_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int, why: s
 
 def _not_run(ctx: AgentContext, used: Used, step: int, code: str, why: str, **facts: Any) -> None:
     INFERRING.ran(ctx.scope, used.tool, ctx.scope.engine.clock.monotonic_ns())  # it was dealt with here, and not run elsewhere
-    used.text = saying.error(code, why, tool=used.tool, **facts)
+    used.text = tool_results.error(code, why, tool=used.tool, **facts)
     used.row = used.row or _row(step, used.tool, None)
     used.row["ok"] = False
 
@@ -167,7 +167,7 @@ async def _use(ctx: AgentContext, used: Used, call: JsonObject, step: int) -> No
     except Exception as error:  # noqa: BLE001 - what a tool raises is the model's to know, and nobody's end
         _failed(ctx, used, error, step)
     else:
-        used.text = saying.said(result)
+        used.text = tool_results.said(result)
         if isinstance(result, ToolReport):
             used.row["ok"] = result.ok
             if result.stop_reason is not None:
@@ -192,7 +192,7 @@ def _failed(ctx: AgentContext, used: Used, error: Exception, step: int) -> None:
         return
     if ends_run(ctx, error):
         used.ends = error
-        used.text = saying.error("stopped", "The run ends here.", tool=used.tool)
+        used.text = tool_results.error("stopped", "The run ends here.", tool=used.tool)
         return
     if isinstance(error, (ToolDeniedError, SpawnDeniedError)):
         used.text = json.dumps(error.as_tool_error(), ensure_ascii=False)
@@ -200,11 +200,11 @@ def _failed(ctx: AgentContext, used: Used, error: Exception, step: int) -> None:
         used.fault = (used.tool, str(used.row["stop_reason"]))
         return
     if isinstance(error, BudgetError):
-        used.text = saying.error("limit_exceeded", _limited(error), tool=used.tool, limit_kind=error.limit_kind)
+        used.text = tool_results.error("limit_exceeded", _limited(error), tool=used.tool, limit_kind=error.limit_kind)
         used.fault = (used.tool, "limit_exceeded")
         used.row["stop_reason"] = f"tool_denied:{used.tool}"
         return
-    used.text = saying.error("tool_error", error, tool=used.tool, type=type(error).__name__)
+    used.text = tool_results.error("tool_error", error, tool=used.tool, type=type(error).__name__)
     used.fault = (used.tool, used.text)
     used.row["stop_reason"] = f"tool_error:{used.tool}"
 

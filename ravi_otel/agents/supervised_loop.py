@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 
-from ravi_otel.agents import saying
+from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.loop import Loop
@@ -235,7 +235,7 @@ class Work(Loop):
         told: dict[str, Any] = {"observation": observation}
         if call is not None and call.executed_from != "original":
             told |= {"executed_args": call.effective, "executed_from": call.executed_from}
-        self.new.append(ChatMessage("user", saying.said(told)))
+        self.new.append(ChatMessage("user", tool_results.said(told)))
 
 
 def _executed(action: Action, call: GateCall | None) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 def _plain(result: object) -> Any:
     """Give what a tool returned as the model is told it: what JSON has, bounded."""
-    text = saying.said(result)
+    text = tool_results.said(result)
     if isinstance(result, str):
         return text
     try:
