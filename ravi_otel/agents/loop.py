@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.agents.tool_calls import Faults, Used, refuse_all, use_all
+from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
-from ravi_otel.errors import BudgetError, RaviError
+from ravi_otel.errors import BudgetError, RaviError, StopRun
 from ravi_otel.hooks.loop_records import StepEvent
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome
@@ -38,6 +39,8 @@ class Loop:
         self.trace: list[dict[str, Any]] = []
         self.answer: str | None = None
         self.partial: str | None = None
+        self.action: Mapping[str, Any] | None = None
+        self.raw_action: str | None = None
         self._faults = Faults()
 
     async def run(self) -> Ended:
@@ -55,8 +58,8 @@ class Loop:
         return "stopped", "max_steps", "worker"
 
     def told(self, result: AgentResult) -> AgentResult:
-        """Add to the result what only this loop knows: nothing, of a plain one."""
-        return result
+        """Add to the result what only this loop knows: the call that was not let through, if that ended it."""
+        return result if result.ok else replace(result, action=self.action, raw_action=self.raw_action)
 
     async def _step(self, number: int) -> Ended | None:
         """Go round once, told as a step; the end, or None to go on."""
@@ -87,13 +90,26 @@ class Loop:
         if not calls:
             self.answer = message.content
             return "ok", "success", "worker"
-        uses = await use_all(self.ctx, calls, number)
-        self._note(uses)
-        ends = next((used.ends for used in uses if used.ends is not None), None)
-        if ends is not None:
-            raise ends
+        uses = asked_for(calls)
+        try:
+            await use_all(self.ctx, uses, number)
+        finally:  # also of what was cut off there is a row, and an answer to the model's call
+            self._note(uses)
+        last = next((used for used in uses if used.ends is not None), None)
+        if last is not None and last.ends is not None:
+            self._not_let_through(last)
+            raise last.ends
         stuck = self._faults.look(uses)
         return None if stuck is None else ("stopped", stuck, "execution")
+
+    def _not_let_through(self, used: Used) -> None:
+        """Keep the call at which the gate ended the run."""
+        if not isinstance(used.ends, StopRun) or self.ctx.agent.gate is None:
+            return
+        if used.arguments is None:
+            self.raw_action = used.given
+        else:
+            self.action = {"kind": "tool", "name": used.tool, "args": used.arguments}
 
     def _note(self, uses: Sequence[Used]) -> None:
         self.new += [used.message() for used in uses]

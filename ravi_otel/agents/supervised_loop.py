@@ -15,6 +15,7 @@ from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, Phase
+from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.runtime.capping import CUT_SHORT
@@ -52,8 +53,6 @@ class Work(Loop):
         self._may_lack = may_lack
         self.rows: list[dict[str, Any]] = []
         self.error: BaseException | None = None
-        self.action: Action | None = None
-        self.raw_action: str | None = None
         self._warns = warn_loops
         self._number = 0
 
@@ -156,12 +155,23 @@ class Work(Loop):
             ended = how(limited)
             self._row(action, self._judged(before), "error" if ended is None else ended[1])
             raise
+        except BaseException:
+            self._cut_off(action, self._judged(before))
+            raise
         call = self._judged(before)
         observation = _plain(result)
         self._row(action, call, None)
         self._write(action, call, _executed(action, call), observation)
         self._observe(call, observation)
         return None
+
+    def _cut_off(self, action: Action, call: GateCall | None) -> None:
+        """Write down what was at work when the run was ended: how far it came nobody knows."""
+        reason = why_over(self.ctx)
+        observation = {"error": reason, "message": CUT_OFF}
+        self._row(action, call, reason)
+        self._write(action, call, _executed(action, call) if call is not None and call.effective is not None else None, observation)
+        self._observe(None, observation)
 
     async def _call(self, action: Action) -> Any:
         """Call the tool, through the agent's middleware."""

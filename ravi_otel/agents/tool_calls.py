@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from ravi_otel.agents import tool_results
+from ravi_otel.agents.endings import how
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import ToolReport
 from ravi_otel.enforcement.ending import belongs_to, limit_of
@@ -26,6 +27,7 @@ from ravi_otel.errors import (
 )
 from ravi_otel.policy.contracts import ChatMessage, JsonObject
 from ravi_otel.policy.limits import Outcome
+from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import args_hash
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _MOST_CALLS: Final = 64
 """Tool calls of one answer that are run."""
+CUT_OFF: Final = "The run ended while this was at work. It may have been done, or not."
 _SAME_ERRORS: Final = 3
 _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 """What a gate knows of a call, and its caller does not."""
@@ -44,15 +47,21 @@ _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 
 @dataclass(slots=True)
 class Used:
-    """Be what came of one tool call: `text` for the model, `row` for the trace, `ends` what ends the run, `fault` which error it was."""
+    """Be what came of one tool call: `text` for the model, `row` for the trace, `ends` what ends the run, `fault` which error it was.
+
+    `arguments` are those the model gave, None where they cannot be read; `over` says that nothing more will come of it.
+    """
 
     call_id: str
     tool: str
+    given: str = ""
     text: str = ""
     row: dict[str, Any] = field(default_factory=dict[str, Any])
     ends: BaseException | None = None
     fault: tuple[str, str] | None = None
     stop: str | None = None
+    arguments: dict[str, Any] | None = None
+    over: bool = False
 
     def message(self) -> ChatMessage:
         """Give the message that answers the model's call."""
@@ -77,22 +86,59 @@ class Faults:
         return None
 
 
-async def use_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int) -> list[Used]:
+def asked_for(calls: Sequence[JsonObject]) -> list[Used]:
+    """Read the calls that one answer asks for, of which nothing has come yet."""
+    return [_asked(str(call["id"]), cast("Mapping[str, Any]", call["function"])) for call in calls]
+
+
+def _asked(call_id: str, function: Mapping[str, Any]) -> Used:
+    given = str(function["arguments"])
+    return Used(call_id, str(function["name"]), given, arguments=_parsed(given))
+
+
+async def use_all(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     """Run every call of one answer at the same time; none of them ends its siblings.
 
-    Only the program's own cancellation, and what is no Exception, is raised.
+    Only the program's own cancellation, the end of the run's time, and what is no Exception, are raised: each call has its row by then,
+    those that were cut off too.
     """
-    uses = [Used(str(call["id"]), str(cast("Mapping[str, Any]", call["function"])["name"])) for call in calls]
-    if len(uses) == 1:
-        await _use(ctx, uses[0], calls[0], step)
-    else:
-        async with anyio.create_task_group() as group:
-            for used, call in zip(uses[:_MOST_CALLS], calls, strict=False):
-                group.start_soon(_use, ctx, used, call, step)
-    _judged(ctx, uses, step)
-    for used in uses[_MOST_CALLS:]:
-        _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
-    return uses
+    try:
+        if len(uses) == 1:
+            await _use(ctx, uses[0], step)
+        else:
+            async with anyio.create_task_group() as group:
+                for used in uses[:_MOST_CALLS]:
+                    group.start_soon(_use, ctx, used, step)
+    except BaseException:
+        _cut_off(ctx, uses[:_MOST_CALLS], step)
+        raise
+    finally:
+        for used in uses[_MOST_CALLS:]:
+            _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
+        _judged(ctx, uses, step)
+
+
+def _cut_off(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
+    """Answer what was at work when all of it was ended: how far it came nobody knows."""
+    reason = why_over(ctx)
+    for used in uses:
+        if not used.over:
+            used.text = tool_results.error(
+                "cut_off", "The run ended while this was at work. It may have been done, or not.", tool=used.tool
+            )
+            used.row = {**(used.row or _row(step, used.tool, used.arguments)), "ok": False, "stop_reason": reason}
+            used.over = True
+
+
+def why_over(ctx: AgentContext) -> str:
+    """Give the stop reason of what was ended from outside: the agent's own, "cancelled" where the program ended it."""
+    try:
+        ctx.scope.checkpoint()
+    except RaviError as error:
+        ended = how(error)
+        if ended is not None:
+            return ended[1]
+    return StopReason.CANCELLED.value
 
 
 def _judged(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
@@ -110,7 +156,7 @@ def _judged(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
 
 def refuse_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int, why: str) -> list[Used]:
     """Answer every call of one answer with the same refusal: none is run."""
-    uses = [Used(str(call["id"]), str(cast("Mapping[str, Any]", call["function"])["name"])) for call in calls]
+    uses = asked_for(calls)
     for used in uses:
         _not_run(ctx, used, step, "not_run", why)
     return uses
@@ -121,6 +167,7 @@ def _not_run(ctx: AgentContext, used: Used, step: int, code: str, why: str, **fa
     used.text = tool_results.error(code, why, tool=used.tool, **facts)
     used.row = used.row or _row(step, used.tool, None)
     used.row["ok"] = False
+    used.over = True
 
 
 def _row(step: int, tool: str, arguments: object) -> dict[str, Any]:
@@ -134,9 +181,8 @@ def _row(step: int, tool: str, arguments: object) -> dict[str, Any]:
     }
 
 
-async def _use(ctx: AgentContext, used: Used, call: JsonObject, step: int) -> None:
-    given = str(cast("Mapping[str, Any]", call["function"])["arguments"])
-    parsed = _parsed(given)
+async def _use(ctx: AgentContext, used: Used, step: int) -> None:
+    parsed = used.arguments
     used.row = _row(step, used.tool, parsed)
     tool = ctx.agent.tools.get(used.tool)
     if tool is None:
@@ -163,7 +209,7 @@ async def _use(ctx: AgentContext, used: Used, call: JsonObject, step: int) -> No
             await pipeline.run_tool(context, final)
             result = context.result
         else:
-            result = await tool.run(given, gate, used.call_id)
+            result = await tool.run(used.given, gate, used.call_id)
     except Exception as error:  # noqa: BLE001 - what a tool raises is the model's to know, and nobody's end
         _failed(ctx, used, error, step)
     else:
@@ -172,6 +218,7 @@ async def _use(ctx: AgentContext, used: Used, call: JsonObject, step: int) -> No
             used.row["ok"] = result.ok
             if result.stop_reason is not None:
                 used.row["stop_reason"] = result.stop_reason
+    used.over = True
 
 
 def _parsed(given: str) -> dict[str, Any] | None:

@@ -320,3 +320,31 @@ def test_without_instrument_an_agent_runs_and_says_once_that_it_is_not_seen(monk
     assert [go(agent.run, "hi").answer for _ in range(2)] == ["done", "done"]
     assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
     assert "ravi_otel.instrument() was not called" in caplog.records[0].message
+
+
+async def hang() -> None:
+    await anyio.sleep_forever()
+
+
+def test_a_tool_that_a_deadline_cut_off_has_its_row_beside_those_that_ended(team, go):
+    model = team.plays("r", asked(("hang", {}), ("double", {"x": 2})))
+    result = go(ReActAgent("r", model=model, tools=[hang, double], limits=["time=0.5s"]).run, "go")
+    assert result.stop_reason == "deadline"
+    assert [(row["tool"], row["ok"], row.get("stop_reason")) for row in result.trace] == [
+        ("hang", False, "deadline"),
+        ("double", True, None),
+    ]
+    assert [message.role for message in result.history] == ["user", "assistant", "tool", "tool"]
+    assert "cut_off" in result.history[2].content
+
+
+def test_a_tool_that_is_cancelled_with_its_run_has_its_row(team, go):
+    async def stop() -> None:
+        AgentContext.current().scope.cancellation.cancel("enough")
+        await anyio.sleep_forever()
+
+    async def main():
+        async with ravi_otel.run("outer"):
+            return await ReActAgent("r", model=team.plays("r", asked(("stop", {}))), tools=[stop]).run("go")
+
+    assert [(row["ok"], row["stop_reason"]) for row in go(main).trace] == [(False, "cancelled")]

@@ -174,3 +174,14 @@ async def test_a_supervised_agent_is_a_sub_agent_like_any_other(team):
     assert isinstance(result, AgentResult)
     assert (result.ok, result.trace[0]["stop_reason"]) == (True, "supervisor_block:never")
     assert desk.done == []
+
+
+async def test_a_tool_that_a_deadline_cut_off_has_its_rows(team):
+    async def hang() -> None:
+        await anyio.sleep_forever()
+
+    agent = SupervisedAgent("desk", model=team.plays("desk", use("hang")), tools=[hang], limits=["time=0.5s"])
+    result = await agent.run("Wait.")
+    assert result.stop_reason == "deadline"
+    assert [(row["tool"], row["ok"], row["stop_reason"]) for row in result.trace] == [("hang", False, "deadline")]
+    assert [row["observation"]["error"] for row in result.history] == ["deadline"]

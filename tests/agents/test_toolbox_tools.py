@@ -12,6 +12,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError
 from ravi_otel.agents import AgentTool, ReActAgent
 from ravi_otel.agents.tool_results import MOST_CHARS
+from ravi_otel.errors import StopRun
 from ravi_otel.policy.gate import GateVerdict
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls
@@ -274,3 +275,22 @@ unnamed.__name__ = "no spaces"
 def test_what_cannot_be_a_tool_is_said_when_the_agent_is_made(tools):
     with pytest.raises(ConfigurationError):
         ReActAgent("r", tools=tools)
+
+
+def test_the_call_at_which_the_gate_ended_a_run_is_in_its_result(team, go):
+    class Never(Once):
+        def before(self, request):
+            return GateVerdict(False, reason="never", stop_reason="supervisor_block:never", ends_run=True)
+
+    model = team.plays("r", asked(("double", {"x": 1})))
+    result = go(ReActAgent("r", model=model, tools=[double], supervisor=Never()).run, "go")
+    assert (result.status, result.stop_reason) == ("stopped", "supervisor_block:never")
+    assert (result.action, result.raw_action) == ({"kind": "tool", "name": "double", "args": {"x": 1}}, None)
+
+
+def test_a_run_that_no_gate_ended_has_no_such_call(team, go):
+    def stop() -> None:
+        raise StopRun("enough")
+
+    result = go(ReActAgent("r", model=team.plays("r", asked(("stop", {}))), tools=[stop]).run, "go")
+    assert (result.stop_reason, result.action, result.raw_action) == ("enough", None, None)
