@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anyio.abc import TaskGroup
 
-from ravi_otel.agents.metering import ask
+from ravi_otel.agents.metering import ask, model_of, takes_model
 from ravi_otel.agents.middleware.contexts import ChatCall
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.spawned import SpawnedAgent, find
@@ -77,16 +77,20 @@ class AgentContext:
             messages=list(messages),
             tools=list(tools),
             options=dict(options or {}),
-            model=self.agent.model.model if isinstance(self.agent.model, OpenAIModel) else None,
+            model=model_of(self.agent.model),
+            client=None if isinstance(self.agent.model, OpenAIModel) else self.agent.model,  # two clients may call their models the same
         )
         await self.agent.pipeline.run_chat(call, self._generate)
         return cast("Generation", call.response)
 
     async def _generate(self, call: ChatCall) -> None:
         client: LLMClient = self.agent.model if call.client is None else call.client
+        model = call.model
+        if client is not self.agent.model and model == model_of(self.agent.model) and not takes_model(client):
+            model = None  # a middleware has changed the client alone, which has a model of its own
         first = [] if call.system_instructions is None else [ChatMessage("system", call.system_instructions)]
         try:
-            call.response = await ask(client, [*first, *call.messages], call.tools, call.options, call.model)
+            call.response = await ask(client, [*first, *call.messages], call.tools, call.options, model)
         except Exception as error:
             self.failure = error
             raise

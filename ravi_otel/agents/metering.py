@@ -24,10 +24,12 @@ async def ask(
 ) -> Generation:
     """Have the client generate; one of the program's own is given options, and the model, only where it takes them.
 
+    Another model than its own, of one that takes none, raises ConfigurationError.
     That one is counted, limited and told here, unless it calls a client that is instrumented, which is then.
     """
     if isinstance(client, OpenAIModel):
         return await client.generate(messages, tools=tools, options=options, model=model)
+    _refuse_unknown(client, model)
     generate = partial(client.generate, messages, tools=tools, **_taken(client, {"options": options or None, "model": model}))
     call = Call(
         "chat",
@@ -51,6 +53,26 @@ def _taken(client: LLMClient, more: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(client.generate).parameters
     takes_all = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     return {name: value for name, value in more.items() if value is not None and (takes_all or name in parameters)}
+
+
+def model_of(client: LLMClient) -> str | None:
+    """Give the name of the model a client asks, None where it does not say."""
+    return _named(client, "model")
+
+
+def takes_model(client: LLMClient) -> bool:
+    """Tell whether a client can be asked for another model than its own."""
+    return isinstance(client, OpenAIModel) or bool(_taken(client, {"model": "any"}))
+
+
+def _refuse_unknown(client: LLMClient, model: str | None) -> None:
+    """Raise for the name of a model that a client would not hear of: it would ask its own, and all would be told of the other."""
+    if model is None or model == model_of(client) or takes_model(client):
+        return
+    raise ConfigurationError(
+        f"model={checks.show(model)} cannot be asked of {type(client).__name__}, whose generate() takes no model. "
+        "Let it take model=, or give a client for that model, as in ModelFallback(client)."
+    )
 
 
 def _named(client: LLMClient, attribute: str) -> str | None:

@@ -6,8 +6,10 @@ import pytest
 from openai import AsyncOpenAI
 
 import ravi_otel
-from ravi_otel import HookEvent, HookManager, LLMTimeout
+from ravi_otel import ConfigurationError, HookEvent, HookManager, LLMTimeout
 from ravi_otel.agents import ReActAgent
+from ravi_otel.agents.history.summarizing import PREFACE, Summarizing
+from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Text
@@ -97,3 +99,74 @@ def test_nothing_is_held_when_a_call_has_ended(team, go):
 
     (reading,) = go(main)
     assert reading.held == 0
+
+
+class Choosing:
+    """Be a client that can be asked for another model, and whose first one is down."""
+
+    model = "mine"
+
+    async def generate(self, messages, *, tools=(), model=None):
+        if model == "mine":
+            raise LLMTimeout("down")
+        return Generation(ChatMessage("assistant", f"from {model}"), Usage(10, 5), "stop")
+
+
+def test_a_client_that_takes_a_models_name_falls_back_to_it(go, team, heard):
+    agent = ReActAgent("r", model=fresh(Choosing), middleware=[ModelFallback("other")], hooks=heard[0])
+    assert go(agent.run, "hi").answer == "from other"
+    assert [each[:2] for each in heard[1] if each != "start"] == [("error", "mine"), ("ok", "other")]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_client_that_takes_no_models_name_cannot_fall_back_to_one(go, team, named):
+    client = fresh(Slow)
+    if named:
+        client.model = "mine"
+    agent = ReActAgent("r", model=client, middleware=[ModelFallback("other")])
+    with pytest.raises(ConfigurationError, match="model='other' cannot be asked of Slow"):
+        go(agent.run, "hi")
+
+
+def test_a_client_that_takes_no_models_name_falls_back_to_another_client(go, team):
+    agent = ReActAgent("r", model=fresh(Slow), middleware=[ModelFallback(fresh(Plain))])
+    assert go(agent.run, "hi").answer == "ok"
+
+
+def test_a_middleware_may_change_the_client_and_leave_the_name(go, team):
+    @chat_middleware
+    async def change(context, call_next):
+        context.client = fresh(Plain)
+        await call_next()
+
+    assert go(ReActAgent("r", model=team.plays("r"), middleware=[change]).run, "hi").answer == "ok"
+
+
+def test_what_a_client_of_the_programs_own_answers_is_kept_under_its_models_name_and_its_class(go, team):
+    class Other(Plain):
+        async def generate(self, messages, *, tools=()):
+            return Generation(ChatMessage("assistant", "another"), Usage(1, 1), "stop")
+
+    cache = Cache(scope="all")
+
+    async def main():
+        first = [await ReActAgent("r", model=Plain(), middleware=[cache]).run("hi") for _ in range(2)]
+        return [*first, await ReActAgent("r", model=Other(), middleware=[cache]).run("hi")]
+
+    assert [(result.answer, result.usage.turns) for result in go(main)] == [("ok", 1), ("ok", 0), ("another", 1)]
+
+
+def test_a_summary_by_a_client_of_the_programs_own_is_counted_told_and_limited(go, team, heard):
+    async def main(*limits):
+        async with ravi_otel.run("outer", limits=limits) as run:
+            history = [ChatMessage("user" if number % 2 == 0 else "assistant", "word " * 100) for number in range(8)]
+            kept = await Summarizing(fresh(Plain), over=100, keep=1).compact(history)
+            return kept[0].content, run.stats()
+
+    with ravi_otel.instrument(hooks=heard[0]):
+        summary, spent = go(main)
+        assert (summary.endswith("ok"), spent.turns, spent.requests, spent.total_tokens) == (True, 1, 1, 15)
+        assert heard[1] == ["start", ("ok", "mine", 15)]
+        summary, spent = go(main, "requests=0")
+    assert (summary.startswith(PREFACE), spent.requests) == (False, 0)
+    assert heard[1][-1][:2] == ("refused", "mine")

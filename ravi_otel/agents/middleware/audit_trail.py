@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
+
+from anyio import CancelScope, to_thread
 
 from ravi_otel.agents.middleware.contexts import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
@@ -30,19 +34,25 @@ class AuditTrail:
     async def process(self, context: ToolUse, call_next: CallNext) -> None:
         """Note, await the rest of the chain, and note how it ended."""
         op_id = uuid.uuid4().hex
-        self._note("proposed", context, op_id)
+        await to_thread.run_sync(self._noting("proposed", context, op_id))
         try:
             await call_next()
         except BaseException as error:
+            noting = self._noting("executed", context, op_id, status=_status(error))
             try:
-                self._note("executed", context, op_id, status=_status(error))
+                if isinstance(error, Exception):
+                    await _written(noting)
+                else:  # of what is cancelled nothing more can be awaited
+                    noting()
             except AuditError as unwritten:  # what ended the call goes on all the same: a cancellation must not be lost
                 error.add_note(f"ravi-otel: {unwritten}")
             raise
-        self._note("executed", context, op_id, status="ok" if context.calls else "answered")
+        await _written(self._noting("executed", context, op_id, status="ok" if context.calls else "answered"))
 
-    def _note(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: str) -> None:
-        self._log.note(
+    def _noting(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: str) -> Callable[[], None]:
+        """Give what writes a line, in a thread: a disk may be slow. The lines of one call are awaited one after the other."""
+        return partial(
+            self._log.note,
             what,
             run_id=context.run_id,
             agent_name=context.agent_name,
@@ -51,6 +61,12 @@ class AuditTrail:
             arguments=context.arguments,
             **facts,
         )
+
+
+async def _written(noting: Callable[[], None]) -> None:
+    """Write what was done, also when nobody waits for it any more."""
+    with CancelScope(shield=True):
+        await to_thread.run_sync(noting)
 
 
 def _status(error: BaseException) -> str:

@@ -89,7 +89,8 @@ class ChatCall:
     """Show one model call to its middleware.
 
     *Request*: `messages` oldest first, without the `system_instructions`; `tools` on offer, as their JSON; `options` such as
-    `{"temperature": 0}`; `model` is the name, None for the client's own; `client` asks it, None for the agent's own.
+    `{"temperature": 0}`; `model` is the name, None for the client's own; `client` asks it, None for an
+    agent's own OpenAIModel.
     `session_id` and `tenant_id` say whose it is, None for nobody's.
 
     *Result*: `response`, None until then; `cached` says that it was asked before and nothing was spent; `fallback_from` is the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ravi_otel.agents.metering import model_of
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.failures import Errors, is_final, read_errors
 from ravi_otel.agents.middleware.telling import tell
@@ -12,6 +13,8 @@ from ravi_otel.policy.contracts import CallNext, LLMClient
 
 class ModelFallback:
     """Ask the next of `models` when a model call fails: names, for the same client, or LLMClients.
+
+    A name is refused with ConfigurationError when it would be asked of a client whose generate() takes no `model`.
 
     `on` says after which errors, by default those that may be gone in a moment (as of Retry). Never after a refusal of a limit, a
     cancellation, a pause, StopRun or MiddlewareTermination. Each model that is asked is a call like any other: charged, told, and
@@ -45,7 +48,7 @@ class ModelFallback:
             if isinstance(model, str):
                 context.model = model
             else:
-                context.client, context.model = model, _named(model)
+                context.client, context.model = model, model_of(model)
             tell("fell_back", model=_name(model), instead_of=asked, error=failed)
             asked = _name(model)
             failed = await self._tried(call_next, last=left == 0)
@@ -62,10 +65,5 @@ class ModelFallback:
         return None
 
 
-def _named(model: LLMClient) -> str | None:
-    found = getattr(model, "model", None)
-    return found if isinstance(found, str) else None
-
-
 def _name(model: str | LLMClient) -> str:
-    return model if isinstance(model, str) else _named(model) or type(model).__name__
+    return model if isinstance(model, str) else model_of(model) or type(model).__name__

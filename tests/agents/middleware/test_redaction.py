@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import nullcontext
 
+import anyio
 import pytest
 
 import ravi_otel
@@ -148,3 +150,20 @@ async def test_what_ended_a_call_is_not_lost_where_it_cannot_be_noted(instrument
     assert raised.value.__notes__ == ["ravi-otel: the disk is full"]
     with pytest.raises(AuditError):
         await pipeline.run_tool(tool(), ending(None))
+
+
+async def test_the_event_loop_goes_on_while_a_line_is_written(instrumented, tool, tmp_path):
+    loop, threads = threading.get_ident(), []
+
+    class Where(Notes):
+        def note(self, what, **facts):
+            threads.append(threading.get_ident())
+            super().note(what, **facts)
+
+    log = Where(tmp_path)
+    async with anyio.create_task_group() as group:
+        for _ in range(5):
+            group.start_soon(MiddlewarePipeline(AuditTrail(log)).run_tool, tool(), ending(None))
+    assert loop not in threads
+    told = {op_id: [what for what, *_, each in log.told if each == op_id] for *_, op_id in log.told}
+    assert list(told.values()) == [["proposed", "executed"]] * 5
