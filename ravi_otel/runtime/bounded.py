@@ -8,6 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 from ravi_otel import _extras
@@ -21,7 +22,11 @@ _OPEN, _OVER, _LEFT = "open", "over", "left"
 
 def is_async(fn: object) -> bool:
     """Tell that a call of `fn` gives something to await, as far as that can be seen without calling it."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - an object with an async __call__
+    if inspect.iscoroutinefunction(fn):
+        return True
+    if isinstance(fn, FunctionType | MethodType):
+        return False
+    return inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 - an object with an async __call__
 
 
 class Execution:

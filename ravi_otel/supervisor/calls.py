@@ -60,6 +60,8 @@ class Call:
     admitted: bool = False
     human_approved: bool | None = None
     stop_reason: str | None = None
+    written: tuple[dict[str, Any], str] | None = None
+    """The last arguments of which `exact` was asked, and what it gave."""
 
     @property
     def copy(self) -> dict[str, Any]:
@@ -69,8 +71,10 @@ class Call:
 
     @property
     def exact(self) -> str:
-        """Write what would run now in the one way there is."""
-        return canonical(self.arguments)
+        """Write what would run now in the one way there is, once: other arguments are put in its place, and none is changed in it."""
+        if self.written is None or self.written[0] is not self.arguments:
+            self.written = (self.arguments, canonical(self.arguments))
+        return self.written[1]
 
     @property
     def action(self) -> Action:

@@ -22,7 +22,7 @@ from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, told
 from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.hashing import canonical
+from ravi_otel.supervisor.hashing import NotPlainError, canonical
 from ravi_otel.supervisor.loops import LoopRules, Loops
 from ravi_otel.supervisor.reviewing import bad_arguments, in_colour, let_through, refuse_expired
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
@@ -329,6 +329,9 @@ def _refusal(refused: Refused) -> GateVerdict:
 
 def _refuse_changed(call: Call, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that are not, to the last character, those that were let through."""
+    with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
+        if call.signature is not None and canonical(arguments) == call.exact:
+            return
     try:
         if call.signature is not None and canonical(call.signature.read(arguments)) == call.exact:
             return

@@ -10,7 +10,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any, Final, cast
@@ -20,10 +20,11 @@ import typing_extensions
 
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import MOST_DEPTH, NotPlainError, canonical, plain
+from ravi_otel.supervisor.hashing import MOST_DEPTH, NotPlainError, canonical, plain, scalar
 
 _MISSING: Final = object()
 _MOST_SHOWN: Final = 120
+_EXACTLY: Final[tuple[Any, ...]] = (bool, int, float, str)
 _PLAIN_KINDS: Final = (str, int, float, bytes, dict, list, tuple)
 _LAZY: Final = (
     collections.abc.Iterator,
@@ -62,6 +63,8 @@ class Parameter:
     required: bool
     adapter: pydantic.TypeAdapter[Any] | None
     default: Any = _MISSING
+    exactly: type | None = None
+    """bool, int, float or str where it takes just that: such a value needs no reading and writing to be told to stay what it is."""
 
     @property
     def has_plain_default(self) -> bool:
@@ -74,6 +77,10 @@ class Parameter:
         What it is made into must be written as it was given: a key that would be dropped, a number or a truth value that would become
         another, and a type that hides what is in it are refused.
         """
+        if self.exactly is not None and scalar(value):
+            taken = self._taken(value)
+            if taken is not None:
+                return taken
         adapter = self._known()
         given = self._given(adapter, value)
         made = _made(adapter, given)
@@ -87,6 +94,8 @@ class Parameter:
 
     def made(self, value: Any) -> Any:
         """Make of a plain value what the tool is given; raises UnfitError."""
+        if self.exactly is not None and type(value) is self.exactly and scalar(value):
+            return value
         return _made(self._known(), value)
 
     def check(self, value: Any) -> None:
@@ -97,6 +106,13 @@ class Parameter:
             self.adapter.validate_python(value, strict=True)
         except Exception as error:  # noqa: BLE001 - a validator of the program's own may raise anything; the value is not what was said
             raise UnfitError("bad_arg_type", _first(error)) from None
+
+    def _taken(self, value: Any) -> Any:
+        """Give a scalar that is what is asked for, and a whole number as the float it is exactly; None for any other."""
+        kind = _type(value)
+        if self.exactly is float and (kind is float or kind is int):
+            return float(value) + 0.0 if float(value) == value else None  # -0.0 is taken as 0.0
+        return value if kind is self.exactly else None
 
     def _known(self) -> pydantic.TypeAdapter[Any]:
         if self.adapter is None:
@@ -263,11 +279,13 @@ def read_return(fn: Callable[..., Any]) -> Parameter | None:
 
 def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Parameter.empty) -> Parameter:
     required = default is inspect.Parameter.empty
-    bare = Parameter(name, _shown(hint) if known else "of its own type", required, _adapter(hint) if known else None)
+    exactly = next((each for each in _EXACTLY if each is hint), None) if known else None
+    shown = _shown(hint) if known else "of its own type"
+    bare = Parameter(name, shown, required, _adapter(hint) if known else None, exactly=exactly)
     if required:
         return bare
     try:
-        return Parameter(name, bare.shown, required, bare.adapter, bare.fit(default))
+        return replace(bare, default=bare.fit(default))
     except (UnfitError, NotPlainError):
         return bare  # a default that JSON does not have stays the tool's own
 

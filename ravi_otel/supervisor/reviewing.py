@@ -24,7 +24,7 @@ from ravi_otel.supervisor.approval.asking import in_event_loop
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.hashing import NotPlainError, args_sha256, canonical, fingerprint, plain
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, fingerprint, plain, written_sha256
 from ravi_otel.supervisor.signatures import BadArguments
 from ravi_otel.supervisor.standing import Note
 from ravi_otel.supervisor.terms import Terms
@@ -60,14 +60,15 @@ def let_through(terms: Terms, call: Call) -> Flow[Decision]:
                 )
             _revise(call, decision)
             continue
-        call.arguments = _whole(call, call.arguments)
+        if call.signature is None or not call.signature.is_whole(call.arguments):
+            call.arguments = _whole(call, call.arguments)
         if kind is DecisionKind.ESCALATE and not _approved(call, note.policy_version):
             _tell(call, decision)
             _refuse_late(call, note.policy_version)
             yield from _ask(terms, call, decision, note.policy_version)
             continue
         if _begun(terms, call, note, asked=kind is DecisionKind.ESCALATE):
-            terms.note("effective", call, call.copy, executed_from=call.executed_from)
+            terms.note_current("effective", call, executed_from=call.executed_from)
             _tell(call, decision, final=True)
             return decision
         _tell(call, decision)
@@ -117,7 +118,7 @@ def _reviewed(terms: Terms, call: Call) -> Flow[Decision]:
             raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
         decision = read_decision(said)
     call.decisions.append(decision)
-    terms.note("reviewed", call, call.copy, decision=decision.kind.value, reason=decision.reason)
+    terms.note_current("reviewed", call, decision=decision.kind.value, reason=decision.reason)
     return decision
 
 
@@ -131,12 +132,17 @@ def read_decision(said: object) -> Decision:
         raise Refused(
             "supervisor_block:invalid_decision", f"The supervisor decided {checks.show(said.kind)}, which is no decision."
         ) from None
-    return replace(said, kind=kind, reason=spelling(said.reason), risk_score=_score(said.risk_score))
+    reason, score = spelling(said.reason), _score(said.risk_score)
+    if type(said) is Decision:
+        return Decision(kind, reason, said.revised_action, score)
+    return replace(said, kind=kind, reason=reason, risk_score=score)
 
 
 def spelling(text: object) -> str:
     """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
     known = text if isinstance(text, str) else type(text).__name__
+    if type(known) is str and len(known) <= _MOST_REASON and known.isprintable():
+        return known.strip() or "no_reason"
     return "".join(char if char.isprintable() else " " for char in known[:_MOST_REASON]).strip() or "no_reason"
 
 
@@ -324,7 +330,7 @@ def _tell(call: Call, decision: Decision, *, final: bool = False) -> None:
             decision=decision.kind.value,
             reason=decision.reason,
             tool=None if call.tool == FINAL else call.tool,
-            args_sha256=args_sha256(call.tool, call.arguments),
+            args_sha256=written_sha256(call.tool, call.exact),
             final=final,
             executed_from=call.executed_from if final else None,
             human_approved=call.human_approved if final else None,

@@ -38,8 +38,9 @@ from ravi_otel.supervisor.rules_kinds import (
     ReadOnly,
     Required,
 )
-from ravi_otel.supervisor.rules_reading import Case, PastCall, Vote, with_value
+from ravi_otel.supervisor.rules_reading import Case, ListedPast, Past, PastCall, Vote, with_value
 from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor.state import RunState
 
 __all__ = [
     "Allow",
@@ -75,6 +76,8 @@ class Rules:
         self.rules = _listed(rules)
         self.default = checks.choice("default", default, get_args(Default))
         _refuse_what_is_never_asked(self.rules)
+        self._finals = tuple(rule for rule in self.rules if isinstance(rule, FinalNeeds))
+        self._of = {tool: self._about(tool) for tool in self.tools}
         said = canonical([self.default, [each.described() for each in self.rules]])
         self.version = hashlib.sha256(said.encode("ascii")).hexdigest()
 
@@ -99,7 +102,12 @@ class Rules:
 
     def may_lack(self, tool: str) -> frozenset[str]:
         """Name the arguments that a call of a tool may leave out, because a rule fills them in."""
-        return frozenset(rule.field for rule in self.rules if isinstance(rule, FillIn) and tool in rule.tools and "." not in rule.field)
+        return frozenset(rule.field for rule in self._of.get(tool, ()) if isinstance(rule, FillIn) and "." not in rule.field)
+
+    def _about(self, tool: str) -> tuple[Rule, ...]:
+        """List the rules for calls of a tool: what is missing is filled in first, so that the others judge the call as it would be."""
+        mine = [rule for rule in self.rules if tool in rule.tools and not isinstance(rule, FinalNeeds)]
+        return tuple(sorted(mine, key=lambda each: not isinstance(each, FillIn)))
 
     def check_tools(self, tools: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> None:
         """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it lacks: it would never speak."""
@@ -128,30 +136,38 @@ class Rules:
         `state.calls` are the calls let through so far, as `RunState` has them; where a rule needs them and there are none to be
         read, the call is blocked as `state_unreadable`.
         """
+        if type(state) is RunState:  # one of a class derived from it may have calls of its own
+            version = state.version
+            decision = self._judged(action, state)
+            if state.version == version:
+                return decision  # all of it was judged by the same calls; else by a list of them, which stands still
         calls: Any = getattr(state, "calls", None)
-        past = tuple(cast("Iterable[PastCall]", calls)) if isinstance(calls, (tuple, list)) else None
+        return self._judged(action, ListedPast(tuple(cast("Iterable[PastCall]", calls))) if isinstance(calls, (tuple, list)) else None)
+
+    def _judged(self, action: Action, past: Past | None) -> Decision:
         kind, name, args = action.get("kind"), action.get("name"), action.get("args")
         if kind == "final":
-            mine: list[Rule] = [rule for rule in self.rules if isinstance(rule, FinalNeeds)]
+            mine: tuple[Rule, ...] = self._finals
         elif kind == "tool" and isinstance(name, str) and isinstance(args, Mapping):
-            mine = [rule for rule in self.rules if name in rule.tools and not isinstance(rule, FinalNeeds)]
+            mine = self._of.get(name, ())
         else:
             return Decision(DecisionKind.BLOCK, "unknown_action_kind")
-        if past is None and any(rule.reads_past for rule in mine):
-            return Decision(DecisionKind.BLOCK, "state_unreadable")
+        if past is None:
+            if any(rule.reads_past for rule in mine):
+                return Decision(DecisionKind.BLOCK, "state_unreadable")
+            past = ListedPast()
         if kind == "final":
-            return _final(mine, Case("", {}, past or ()))
-        return self._tool(action, mine, Case(cast("str", name), cast("Mapping[str, Any]", args), past or ()))
+            return _final(mine, Case("", {}, past))
+        return self._tool(action, mine, Case(cast("str", name), cast("Mapping[str, Any]", args), past))
 
-    def _tool(self, action: Action, mine: list[Rule], case: Case) -> Decision:
+    def _tool(self, action: Action, mine: tuple[Rule, ...], case: Case) -> Decision:
         votes: list[Vote] = []
-        # What is missing is filled in first, so that the other rules judge the call as it would be.
-        for rule in sorted(mine, key=lambda each: not isinstance(each, FillIn)):
+        for rule in mine:
             vote = rule.judge(case)
             if vote is not None:
                 votes.append(vote)
                 if vote.change is not None:
-                    case = Case(case.tool, with_value(case.arguments, *vote.change), case.calls)
+                    case = Case(case.tool, with_value(case.arguments, *vote.change), case.past)
         for kind in (DecisionKind.BLOCK, DecisionKind.REVISE, DecisionKind.ESCALATE, DecisionKind.APPROVE):
             first = next((vote for vote in votes if vote.kind == kind), None)
             if first is not None:
@@ -160,7 +176,7 @@ class Rules:
         return Decision(DecisionKind(self.default), _NO_RULE[self.default])
 
 
-def _final(mine: list[Rule], case: Case) -> Decision:
+def _final(mine: tuple[Rule, ...], case: Case) -> Decision:
     refused = next((vote for rule in mine if (vote := rule.judge(case)) is not None), None)
     return Decision(DecisionKind.APPROVE, "final_answer") if refused is None else Decision(refused.kind, refused.reason)
 

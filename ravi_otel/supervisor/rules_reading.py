@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -58,13 +59,68 @@ def block(reason: str) -> Vote:
     return Vote(DecisionKind.BLOCK, reason)
 
 
+class Past(Protocol):
+    """Be what was done in a run, as rules ask about it."""
+
+    @property
+    def calls(self) -> tuple[PastCall, ...]:
+        """List the calls that were let through, the first one first."""
+        ...
+
+    def begun(self, tool: str) -> int:
+        """Count the calls of a tool that were let through, however they ended."""
+        ...
+
+    def spent(self, tool: str, field: str) -> Fraction | None:
+        """Add up a field over the calls of a tool, None where one of them has no number there; one below zero adds nothing."""
+        ...
+
+    def done_with(self, tool: str, fields: tuple[str, ...], keys: tuple[str | None, ...]) -> bool:
+        """Tell that a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPast:
+    """Be what was done in a run as a list of calls tells it: each question reads the whole list."""
+
+    calls: tuple[PastCall, ...] = ()
+
+    def begun(self, tool: str) -> int:
+        """Count the calls of a tool."""
+        return sum(call.tool == tool for call in self.calls)
+
+    def spent(self, tool: str, field: str) -> Fraction | None:
+        """Add up a field."""
+        total = Fraction(0)
+        for call in self.calls:
+            if call.tool == tool:
+                number = exact(value_at(call.arguments, field))
+                if number is None:
+                    return None
+                total += max(number, Fraction(0))  # an amount that was taken back makes no room for another
+        return total
+
+    def done_with(self, tool: str, fields: tuple[str, ...], keys: tuple[str | None, ...]) -> bool:
+        """Look for a call that ended well."""
+        return any(
+            call.tool == tool and call.status == "ok" and not told_an_error(call.result) and keys_at(call.arguments, fields) == keys
+            for call in self.calls
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Be a call that is judged: its arguments as they are at this point, and the calls before it."""
+    """Be a call that is judged: its arguments as they are at this point, and what was done before it."""
 
     tool: str
     arguments: Mapping[str, Any]
-    calls: tuple[PastCall, ...]
+    past: Past
+
+    @property
+    def calls(self) -> tuple[PastCall, ...]:
+        """List the calls before it."""
+        return self.past.calls
 
     def value(self, field: str) -> Any:
         """Give what is in a field, MISSING where nothing is; a dot goes into an object."""
@@ -83,32 +139,29 @@ class Case:
     def spent(self, tools: Iterable[str], field: str) -> Fraction | None:
         """Add up a field over every call of these tools that was let through; None where one of them has no number there."""
         total = Fraction(0)
-        for call in self.calls:
-            if call.tool in tools:
-                number = exact(value_at(call.arguments, field))
-                if number is None:
-                    return None
-                total += max(number, Fraction(0))  # an amount that was taken back makes no room for another
+        for tool in set(tools):
+            spent = self.past.spent(tool, field)
+            if spent is None:
+                return None
+            total += spent
         return total
 
     def begun(self, tools: Iterable[str]) -> int:
         """Count the calls of these tools that were let through, however they ended."""
-        return sum(call.tool in tools for call in self.calls)
+        return sum(map(self.past.begun, set(tools)))
 
     def done(self, tool: str, same: Iterable[str] = ()) -> bool:
         """Tell that a call of a tool came to a good end, with the same values in the fields of `same`.
 
         One that answered with an object with an "error" in it came to none.
         """
-        wanted = [(field, key_of(self.value(field))) for field in same]
-        return all(key is not None for _, key in wanted) and any(
-            call.tool == tool and call.status == "ok" and not _failed(call.result)
-            for call in self.calls
-            if all(key_of(value_at(call.arguments, field)) == key for field, key in wanted)
-        )
+        fields = tuple(same)
+        keys = keys_at(self.arguments, fields)
+        return None not in keys and self.past.done_with(tool, fields, keys)
 
 
-def _failed(result: object) -> bool:
+def told_an_error(result: object) -> bool:
+    """Tell that a result is an object with an "error" in it."""
     return isinstance(result, Mapping) and cast("Mapping[str, object]", result).get("error") is not None
 
 
@@ -138,7 +191,12 @@ def exact(value: object) -> Fraction | None:
     """Give a number as what it is written as, None for anything else: a truth value, text, NaN, a number's subclass."""
     if type(value) is int:
         return Fraction(value)
-    return Fraction(repr(value)) if type(value) is float and math.isfinite(value) else None
+    return _as_written(value) if type(value) is float and math.isfinite(value) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_written(value: float) -> Fraction:
+    return Fraction(repr(value))
 
 
 def exact_limit(value: float) -> Fraction:
@@ -165,6 +223,11 @@ def key_of(value: object) -> str | None:
         return None if value is MISSING or value is None else canonical(value)
     except NotPlainError:
         return None
+
+
+def keys_at(arguments: Mapping[str, Any], fields: Iterable[str]) -> tuple[str | None, ...]:
+    """Give the `key_of` what is in each of some fields."""
+    return tuple(key_of(value_at(arguments, field)) for field in fields)
 
 
 def folded(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
+from ravi_otel.supervisor.hashing import NotPlainError, plain
 from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
 
@@ -103,6 +103,10 @@ class ToolSignature:
         self._all_plain(read)
         return read
 
+    def is_whole(self, arguments: Mapping[str, Any]) -> bool:
+        """Tell that what `read` gave lacks nothing: read again it would be the same."""
+        return all(name in arguments for name in self.required)
+
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make of what `read` gave the values that the tool is called with, by name: enum members, models, dates; raises BadArguments.
 
@@ -187,7 +191,7 @@ class ToolSignature:
     def _all_plain(self, read: dict[str, Any]) -> None:
         """Hold all of the arguments together to the bounds of one call."""
         try:
-            canonical(read)
+            plain(read)
         except NotPlainError as error:
             raise self._bad(error.code if error.code in _OWN_CODES else "bad_arg_type", None, f"{self.name}: {error}") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import inspect
 import json
@@ -54,14 +55,15 @@ class Terms:
         """Name what is decided by, as it is at this moment: an approval of another version is none."""
         if self.policy_version is not None:
             return self.policy_version
-        said = [_version_of(self.supervisor), _written(self.policy)]
-        return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+        return _hash_of(_version_of(self.supervisor), _written(self.policy))
 
     def policy_now(self) -> Any:
         """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
 
         What cannot be copied is given as it is.
         """
+        if self.policy is None:
+            return None
         try:
             return copy.deepcopy(self.policy)
         except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
@@ -71,6 +73,11 @@ class Terms:
         """List what the supervisor fills in when it is missing."""
         ask = getattr(self.supervisor, "may_lack", None)
         return cast("Collection[str]", ask(tool)) if callable(ask) else ()
+
+    def note_current(self, what: str, call: Call, **facts: Any) -> None:
+        """Write one line about what would run now."""
+        if self.audit is not None:
+            self.note(what, call, call.copy, **facts)
 
     def note(self, what: str, call: Call, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
         """Write one line of the audit log, if there is one; StopRun where that cannot be done."""
@@ -149,6 +156,11 @@ def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[
     )
 
 
+@functools.lru_cache(maxsize=64)
+def _hash_of(*said: str) -> str:
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
 def _version_of(supervisor: object) -> str:
     if supervisor is None:
         return "none"
@@ -159,6 +171,8 @@ def _version_of(supervisor: object) -> str:
 
 def _written(policy: object) -> str:
     """Write a policy so that another value of any of its fields is written otherwise."""
+    if policy is None:
+        return "null"
     if is_dataclass(policy) and not isinstance(policy, type):
         return json.dumps([type(policy).__qualname__, asdict(policy)], sort_keys=True, default=repr)
     try:

@@ -1,10 +1,16 @@
 """What was done in a run is counted from the step in which it was let through, by any thread, and nothing lowers it."""
 
 import threading
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ravi_otel.supervisor.decisions import GateState
+from ravi_otel.supervisor.rules_reading import ListedPast
 from ravi_otel.supervisor.standing import Note, keep
-from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor.state import MOST_RESULTS, RunState
 
 PAY = {"user_id": 1, "amount": 20.0}
 
@@ -97,3 +103,87 @@ def test_a_state_has_one_keeper_however_often_it_is_given():
     first = keep(state)
     assert keep(state) is first
     assert keep(RunState()) is not first
+
+
+def test_amounts_are_added_up_exactly_and_one_that_never_ran_is_taken_back_exactly():
+    state = RunState()
+    for amount in (0.1, 0.1, 0.1, 1e17):
+        state.begin("pay", {"amount": amount})
+    assert state.spent("pay", "amount") == Fraction("0.3") + 10**17
+    state.end("pay", {"amount": 1e17}, "refused", None)
+    assert (state.spent("pay", "amount"), state.total("pay", "amount")) == (Fraction("0.3"), 0.3)
+
+
+def test_what_is_done_to_the_arguments_of_a_call_afterwards_changes_no_sum():
+    state = RunState()
+    state.begin("pay", {"amount": 5})
+    assert state.spent("pay", "amount") == 5
+    state.begin("pay", {"amount": 100})
+    state.calls[0].arguments["amount"] = state.calls[1].arguments["amount"] = 1
+    state.end("pay", {"amount": 1}, "refused", None)
+    assert (state.spent("pay", "amount"), state.begun("pay")) == (100, 1)
+
+
+def test_a_sum_is_unknown_while_a_call_without_a_number_there_counts():
+    state = RunState()
+    state.begin("pay", {"amount": 5})
+    state.begin("pay", {"amount": "5"})
+    assert state.spent("pay", "amount") is None
+    state.end("pay", {"amount": "5"}, "refused", None)
+    assert state.spent("pay", "amount") == 5
+
+
+@pytest.mark.parametrize("asked_first", [True, False])
+def test_fields_of_calls_that_ended_well_are_found_whenever_they_are_asked_for(asked_first):
+    state = RunState()
+    if asked_first:
+        assert not state.done_with("look", ("user.id",), ("1",))
+    for result in ({"error": "no"}, {"id": 1}):
+        state.begin("look", {"user": {"id": 1 if "id" in result else 2}})
+        state.end("look", state.calls[-1].arguments, "ok", result)
+    assert state.done_with("look", ("user.id",), ("1",))
+    assert not state.done_with("look", ("user.id",), ("2",))
+
+
+def test_of_many_results_the_last_are_kept_and_that_an_older_one_told_of_an_error():
+    state = RunState()
+    for number in range(MOST_RESULTS + 3):
+        state.begin("look", {"n": number})
+        state.end("look", {"n": number}, "ok", {"error": "no", "n": number} if number == 1 else {"n": number})
+    results = [call.result for call in state.calls]
+    assert results[:4] == [None, {"error": True}, None, {"n": 3}]
+    assert (len(results), state.result("look")) == (MOST_RESULTS + 3, {"n": MOST_RESULTS + 2})
+    state.begin("pay", PAY)
+    state.end("pay", PAY, "ok", "paid")
+    assert state.result("look") == {"n": MOST_RESULTS + 2}
+
+
+MONEY = st.one_of(st.floats(), st.integers(-100, 100), st.sampled_from([True, None, "5", 0.1, 0.2, -0.0]))
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "ok", "error", "refused", "ask"]), st.sampled_from(["pay", "look"]), st.integers(0, 3), MONEY)
+)
+
+
+@given(STEPS)
+@settings(deadline=None)
+def test_what_is_kept_ready_is_what_a_look_at_all_calls_gives(steps):
+    state = RunState()
+    for what, tool, user, amount in steps:
+        if what == "begin":
+            state.begin(tool, {"user": user, "amount": amount})
+        elif what == "ask":
+            state.spent(tool, "amount")
+            state.done_with(tool, ("user",), (str(user),))
+        else:
+            running = [call for call in state.calls if call.tool == tool and call.status == "running"]
+            if running:
+                state.end(tool, running[user % len(running)].arguments, what, {"error": "no"} if user == 3 else user)
+    listed = ListedPast(state.calls)
+    for tool in ("pay", "look", "other"):
+        assert state.begun(tool) == listed.begun(tool)
+        assert state.spent(tool, "amount") == listed.spent(tool, "amount")
+        for keys in [(str(user),) for user in range(4)]:
+            assert state.done_with(tool, ("user",), keys) == listed.done_with(tool, ("user",), keys)
+        assert state.done_with(tool, (), ()) == listed.done_with(tool, (), ())
+        ended = [call for call in state.calls if call.tool == tool and call.status == "ok"]
+        assert (state.done(tool), state.result(tool)) == (len(ended), ended[-1].result if ended else None)
