@@ -1,40 +1,21 @@
-"""No refund of the example's desk gets past its policy, whatever is left out, made up, or asked for twice at once."""
+"""No refund gets past the gate of the example's desk, whatever is left out, made up, or asked for twice at once."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
+from refund_stage import RICH, refund, tool, without_reason
 
 import ravi_otel
 from ravi_otel.supervisor import ApprovalAnswer, CallbackApprover, Decision, ToolGateway
 from ravi_otel.testing import Capture
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "refund_desk"))
-
-import refund_policy
-from refund_policy import Policy, RefundSupervisor, RuntimeState, review_action, simulate_human_approval, validate_worker_action
-from refund_tools import RefundTools
-
-RICH = 99
-"""The user whose last charge, of 6,000 USD, stands in no refund's way."""
-
-
-def tool(name, **args):
-    return {"kind": "tool", "name": name, "args": args}
-
-
-def refund(amount, user_id=RICH, **more):
-    return tool("issue_refund", user_id=user_id, amount_usd=amount, **{"reason": "lost", **more})
-
-
-def without_reason(action):
-    return {**action, "args": {key: value for key, value in action["args"].items() if key != "reason"}}
+import refund_policy  # isort: skip  # the stage has to say first where it is
+from refund_policy import Policy, RefundSupervisor, RuntimeState, review_action  # isort: skip  # the same
+from refund_tools import RefundTools  # isort: skip  # the same
 
 
 @pytest.fixture
@@ -152,24 +133,11 @@ def test_what_is_no_amount_is_blocked_by_the_review_and_paid_by_no_door(desk, to
     assert tools.paid == []
 
 
-@pytest.mark.parametrize("amount", [True, "1200", math.nan, None])
-def test_a_worker_cannot_propose_what_is_no_amount(amount):
-    with pytest.raises(ravi_otel.StopRun) as stopped:
-        validate_worker_action(refund(amount))
-    assert stopped.value.reason == "invalid_action:bad_arg_type:issue_refund:amount_usd"
-
-
 def test_more_than_the_last_charge_is_turned_down_by_the_books_and_counts_nothing(desk, tools):
     gateway = desk()
     told = call(gateway, refund(50.0, user_id=7))
     assert told == {"status": "error", "error": "refund_exceeds_last_charge", "max_refund_usd": 49.0}
     assert (tools.paid, gateway.state) == ([], RuntimeState())
-
-
-def test_several_refunds_together_are_no_more_than_the_last_charge(tools):
-    assert tools.issue_refund(7, 48.9, "half")["status"] == "ok"
-    assert tools.issue_refund(7, 0.2, "rest") == {"status": "error", "error": "refund_exceeds_last_charge", "max_refund_usd": 0.1}
-    assert tools.issue_refund(7, 0.1, "rest")["status"] == "ok"
 
 
 # -- two in one run -------------------------------------------------------------------------------------------------------
@@ -232,87 +200,11 @@ def test_a_refund_whose_result_is_no_result_counts_on(desk):
     assert gateway.state == RuntimeState(executed_refund_total_usd=900.0)
 
 
-@pytest.mark.parametrize("status", ["error", "cancelled"])
-@pytest.mark.parametrize("said", ["ok", "error"])
-def test_what_a_refund_that_came_to_no_good_end_says_is_not_believed(status, said):
-    state = RuntimeState()
-    state.begin("issue_refund", {"amount_usd": 900.0})
-    state.end("issue_refund", {"amount_usd": 900.0}, status, {"status": said})
-    assert state == RuntimeState(executed_refund_total_usd=900.0)
-
-
 def test_a_refund_that_never_ran_counts_nothing(desk, tools):
     gateway = desk(per_tool_limit={"issue_refund": 1})
     call(gateway, refund(300.0))
     assert stop_of(gateway, refund(400.0)) == "loop_detected:per_tool_limit"
     assert (gateway.state.executed_refund_total_usd, len(tools.paid)) == (300.0, 1)
-
-
-def test_a_cap_leaves_whole_cents_and_never_more_than_is_left():
-    nearly = RuntimeState(executed_refund_total_usd=1999.9)
-    assert review_action(refund(1.0), nearly, Policy()).revised_action["args"]["amount_usd"] == 0.1
-    assert review_action(refund(1.0), RuntimeState(executed_refund_total_usd=1999.991), Policy()).reason == "refund_budget_exhausted"
-    between = RuntimeState(executed_refund_total_usd=1000.004)
-    assert review_action(refund(1000.0), between, Policy()).revised_action["args"]["amount_usd"] == 999.99
-
-
-def test_the_state_adds_up_amounts_as_they_are_written():
-    state = RuntimeState()
-    for _ in range(10):
-        state.begin("issue_refund", {"amount_usd": 0.1})
-    assert state.executed_refund_total_usd == 1.0
-
-
-@pytest.mark.parametrize("limit", [math.nan, math.inf, -1, True, "1000", None])
-def test_a_policy_without_a_real_limit_is_none(limit):
-    for field in dataclasses.fields(Policy):
-        with pytest.raises(ValueError, match=field.name):
-            Policy(**{field.name: limit})
-
-
-def test_a_total_that_is_no_number_leaves_nothing_to_pay():
-    assert review_action(refund(1.0), RuntimeState(executed_refund_total_usd=math.nan), Policy()).reason == "refund_budget_exhausted"
-
-
-# -- every reason ---------------------------------------------------------------------------------------------------------
-
-FRESH, KNOWN = RuntimeState(), RuntimeState(has_context=True)
-PAID, SPENT = RuntimeState(800.0, refund_executed=True, has_context=True), RuntimeState(2000.0, refund_executed=True)
-EMAIL = tool("send_refund_email", user_id=42, amount_usd=800.0, message="Paid.")
-REASONS = {
-    "final_requires_context": ("block", {"kind": "final", "answer": "Bye."}, FRESH),
-    "final_with_context": ("approve", {"kind": "final", "answer": "Done."}, KNOWN),
-    "unknown_action_kind": ("block", {"kind": "think"}, KNOWN),
-    "read_only_context": ("approve", tool("get_refund_context", user_id=42), FRESH),
-    "invalid_refund_amount_type": ("block", refund("900"), KNOWN),
-    "invalid_refund_amount": ("block", refund(-900.0), KNOWN),
-    "refund_budget_exhausted": ("block", refund(1.0), SPENT),
-    "cap_to_remaining_run_budget": ("revise", refund(1200.01), PAID),
-    "refund_reason_required": ("revise", without_reason(refund(900.0)), FRESH),
-    "high_refund_requires_human": ("escalate", refund(1000.01), FRESH),
-    "refund_within_auto_limit": ("approve", refund(1000.0), FRESH),
-    "email_before_refund": ("block", EMAIL, KNOWN),
-    "email_after_refund": ("approve", EMAIL, PAID),
-    "unknown_tool_for_supervisor:fly": ("block", tool("fly"), KNOWN),
-}
-
-
-@pytest.mark.parametrize("reason", REASONS)
-def test_every_reason_is_reached_and_changes_neither_the_action_nor_the_state(reason):
-    kind, action, state = REASONS[reason]
-    before = dataclasses.replace(state)
-    proposed = {**action, "args": dict(action["args"])} if "args" in action else dict(action)
-    decision = review_action(action, state, Policy())
-    assert (decision.kind, decision.reason) == (kind, reason)
-    assert (decision.revised_action is not None) == (kind == "revise")
-    assert (action, state) == (proposed, before)
-
-
-@pytest.mark.parametrize("args", [None, [1200], "1200"])
-def test_a_refund_without_an_object_of_arguments_is_blocked(args):
-    action = {"kind": "tool", "name": "issue_refund", "args": args}
-    assert review_action(action, FRESH, Policy()).reason == "invalid_refund_amount_type"
-    assert simulate_human_approval(action)["comment"] == "invalid_requested_amount_type"
 
 
 def test_a_tool_that_the_supervisor_does_not_know_is_blocked_at_the_gate(desk, tools):
@@ -323,58 +215,7 @@ def test_a_tool_that_the_supervisor_does_not_know_is_blocked_at_the_gate(desk, t
     assert stop_of(desk(registry={**tools.registry, "fly": fly}), tool("fly")) == "supervisor_block:unknown_tool_for_supervisor:fly"
 
 
-# -- the person -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("amount", "approved", "paid", "comment"),
-    [
-        (800.0, True, 800.0, "approved_by_human"),
-        (1200.0, True, 800.0, "approved_with_cap:800.0"),
-        ("1200", False, None, "invalid_requested_amount_type"),
-        (True, False, None, "invalid_requested_amount_type"),
-        (0, False, None, "invalid_requested_amount"),
-        (math.nan, False, None, "invalid_requested_amount"),
-        (math.inf, False, None, "invalid_requested_amount"),
-    ],
-)
-def test_the_simulated_person_has_four_comments_and_signs_for_800(amount, approved, paid, comment):
-    said = simulate_human_approval(refund(amount))
-    revised = None if paid is None else refund(paid)
-    assert said == {"approved": approved, "revised_action": revised, "comment": comment}
-
-
-def test_the_simulated_person_lets_other_tools_be_as_they_are():
-    assert simulate_human_approval(EMAIL) == {"approved": True, "revised_action": EMAIL, "comment": "approved_by_human"}
-
-
-# -- what a worker proposes, and how often ----------------------------------------------------------------------------------
-
-
-def test_a_proposal_may_lack_the_reason_and_nothing_else():
-    assert validate_worker_action('{"kind": "tool", "name": "issue_refund", "args": {"user_id": 42, "amount_usd": 5}}') == tool(
-        "issue_refund", user_id=42, amount_usd=5.0
-    )
-    with pytest.raises(ravi_otel.StopRun) as stopped:
-        validate_worker_action(tool("issue_refund", amount_usd=5.0))
-    assert (stopped.value.reason, stopped.value.phase) == ("invalid_action:missing_required_arg:issue_refund:user_id", "worker")
-
-
-@pytest.mark.parametrize(
-    ("proposed", "reason"),
-    [
-        ("refund it", "non_json"),
-        ([1], "not_object"),
-        (tool("fly"), "unknown_tool:fly"),
-        (refund(5.0, approved=True), "extra_tool_args:issue_refund"),
-        ({**refund(5.0), "human_approved": True}, "extra_keys_tool"),
-        ({"kind": "final", "answer": " "}, "bad_final_answer"),
-    ],
-)
-def test_a_proposal_that_is_none_is_refused_by_name(proposed, reason):
-    with pytest.raises(ravi_otel.StopRun) as stopped:
-        validate_worker_action(proposed)
-    assert stopped.value.reason == f"invalid_action:{reason}"
+# -- how often ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -405,14 +246,6 @@ def test_a_context_that_was_not_found_is_none(desk):
     assert not gateway.state.has_context
     call(gateway, tool("get_refund_context", user_id=42))
     assert gateway.state.has_context
-
-
-@pytest.mark.parametrize("amount", [0.0, -1.0, math.nan])
-def test_the_books_have_their_own_errors_whoever_asks(tools, amount):
-    assert tools.issue_refund(1, 5.0, "late") == {"status": "error", "error": "refund_user_not_found:1"}
-    assert tools.issue_refund(42, amount, "late") == {"status": "error", "error": "refund_amount_must_be_positive"}
-    assert tools.send_refund_email(1, 5.0, "Paid.") == {"status": "error", "error": "email_user_not_found:1"}
-    assert (tools.paid, tools.sent) == ([], [])
 
 
 def test_the_risk_of_a_refund_is_on_its_span(tools):
