@@ -6,8 +6,10 @@ import contextlib
 import logging
 import os
 import sys
+from collections import deque
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from ravi_otel._setup import surround, wrap_again
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
@@ -23,6 +25,9 @@ from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.surroundings import Surroundings
 
 _log = logging.getLogger("ravi_otel")
+
+_SAID: Final[deque[str]] = deque(maxlen=64)
+"""What the last refusals of this process said."""
 
 
 class _Begun:
@@ -57,7 +62,12 @@ def begin(text: str | None = None) -> None:
 def surroundings(plan: Plan) -> Surroundings:
     """Make of a plan what is put around the process."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
-    threads = Threads(lambda error: _leave(plan, "uncaught", str(error), thread=True))
+    threads = Threads(lambda error: _leave(plan, "uncaught", str(error), thread=True), _SAID)
+
+    def refused(sentence: str) -> None:
+        _SAID.append(sentence)
+        threads.watch()
+
     telling.install(quiet=plan.quiet)
     return Surroundings(
         run=run_of(plan, limits),
@@ -73,7 +83,7 @@ def surroundings(plan: Plan) -> Surroundings:
         admission=Admission(plan.admission),
         warn_at=plan.warn_at,
         prices=plan.prices or None,
-        pause_after=Brake(plan, limits, threads.watch),
+        pause_after=Brake(plan, limits, refused),
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
         store=Path(plan.directory).absolute().parents[1],
@@ -83,7 +93,7 @@ def surroundings(plan: Plan) -> Surroundings:
 def _left(plan: Plan) -> None:
     """Say that this process ends in order, and whether a refusal that nobody caught is why."""
     error = getattr(sys, "last_value", None)
-    if isinstance(error, BaseException) and ended_by_limit(error):
+    if isinstance(error, BaseException) and ended_by_limit(error, _SAID):
         _leave(plan, "uncaught", str(error))
     _leave(plan, "left")
 

@@ -33,7 +33,7 @@ MOST_NOTES: Final = 1_000
 class Brake:
     """Count the refusals of the plan's limits in this process; those of the program's own limits are its own affair."""
 
-    def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[], object]) -> None:
+    def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[str], object]) -> None:
         self._plan = plan
         self._limits = frozenset(limits)
         self._on_refusal = on_refusal
@@ -44,7 +44,7 @@ class Brake:
         if not self._is_ours(error):
             return 0.0
         number = next(self._count)
-        self._on_refusal()
+        self._on_refusal(str(error))
         if number <= MOST_NOTES:
             try:
                 notes.leave(self._plan.notes, "refused", str(error))

@@ -1,13 +1,14 @@
 """Tell when a refusal that nobody caught ended the program, or one of its threads.
 
 What ended the program Python keeps in `sys.last_value`, so its excepthook is left alone. What ended a thread it keeps
-nowhere.
+nowhere. Some frameworks catch every error, and raise one of their own that only says what the first one said: a refusal is known by
+its sentence then.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from ravi_otel.errors import BudgetError
@@ -18,11 +19,12 @@ _MOST_LINKS: Final = 64
 class Threads:
     """Stand before the hook for exceptions in threads, and call it; from the first refusal on, and not before.
 
-    A program may set a hook of its own at any time and forget ours: `watch` stands before that one then.
+    A program may set a hook of its own at any time and forget ours: `watch` stands before that one then. `said` is asked each time.
     """
 
-    def __init__(self, tell: Callable[[BaseException], object]) -> None:
+    def __init__(self, tell: Callable[[BaseException], object], said: Iterable[str] = ()) -> None:
         self._tell = tell
+        self._said = said
         self._hook: Callable[..., Any] | None = None
         self._told: BaseException | None = None
 
@@ -34,7 +36,7 @@ class Threads:
     def _before(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def heard(args: threading.ExceptHookArgs) -> Any:
             error = args.exc_value
-            if error is not None and self._told is not error and ended_by_limit(error):
+            if error is not None and self._told is not error and ended_by_limit(error, self._said):
                 self._told = error
                 self._tell(error)
             return previous(args)
@@ -42,14 +44,15 @@ class Threads:
         return heard
 
 
-def ended_by_limit(error: BaseException) -> bool:
-    """Tell that `error` is a refusal, was raised because of one, or is a group that holds one."""
+def ended_by_limit(error: BaseException, said: Iterable[str] = ()) -> bool:
+    """Tell that `error` is a refusal, was raised because of one, is a group that holds one, or says one of the sentences `said`."""
+    sentences = tuple(said)  # at once: other threads may be refused meanwhile
     waiting: list[BaseException] = [error]
     for _ in range(_MOST_LINKS):
         if not waiting:
             return False
         one = waiting.pop()
-        if isinstance(one, BudgetError):
+        if isinstance(one, BudgetError) or _says(one, sentences):
             return True
         if isinstance(one, BaseExceptionGroup):
             waiting.extend(one.exceptions)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]  # of whatever type
@@ -57,3 +60,11 @@ def ended_by_limit(error: BaseException) -> bool:
         if behind is not None:
             waiting.append(behind)
     return False
+
+
+def _says(error: BaseException, sentences: tuple[str, ...]) -> bool:
+    try:
+        text = str(error) if sentences else ""
+    except Exception:  # noqa: BLE001 - the program's own class, and our only question
+        return False
+    return any(sentence in text for sentence in sentences)

@@ -118,6 +118,14 @@ def test_no_report_and_a_report_cannot_both_be_asked_for(desk):
     assert "--quiet" in done.err
 
 
+def test_a_refusal_that_a_framework_raises_again_in_its_own_words_is_known(desk):
+    call = "    openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
+    said = "except Exception as error:\n    said = f'{type(error).__name__}: {error}'\n"
+    code = f"import openai\ntry:\n{call}{call}{said}raise RuntimeError(said)\n"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=1"])
+    assert (desk.sent, done.status, done.run["outcome"]) == (1, 4, "limited"), done.err
+
+
 def test_a_failure_of_its_own_keeps_its_status_even_after_a_refusal(desk):
     done = desk.launch(*desk.program("own_hook"), flags=["--limit", "requests=5"])
     assert (done.status, done.out) == (1, "my own hook: KeyError\n"), done.err

@@ -46,6 +46,27 @@ def test_what_a_limit_ended_is_told_from_what_ended_by_itself(error, told):
     assert ended_by_limit(error) is told
 
 
+class UnsayableError(Exception):
+    def __str__(self):
+        raise KeyError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("BudgetExhaustedError: over by 3\nTraceback:\n  ..."), True),
+        (because(KeyError("outer"), RuntimeError("it was over by 3")), True),
+        (ExceptionGroup("tasks", [RuntimeError("it was over by 3")]), True),
+        (after(RuntimeError("from None"), BudgetExhaustedError("over by 3"), suppressed=True), False),
+        (RuntimeError("over by 4"), False),
+        (UnsayableError(), False),
+    ],
+)
+def test_a_refusal_is_known_by_its_sentence_in_an_error_that_somebody_made_of_it(error, told):
+    assert ended_by_limit(error, ["over by 3"]) is told
+    assert not ended_by_limit(error)
+
+
 @pytest.fixture
 def heard(monkeypatch):
     heard = []
@@ -83,3 +104,12 @@ def test_a_hook_that_is_set_later_and_calls_the_one_before_it_is_no_circle(heard
     fail(REFUSAL)
     assert heard == ["the program's", REFUSAL]
     assert told == [REFUSAL]
+
+
+def test_a_thread_that_ends_by_what_only_says_the_refusal_is_heard(heard):
+    told = []
+    Threads(told.append, ["over by 3"]).watch()
+    error, other = RuntimeError("it was over by 3"), RuntimeError("its own")
+    fail(error)
+    fail(other)
+    assert (told, heard) == ([error], [error, other])

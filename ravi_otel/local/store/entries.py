@@ -198,14 +198,14 @@ def _reading(
     limit = _limit(label or "", figures["threshold"])
     if limit is None:
         return None
-    used, held = figures["used"], figures["held"]
+    used, held, remaining = figures["used"], figures["held"], figures["remaining"]
     return LimitReading(
         limit=limit,
         scope=scope,
         scope_name=name,
         used=_known(used),
         held=_known(held),
-        remaining=_known(figures["remaining"]),
+        remaining=math.nan if remaining is None else remaining,  # below 0 where a limit was passed
         ratio=_known(figures["ratio"]),
         denied=max(0, int(figures["denied"] or 0)),
         events=events,

@@ -59,7 +59,7 @@ class Sums:
         if leaf.status == "refused":
             self.refused += leaf.reason != "contended"
         elif leaf.what == "tool":
-            self.tool_calls += leaf.decision == "admitted"
+            self.tool_calls += leaf.decision is not None  # it ran: admitted, only observed, or inferred too late to be refused
         else:
             self._enter_call(entry)
 

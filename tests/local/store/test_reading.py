@@ -19,7 +19,7 @@ from ravi_otel.local.store.spans import Span
 from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.usage import Usage
 from ravi_otel.telemetry import call_attributes, conventions
-from ravi_otel.testing import Disconnect, Failure, Text
+from ravi_otel.testing import Disconnect, Failure, Text, ToolCalls
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}]}
 TIMES = {"duration_ms", "id", "parent"}
@@ -101,6 +101,16 @@ def work_without_usage(client):
             pass
 
 
+def work_whose_tools_nobody_saw(client):
+    """Bring the results of three tools; past a limit of two, which all of them have passed by then."""
+    offered = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    with ravi_otel.agent("clerk", limits=["tool_calls=2"]):
+        asked = client.chat.completions.create(**CHAT, tools=offered).choices[0].message
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "seen"} for call in asked.tool_calls]
+        with pytest.raises(BudgetExhaustedError):
+            client.chat.completions.create(model=CHAT["model"], messages=[asked, *results])
+
+
 def work_that_fails(client):
     with ravi_otel.agent("clerk"), pytest.raises(openai.APIError):
         client.chat.completions.create(**CHAT)
@@ -115,6 +125,7 @@ WORK = [
     pytest.param(work_past_a_limit, Text("On its way.", usage=(30, 10)), {}, id="refusals"),
     pytest.param(work_stopped_by_its_limit, Text("On its way.", usage=(30, 10)), {}, id="stopped"),
     pytest.param(work_with_an_unknown_model, Text("On its way.", usage=(30, 10)), {}, id="unpriced"),
+    pytest.param(work_whose_tools_nobody_saw, ToolCalls([("look", {})] * 3, usage=(30, 10)), {}, id="inferred"),
     pytest.param(work_without_usage, Text("On its way.", usage=None), {}, id="unreported"),
     pytest.param(work_that_fails, Failure(500, "broken"), {}, id="failed"),
     pytest.param(work_that_fails, Failure(400, "wrong"), {}, id="refused-by-the-provider"),
