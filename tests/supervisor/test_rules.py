@@ -28,6 +28,7 @@ from ravi_otel.supervisor.rules import (
     OnlyValues,
     ReadOnly,
     Required,
+    Rule,
     Rules,
 )
 from ravi_otel.supervisor.signatures import ToolSignature
@@ -506,3 +507,36 @@ def test_the_order_in_a_set_of_names_makes_no_version():
 
 def test_rules_are_a_supervisor():
     assert isinstance(Rules([]), Supervisor)
+
+
+def test_no_review_is_of_two_moments_when_a_call_begins_and_ends_in_the_middle_of_it():
+    state = RunState()
+
+    class Meanwhile(Rule):
+        """Do something in the middle of the review, as another thread may."""
+
+        word = "meanwhile"
+
+        def judge(self, case):
+            if not state.calls:
+                state.begin("look", {})
+                state.end("look", {}, "ok", None)
+
+    rules = Rules([Allow("pay"), NotAfter("pay", "look"), Meanwhile("pay"), NeedsFirst("pay", "look")])
+    assert rules.review(call("pay"), state).kind is BLOCK
+
+
+def test_a_state_of_ones_own_is_judged_by_the_calls_it_lists():
+    class Told(RunState):
+        @property
+        def calls(self):
+            return (StatedCall("pay", {"amount": 90}, "ok"), StatedCall("look", {"user_id": 4}, "ok"))
+
+    rules = Rules([Allow("pay"), CapPerRun("pay", "amount", 100), NeedsFirst("pay", "look", same="user_id"), MostCalls("pay", 2)])
+    assert decided_of(rules, Told(), amount=10, user_id=4) is APPROVE
+    assert decided_of(rules, Told(), amount=11, user_id=4) is BLOCK
+    assert decided_of(rules, Told(), amount=10, user_id=5) is BLOCK
+
+
+def decided_of(rules, state, **args):
+    return rules.review(call("pay", **args), state).kind

@@ -16,9 +16,12 @@ from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Un
 
 import pydantic
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.hashing import MOST_CHARS, canonical
+from ravi_otel.supervisor.hashing import MOST_CHARS, NotPlainError, canonical
+from ravi_otel.supervisor.parameters import UnfitError
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
 
 
@@ -441,3 +444,37 @@ def test_the_errors_cross_a_process():
     assert (copied.spelling, str(copied)) == ("bad_arg_type:t:a", "t: a is wrong.")
     result = pickle.loads(pickle.dumps(BadResult("t", "wrong")))
     assert (result.tool, result.message) == ("t", "wrong")
+
+
+def takes_scalars(truth: bool, whole: int, number: float, text: str):
+    """Take one of each."""
+
+
+SCALARS = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.integers(),
+    st.sampled_from(
+        [2**53, 2**53 + 1, -(2**53) - 1, 2**63, 2**64 - 1, 2**64, 10**30, -0.0, 0, 1, 1.0, 1e300, "", "\ud800", "é", "1", "x" * 3000]
+    ),
+    st.floats(),
+    st.text(),
+    st.lists(st.integers(), max_size=2),
+)
+
+
+@pytest.mark.parametrize("parameter", ToolSignature.of(takes_scalars).parameters.values(), ids=lambda each: each.name)
+@given(value=SCALARS)
+def test_the_short_way_of_a_plain_type_reads_and_makes_just_what_the_long_way_does(parameter, value):
+    def outcome(known, read):
+        try:
+            got = getattr(known, read)(value)
+        except (UnfitError, NotPlainError) as error:
+            return type(error), error.code, str(error)
+        return type(got), repr(got)
+
+    longer = dataclasses.replace(parameter, exactly=None)
+    assert parameter.exactly is not None
+    assert outcome(parameter, "fit") == outcome(longer, "fit")
+    if outcome(longer, "fit")[0] not in (UnfitError, NotPlainError):
+        assert outcome(parameter, "made") == outcome(longer, "made")
