@@ -12,13 +12,14 @@ from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.history import HistoryError
 from ravi_otel.agents.history.recollection import retention_of
+from ravi_otel.agents.history.turns import answered, sound
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.line import Sleeper
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, RaviError
+from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import NANO
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _GRACE_S: Final = 0.25
 """What a model call that the runtime ends is given to end."""
+_REFUSED: Final = (400, 413, 422)
+"""The statuses of a request that will be refused again."""
 _LOOK_EVERY_S: Final = 1.0
 _SLACK_S: Final = 0.002
 
@@ -116,10 +119,11 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
             working = await _begun(ctx, begin, run)
             try:
                 ended = await _nursed(ctx, working)
-            except RaviError as raised:
-                error = raised
+            except Exception as raised:
+                error = raised if isinstance(raised, RaviError) else None
+                await _kept(ctx, working, raised)
                 raise
-            await _remembered(ctx, working)
+            await _remembered(ctx, working.new)
     except Exception as raised:
         error = raised
         ended = _read(ctx, raised)
@@ -164,11 +168,22 @@ async def _begun(ctx: AgentContext, begin: Begin, run: AgentRun) -> Working:
     return begin(ctx, before, _messages(run.input))
 
 
-async def _remembered(ctx: AgentContext, working: Working) -> None:
-    """Keep what was said, as far as it is whole: a session goes on after it."""
+async def _remembered(ctx: AgentContext, messages: Sequence[ChatMessage]) -> None:
+    """Keep what was said: a session goes on after it."""
     memory = ctx.agent.memory
-    if memory is not None:
-        await memory.remember(ctx.session_id, working.new)
+    if memory is not None and messages:
+        await memory.remember(ctx.session_id, messages)
+
+
+async def _kept(ctx: AgentContext, working: Working, error: Exception) -> None:
+    """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
+    if _read(ctx, error) is None:  # a mistake of the program's, which is raised
+        return
+    refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
+    try:
+        await _remembered(ctx, answered(working.new) if refused else sound(working.new))
+    except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
+        error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
 
 
 async def _nursed(ctx: AgentContext, working: Working) -> Ended:

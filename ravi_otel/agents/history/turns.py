@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from ravi_otel.policy.contracts import ChatMessage, JsonObject
 
 _STANDING = ("system", "developer")
+
+WITHHELD: Final = "The run was stopped here, and what came of this is left out."
 
 Unit = tuple[int, ...]
 """Where the messages of one unit stand: a message, or an assistant's with tool calls and all their results."""
@@ -65,6 +68,17 @@ def sound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
             kept.append(message)
         at = end
     return kept
+
+
+def answered(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leave out what was refused after the last answer of the model: kept, it would be refused again in each run to come.
+
+    Tool calls stay, since what they did is done; what they gave does not.
+    """
+    whole = sound(messages)
+    last = next((at for at in range(len(whole) - 1, -1, -1) if whole[at].role == "assistant"), -1)
+    results = [replace(message, content=WITHHELD) for message in whole[last + 1 :] if message.role == "tool"]
+    return [*whole[: last + 1], *results]
 
 
 def _end_of_unit(messages: Sequence[ChatMessage], at: int) -> int:

@@ -158,7 +158,7 @@ async def test_an_answer_that_could_not_be_kept_is_still_given_and_told(model, s
     assert texts(await store.load("s", agent_name="worker")) == ["one", "They spoke of plans."]
 
 
-async def test_a_run_that_is_stopped_appends_nothing(model, server, store):
+async def test_a_run_that_is_stopped_appends_what_was_said_until_then(model, server, store):
     @ravi_otel.tool
     def look() -> str:
         """Look."""
@@ -168,7 +168,7 @@ async def test_a_run_that_is_stopped_appends_nothing(model, server, store):
     agent = ReActAgent("worker", model=model, history=store, tools=[look], limits=["requests=2"])
     result = await agent.run("what is there?", session_id="s")
     assert (result.status, result.stop_reason) == ("stopped", "limit_requests")
-    assert texts(await store.load("s", agent_name="worker")) == []
+    assert texts(await store.load("s", agent_name="worker")) == ["what is there?", None, "a heron", None, "a heron"]
 
 
 async def test_a_window_goes_around_what_is_remembered_and_never_around_the_question(model, server, echo, store):
