@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import logging
 import math
+import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, Literal, cast
 
 from ravi_otel import _extras
@@ -21,6 +23,8 @@ from ravi_otel.runtime.bounded import is_async
 _log = logging.getLogger("ravi_otel")
 
 _METHODS: Final = ("before", "admit", "after", "audit")
+_NOT_ASYNC: Final[weakref.WeakSet[type]] = weakref.WeakSet()
+"""Classes of gates whose methods are plain functions: an object of theirs has no others unless they are among its own attributes."""
 _LONGEST_AUDIT_S: Final = 30.0
 _MOST_REASON: Final = 1_000
 _PHASES: Final = {
@@ -34,9 +38,15 @@ Question = Literal["before", "admit", "after"]
 
 def refuse_async(tool: str, gate: ToolGate) -> None:
     """Raise ConfigurationError for a gate that can be seen to be async, in a call that is not."""
+    kind = type(gate)
+    own: Any = getattr(gate, "__dict__", ())
+    if kind in _NOT_ASYNC and not any(name in own for name in _METHODS):
+        return
     for name in _METHODS:
         if is_async(getattr(gate, name)):
             raise _wrong_colour(tool, name)
+    if all(isinstance(inspect.getattr_static(kind, name, None), FunctionType) for name in _METHODS):
+        _NOT_ASYNC.add(kind)
 
 
 def _wrong_colour(tool: str, method: str) -> ConfigurationError:
@@ -72,7 +82,7 @@ def _check(answer: object) -> None:
 
 def _at_once(tool: str, question: str, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     answer = method(*args)
-    if inspect.isawaitable(answer):
+    if type(answer) is not GateVerdict and answer is not None and inspect.isawaitable(answer):
         if inspect.iscoroutine(answer):
             answer.close()
         raise _wrong_colour(tool, question)

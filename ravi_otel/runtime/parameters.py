@@ -13,6 +13,7 @@ from ravi_otel.policy.checks import show
 _DEEPEST: Final = 64
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OWNERS: Final = ("self", "cls")
+_HOLDING: Final = frozenset({dict, list, tuple})
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional arguments, and those by keyword."""
@@ -147,7 +148,7 @@ def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Copy arguments with every dict, list and tuple in them: what is judged is nobody's to change until it is executed."""
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # it comes from a gate, or a model
         raise bad_arguments(tool, "its arguments are no mapping")
-    return {name: _copied(tool, value, 1) for name, value in dict(arguments).items()}
+    return {name: _copied(tool, value, 1) if type(value) in _HOLDING else value for name, value in dict(arguments).items()}
 
 
 def _copied(tool: str, value: Any, deep: int) -> Any:

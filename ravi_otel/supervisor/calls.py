@@ -10,7 +10,7 @@ from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.gate import ExecutedFrom
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
-from ravi_otel.supervisor.hashing import args_hash, canonical, plain
+from ravi_otel.supervisor.hashing import args_hash, plain, written
 from ravi_otel.supervisor.signatures import ToolSignature
 from ravi_otel.supervisor.standing import Standing
 
@@ -71,9 +71,9 @@ class Call:
 
     @property
     def exact(self) -> str:
-        """Write what would run now in the one way there is, once: other arguments are put in its place, and none is changed in it."""
+        """Write what would run now in the one way there is, once: it is put in place whole, plain as a signature read it."""
         if self.written is None or self.written[0] is not self.arguments:
-            self.written = (self.arguments, canonical(self.arguments))
+            self.written = (self.arguments, written(self.arguments))
         return self.written[1]
 
     @property

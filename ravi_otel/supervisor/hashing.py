@@ -67,6 +67,11 @@ def canonical(arguments: object) -> str:
     return _text(plain(arguments))
 
 
+def written(value: Any) -> str:
+    """Give `canonical` of a value that `plain` gave, or that is as plain: it is not looked at again."""
+    return _text(value)
+
+
 def args_hash(arguments: object) -> str:
     """Give 12 hex digits by which to recognise arguments on a page: white space inside texts makes no difference.
 

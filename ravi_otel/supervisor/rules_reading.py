@@ -16,6 +16,7 @@ from ravi_otel.supervisor.decisions import DecisionKind
 from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
 
 MISSING: Final = object()
+NOTHING: Final = Fraction(0)
 _UNSEEN: Final = frozenset("CZM")
 _UNSEEN_IN_TEXT: Final = frozenset({"Cf", "Cc", "Mn"})
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
@@ -92,13 +93,13 @@ class ListedPast:
 
     def spent(self, tool: str, field: str) -> Fraction | None:
         """Add up a field."""
-        total = Fraction(0)
+        total = NOTHING
         for call in self.calls:
             if call.tool == tool:
                 number = exact(value_at(call.arguments, field))
                 if number is None:
                     return None
-                total += max(number, Fraction(0))  # an amount that was taken back makes no room for another
+                total += max(number, NOTHING)  # an amount that was taken back makes no room for another
         return total
 
     def done_with(self, tool: str, fields: tuple[str, ...], keys: tuple[str | None, ...]) -> bool:
@@ -138,12 +139,12 @@ class Case:
 
     def spent(self, tools: Iterable[str], field: str) -> Fraction | None:
         """Add up a field over every call of these tools that was let through; None where one of them has no number there."""
-        total = Fraction(0)
+        total = NOTHING
         for tool in set(tools):
             spent = self.past.spent(tool, field)
             if spent is None:
                 return None
-            total += spent
+            total = total + spent if total else spent
         return total
 
     def begun(self, tools: Iterable[str]) -> int:

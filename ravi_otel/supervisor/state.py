@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar
 
 from ravi_otel.policy.contracts import JsonObject
-from ravi_otel.supervisor.rules_reading import exact, keys_at, told_an_error, value_at
+from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
 
 T = TypeVar("T")
 CallStatus = Literal["running", "ok", "error", "cancelled"]
@@ -19,7 +19,6 @@ CallStatus = Literal["running", "ok", "error", "cancelled"]
 MOST_RESULTS: Final = 1000
 """How many results a state keeps besides the last one of each tool."""
 _MOST_KEPT_READY: Final = 64
-_NOTHING: Final = Fraction(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,12 @@ class StatedCall:
 class _Sum:
     """Be a field added up over the calls of a tool; `unread` of them have nothing there that is exactly a number."""
 
-    amount: Fraction = _NOTHING
+    amount: Fraction = NOTHING
     unread: int = 0
 
     def add(self, added: tuple[Fraction, bool], sign: int = 1) -> None:
         amount, readable = added
-        self.amount += sign * amount
+        self.amount += amount if sign > 0 else -amount
         self.unread += 0 if readable else sign
 
 
@@ -236,7 +235,7 @@ def _amount(arguments: JsonObject, field: str) -> tuple[Fraction, bool]:
     value = value_at(arguments, field)
     number = exact(value)
     if number is not None:
-        return max(number, _NOTHING), True
+        return max(number, NOTHING), True
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return _NOTHING, False
-    return max(Fraction(value), _NOTHING), False  # a number of a type of its own
+        return NOTHING, False
+    return max(Fraction(value), NOTHING), False  # a number of a type of its own
