@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
-from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents.last_answer import last_answer
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
 from ravi_otel.enforcement.ending import limit_of
 from ravi_otel.errors import BudgetError, RaviError, StopRun
 from ravi_otel.hooks.loop_records import StepEvent
 from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome
+from ravi_otel.policy.limits import Outcome
 from ravi_otel.runtime.capping import CUT_SHORT
-from ravi_otel.runtime.scopes import apply_limits
 
 _UNFINISHED: Final = {"length": "llm_length", "content_filter": "llm_content_filter", "refusal": "llm_refusal"}
 """What an answer's finish reason makes of it; anything else is an answer."""
-_WRAP_UP: Final = (
-    "A limit of this run is reached: nothing more can be looked up or done. Answer now with what you have, in a few sentences, and say "
-    "what is missing."
-)
 _CUT: Final = "The answer that asked for this was cut off, so it was not run. Ask again, for less at a time."
 
 
@@ -138,23 +132,14 @@ class Loop:
         if limit is None or limit.on_exceed is not Outcome.FINAL or ended is None:
             return None
         try:
-            with self.ctx.scope.wrap_up(), self._within():
-                generation = await self.ctx.llm([*self._before, *self.new, ChatMessage("user", _WRAP_UP)])
+            generation = await last_answer(self.ctx, [*self._before, *self.new])
         except Exception as failed:
             if isinstance(failed, RaviError) or failed is self.ctx.failure:
                 return None
             raise
+        if generation is None:
+            return None
         if generation.message.content:
             self.answer = self.partial = generation.message.content
             self.new.append(ChatMessage("assistant", generation.message.content))
         return ended[0], ended[1], "finalize"
-
-    def _within(self) -> AbstractContextManager[Any]:
-        """Hold the last answer to what is left, so that it ends where the limit is; of a client we cannot see, its own reservation does."""
-        if not isinstance(self.ctx.agent.model, OpenAIModel):
-            return nullcontext()
-        left: dict[str, int] = {}
-        for account in self.ctx.scope.chain:
-            if account.limit.kind in SPENDS and account.limit.on_exceed is Outcome.FINAL:
-                left[account.limit.kind] = min(left.get(account.limit.kind, account.remaining), account.remaining)
-        return apply_limits([Limit(kind=kind, value=max(0, room), admission=Admission.STRICT) for kind, room in left.items()])
