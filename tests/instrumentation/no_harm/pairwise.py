@@ -18,17 +18,27 @@ def pairs_of(row: Row) -> Iterator[Pair]:
         yield one, row[one], other, row[other]
 
 
-def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4) -> list[Row]:
-    """Give the rows: the product of the two largest factors, which come first, filled up greedily with the rest; the same every time."""
+def heads(first: Sequence[Any], second: Sequence[Any], every: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Give the product, or one of `every` so many, spread so that each value meets its share of the other factor."""
+    for (at, one), (beside, other) in itertools.product(enumerate(first), enumerate(second)):
+        if (at + beside) % every == 0:
+            yield one, other
+
+
+def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4, *, every: int = 1) -> list[Row]:
+    """Give the rows: the two largest factors, which come first, filled up greedily with the rest; the same every time.
+
+    Of the pairs of these two there is one in `every`; of all other pairs of factors, each.
+    """
     chance, covered, rows = random.Random(seed), set[Pair](), list[Row]()
     rest = list(itertools.product(*factors[2:]))
-    for head in itertools.product(factors[0], factors[1]):
+    for head in heads(factors[0], factors[1], every):
         tried = [(*head, *each) for each in chance.sample(rest, min(_TRIED, len(rest)))]
         best = max(tried, key=lambda row: sum(pair not in covered for pair in pairs_of(row)))
         covered.update(pairs_of(best))
         rows.append(best)
     for one, other in itertools.combinations(range(len(factors)), 2):
-        for left, right in itertools.product(factors[one], factors[other]):
+        for left, right in itertools.product(factors[one], factors[other]) if (one, other) != (0, 1) else ():
             if (one, left, other, right) not in covered:
                 row = [chance.choice(factor) for factor in factors]
                 row[one], row[other] = left, right

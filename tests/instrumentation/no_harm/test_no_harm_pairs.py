@@ -11,7 +11,7 @@ import pytest
 from odd_answers import ANSWERS
 from odd_requests import REQUESTS
 from operations import PLAIN, present
-from pairwise import pairs_of, pairwise, some
+from pairwise import heads, pairs_of, pairwise, some
 from programs import MODES, program
 from seen import WAYS
 from side_by_side import CLIENTS, COLOURS, Case
@@ -24,7 +24,9 @@ KINDS = [kind for kind in CLIENTS if kind != "admin"]
 REST: list[Any] = [COLOURS, MODES, CAPTURING, KINDS, WAYS]
 FACTORS: list[Any] = [INPUTS, [name for name in OPERATIONS if name not in PLAIN], *REST]
 FEWER: list[Any] = [INPUTS[::4], [name for name in OPERATIONS if name in PLAIN], *REST]
-ROWS = [*pairwise(FACTORS), *pairwise(FEWER)]
+EVERY = 4
+"""Of what is asked and answered, each operation meets one in so many here, and all in the long form; of all else, every pair."""
+ROWS = [*pairwise(FACTORS, every=EVERY), *pairwise(FEWER, every=EVERY)]
 ASKED = int(os.environ.get("RAVI_LONG", "0") or 0)
 PARTS = 20
 
@@ -55,7 +57,11 @@ def test_every_pair_is_among_what_is_compared(factors: list[Any]) -> None:
     assert len(INPUTS) >= 150
     covered = {pair for row in ROWS if row[1] in factors[1] for pair in pairs_of(row)}
     sizes = [len(factor) for factor in factors]
-    assert len(covered) == sum(one * other for at, one in enumerate(sizes) for other in sizes[at + 1 :])
+    rest = sum(one * other for at, one in enumerate(sizes) for other in sizes[at + 1 :]) - sizes[0] * sizes[1]
+    met = set(heads(factors[0], factors[1], EVERY))
+    assert met <= {(row[0], row[1]) for row in ROWS}
+    assert {one for one, _ in met} == set(factors[0])
+    assert len([pair for pair in covered if (pair[0], pair[2]) != (0, 1)]) == rest
 
 
 def test_few_rows_cover_every_pair_of_small_factors() -> None:
