@@ -22,12 +22,12 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.limits import NANO
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
 from ravi_otel.runtime.scopes import agent as open_agent
 from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.scopes import run as open_run
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.stopping import IN_FLIGHT
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent
@@ -36,8 +36,6 @@ _GRACE_S: Final = 0.25
 """What a model call that the runtime ends is given to end."""
 _REFUSED: Final = (400, 413, 422)
 """The statuses of a request that will be refused again."""
-_LOOK_EVERY_S: Final = 1.0
-_SLACK_S: Final = 0.002
 
 Input = str | Sequence[ChatMessage]
 
@@ -208,26 +206,43 @@ async def _nursed(ctx: AgentContext, working: Working) -> Ended:
     return cast("Ended", ended)
 
 
+class _Hanging:
+    """Be what an agent has in hand, as something that can be stopped: an `InFlight`, which alarms and whoever stops its run wake."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._sleeper = Sleeper()
+
+    @property
+    def scope(self) -> Scope:
+        """Give the agent's scope."""
+        return self._scope
+
+    def stop(self) -> None:
+        """Look at the scope again."""
+        self._sleeper.wake()
+
+    async def until_over(self) -> None:
+        """Wait until nothing may go on in the scope."""
+        forget = self._scope.on_stop(self.stop)
+        IN_FLIGHT.add(self)
+        try:
+            while True:
+                sleeper = self._sleeper = Sleeper()  # before it looks, so that nobody wakes one that is left
+                if clocks.is_over(self._scope):
+                    return
+                await sleeper.wait(None)
+        finally:
+            IN_FLIGHT.discard(self)
+            forget()
+            self._sleeper.wake()  # where it sleeps in a thread, that ends too
+
+
 async def _watch(ctx: AgentContext, stop: anyio.CancelScope) -> None:
     """Cancel what still hangs when the run is over: a tool that waits for ever. A model call ends by itself, in words of its own."""
-    while not clocks.is_over(ctx.scope):
-        sleeper = Sleeper()
-        forget = ctx.scope.on_stop(sleeper.wake)
-        try:
-            await sleeper.wait(_longest_s(ctx.scope))
-        finally:
-            forget()
-            sleeper.wake()
+    await _Hanging(ctx.scope).until_over()
     await anyio.sleep(_GRACE_S)
     stop.cancel()
-
-
-def _longest_s(scope: Scope) -> float | None:
-    """Tell when to look again: clocks may stand still, and their limits be changed."""
-    left = clocks.left_ns(scope)
-    if left is None:
-        return _LOOK_EVERY_S if scope.clocks else None
-    return min(max(0, left) / NANO, _LOOK_EVERY_S) + _SLACK_S
 
 
 def _messages(asked: Any) -> list[ChatMessage]:

@@ -44,7 +44,7 @@ def spent(result, unit):
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize("chars", [800, 12_000])
+@pytest.mark.parametrize("chars", [2_500, 12_000])
 @pytest.mark.parametrize(
     ("limit", "unit", "most"),
     [

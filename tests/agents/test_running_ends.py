@@ -348,3 +348,12 @@ def test_a_tool_that_is_cancelled_with_its_run_has_its_row(team, go):
             return await ReActAgent("r", model=team.plays("r", asked(("stop", {}))), tools=[stop]).run("go")
 
     assert [(row["ok"], row["stop_reason"]) for row in go(main).trace] == [(False, "cancelled")]
+
+
+def test_a_deadline_that_is_brought_forward_ends_an_agent_whose_tool_hangs(team, go):
+    async def hurry() -> None:
+        AgentContext.current().scope.set_limit("time", 0.2)
+        await anyio.sleep_forever()
+
+    result = go(ReActAgent("r", model=team.plays("r", asked(("hurry", {}))), tools=[hurry], limits=["time=1h"]).run, "go")
+    assert (result.status, result.stop_reason) == ("stopped", "deadline")
