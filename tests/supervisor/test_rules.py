@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -540,3 +541,37 @@ def test_a_state_of_ones_own_is_judged_by_the_calls_it_lists():
 
 def decided_of(rules, state, **args):
     return rules.review(call("pay", **args), state).kind
+
+
+def test_a_review_late_in_a_run_does_as_much_as_an_early_one():
+    rules = Rules(
+        [
+            Allow("pay"),
+            CapPerRun("pay", "amount", 1e9),
+            MostCalls("pay", 10**9),
+            NeedsFirst("pay", "look", same="user"),
+            InOrder(["look", "pay"]),
+        ]
+    )
+    state = RunState([StatedCall("look", {"user": 1}, "ok", {"name": "x"})])
+
+    def turn():
+        assert rules.review(call("pay", amount=1.5, user=1), state).kind is APPROVE
+        state.begin("pay", {"amount": 1.5, "user": 1})
+        state.end("pay", {"amount": 1.5, "user": 1}, "ok", {"paid": 1.5})
+
+    def called_in_a_turn():
+        seen = []
+        sys.setprofile(lambda frame, event, arg: seen.append(event))
+        try:
+            turn()
+        finally:
+            sys.setprofile(None)
+        return len(seen)
+
+    for _ in range(10):
+        turn()
+    early = called_in_a_turn()
+    for _ in range(400):
+        turn()
+    assert called_in_a_turn() <= early * 1.2  # arithmetic of larger numbers may take a step more
