@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs spawn-guards coexistence names clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs spawn-guards coexistence frameworks names clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -64,10 +64,13 @@ names: $(READY)  ## write what is made from code: every name, the schema of poli
 coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
 	@sh scripts/coexistence.sh
 
+frameworks: $(READY)  ## run agents of other frameworks under the launcher, and print what was sent, allowed and counted
+	@sh scripts/frameworks.sh
+
 setup: $(READY)  ## make .venv, nothing more
 
 clean:  ## remove all that was made here
-	rm -rf .venv .venv-oldest .venv-coexistence dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf .venv .venv-oldest .venv-coexistence .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved here with its tree, or whose Python has gone, is made anew.

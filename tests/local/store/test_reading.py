@@ -102,13 +102,10 @@ def work_without_usage(client):
 
 
 def work_whose_tools_nobody_saw(client):
-    """Bring the results of three tools; past a limit of two, which all of them have passed by then."""
-    offered = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
-    with ravi_otel.agent("clerk", limits=["tool_calls=2"]):
-        asked = client.chat.completions.create(**CHAT, tools=offered).choices[0].message
-        results = [{"role": "tool", "tool_call_id": call.id, "content": "seen"} for call in asked.tool_calls]
-        with pytest.raises(BudgetExhaustedError):
-            client.chat.completions.create(model=CHAT["model"], messages=[asked, *results])
+    asked = client.chat.completions.create(**CHAT, tools=[{"type": "function", "function": {"name": "look"}}])
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "seen"} for call in asked.choices[0].message.tool_calls]
+    with ravi_otel.agent("clerk", limits=["tool_calls=2"]), pytest.raises(BudgetExhaustedError):
+        client.chat.completions.create(**CHAT | {"messages": [*CHAT["messages"], *results]})
 
 
 def work_that_fails(client):
@@ -142,8 +139,7 @@ def test_a_run_read_back_is_the_run_that_was_seen_live(desk, work, model, option
     stored = read_run(desk.keep())
     assert tree(stored) == tree(desk.live)
     assert limits_of(stored) == limits_of(desk.live)
-    assert stored.unread == 0
-    assert sum(stored.left_out.values()) == 0
+    assert (stored.unread, sum(stored.left_out.values())) == (0, 0)
 
 
 def test_the_report_of_a_run_read_back_says_the_same_but_for_times(desk):
