@@ -40,7 +40,7 @@ _REFUSED: Final = (400, 413, 422)
 Input = str | Sequence[ChatMessage]
 
 
-class Working(Protocol):
+class AgentLoop(Protocol):
     """Be one run of an agent, from its first message to its end."""
 
     new: list[ChatMessage]
@@ -57,7 +57,7 @@ class Working(Protocol):
         ...
 
 
-Begin = Callable[[AgentContext, Sequence[ChatMessage], Sequence[ChatMessage]], Working]
+Begin = Callable[[AgentContext, Sequence[ChatMessage], Sequence[ChatMessage]], AgentLoop]
 
 
 async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | None) -> AgentResult:
@@ -107,28 +107,28 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
     handle = open_agent(
         agent.name, budget=agent.execution_budget, limits=agent.limits, hooks=agent.hooks, retention=retention_of(agent.name)
     ).owned_by(agent)
-    working: Working | None = None
+    loop: AgentLoop | None = None
     ended: Ended | None = None
     error: BaseException | None = None
     ctx: AgentContext | None = None
     try:
         async with handle:
             ctx = AgentContext(agent, handle.scope, run.session_id)
-            working = await _begun(ctx, begin, run)
+            loop = await _begun(ctx, begin, run)
             try:
-                ended = await _nursed(ctx, working)
+                ended = await _nursed(ctx, loop)
             except Exception as raised:
                 error = raised if isinstance(raised, RaviError) else None
-                await _kept(ctx, working, raised)
+                await _kept(ctx, loop, raised)
                 raise
-            await _remembered(ctx, working.new)
+            await _remembered(ctx, loop.new)
     except Exception as raised:
         error = raised
         ended = _read(ctx, raised)
         if ended is None:
             raise
     quiet = None if error is None else how(error, swallowed=True)  # its own limit asked for that, and the scope has swallowed it
-    return _result(run, working, ended or quiet or ("error", "error", "worker"), error)
+    return _result(run, loop, ended or quiet or ("error", "error", "worker"), error)
 
 
 def _read(ctx: AgentContext | None, error: Exception) -> Ended | None:
@@ -142,7 +142,7 @@ def _read(ctx: AgentContext | None, error: Exception) -> Ended | None:
     return ended
 
 
-def _result(run: AgentRun, working: Working | None, ended: Ended, error: BaseException | None) -> AgentResult:
+def _result(run: AgentRun, loop: AgentLoop | None, ended: Ended, error: BaseException | None) -> AgentResult:
     status, reason, phase = ended
     cut = error.partial if isinstance(error, (BudgetError, CancellationError)) else None
     result = AgentResult(
@@ -151,16 +151,16 @@ def _result(run: AgentRun, working: Working | None, ended: Ended, error: BaseExc
         status=status,
         stop_reason=reason,
         phase=phase,
-        answer=None if working is None else working.answer,
-        partial=cut or (None if working is None or status == "ok" else working.partial),
-        trace=() if working is None else tuple(working.trace),
-        history=() if working is None else tuple(working.new),
+        answer=None if loop is None else loop.answer,
+        partial=cut or (None if loop is None or status == "ok" else loop.partial),
+        trace=() if loop is None else tuple(loop.trace),
+        history=() if loop is None else tuple(loop.new),
         error=error,
     )
-    return result if working is None else working.told(result)
+    return result if loop is None else loop.told(result)
 
 
-async def _begun(ctx: AgentContext, begin: Begin, run: AgentRun) -> Working:
+async def _begun(ctx: AgentContext, begin: Begin, run: AgentRun) -> AgentLoop:
     memory = ctx.agent.memory
     before = () if memory is None else await memory.get_prompt_window(run.session_id)
     return begin(ctx, before, _messages(run.input))
@@ -173,18 +173,18 @@ async def _remembered(ctx: AgentContext, messages: Sequence[ChatMessage]) -> Non
         await memory.remember(ctx.session_id, messages)
 
 
-async def _kept(ctx: AgentContext, working: Working, error: Exception) -> None:
+async def _kept(ctx: AgentContext, loop: AgentLoop, error: Exception) -> None:
     """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
     if _read(ctx, error) is None:  # a mistake of the program's, which is raised
         return
     refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
     try:
-        await _remembered(ctx, answered(working.new) if refused else sound(working.new))
+        await _remembered(ctx, answered(loop.new) if refused else sound(loop.new))
     except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
         error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
 
 
-async def _nursed(ctx: AgentContext, working: Working) -> Ended:
+async def _nursed(ctx: AgentContext, loop: AgentLoop) -> Ended:
     """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
     failed: Exception | None = None
     ended: Ended | None = None
@@ -193,7 +193,7 @@ async def _nursed(ctx: AgentContext, working: Working) -> Ended:
             ctx.group.start_soon(_watch, ctx, stop)
             try:
                 with ctx.entered():
-                    ended = await working.run()
+                    ended = await loop.run()
             except Exception as error:  # noqa: BLE001 - raised again outside, where no group is made of it
                 failed = error
         ctx.group.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
-from ravi_otel.agents.supervised_loop import Work
+from ravi_otel.agents.supervised_loop import SupervisedLoop
 from ravi_otel.agents.toolbox import ToolLike, read_tools
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -112,11 +112,11 @@ class SupervisedAgent(ReActAgent):
 
     async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
         """Work on `input` to the end; see `ReActAgent.run`."""
-        done: list[Work] = []
+        done: list[SupervisedLoop] = []
 
-        def begin(ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Work:
+        def begin(ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
             gateway = self._open(self._states.of(ctx.scope))
-            done.append(Work(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops))
+            done.append(SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops))
             return done[-1]
 
         try:

@@ -32,7 +32,7 @@ _WARNING: Final = (
 )
 
 
-class Work(Loop):
+class SupervisedLoop(Loop):
     """Be the work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
 
     `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on.

@@ -1,8 +1,11 @@
 """Keep conversations, and shorten them.
 
-`contract` is what a store is, `memory` and `sqlite` are ours, in a `file` with `owners`, `writing` what messages are as bytes;
-`recollection` is what one agent remembers, `ends` has stores forget; `turns` says where a conversation may be cut, `windows` and
-`summarizing` cut it.
+Where what is:
+
+* stores: `contract` is what a store is, `memory` and `sqlite` are ours; `file` is the database of the latter, `owners` tells whether the
+  processes of a run are still there, `writing` turns messages into bytes.
+* one agent's: `recollection` is what one agent remembers, `ends` has stores forget a run when it ends.
+* shortening: `turns` says where a conversation may be cut, `windows` cut it, `summarizing` has its beginning summed up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""Stand between an agent and what it calls: the pipeline, what passes through it, and ready middlewares."""
+"""Stand between an agent and what it calls.
+
+Where what is:
+
+* the pipeline: `pipeline` runs a chain, `contexts` is what passes through it, `levels` says what a middleware stands around.
+* ready ones: `audit_trail`, `cache`, `fallback`, `guardrails`, `rates`, `redaction`, `retry`.
+* of the cache: `cache_entries` says which calls are the same and which answers may be kept, `cache_stores` keep them.
+* of several: `failures` judges errors, `resting` waits no longer than the run allows, `telling` tells what was done, `texts` reads out all
+  that is said.
+"""
 
 from ravi_otel.agents.middleware.audit_trail import AuditTrail
 from ravi_otel.agents.middleware.cache import Cache
