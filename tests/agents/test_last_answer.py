@@ -49,7 +49,7 @@ def spent(result, unit):
     ("limit", "unit", "most"),
     [
         ("tokens=30k", "tokens", 30_000),
-        ("tokens=12k", "tokens", 12_000),
+        ("tokens=20k", "tokens", 20_000),
         ("cost=0.004usd", "usd", 0.004),
     ],
 )
