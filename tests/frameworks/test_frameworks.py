@@ -106,16 +106,12 @@ def test_every_tool_that_ran_is_counted_also_past_the_limit(program):
     assert 0 < limited.limit["used"] - LIMITS["tool_calls"] <= len(TOOLS) * program.conversations
 
 
-@pytest.mark.parametrize("kind", ["tokens", "cost"])
-def test_what_a_limit_counted_is_what_was_sent(program, kind):
+@pytest.mark.parametrize(("kind", "each"), [("requests", 1), ("tokens", TOKENS), ("cost", COST)])
+def test_what_a_limit_counted_is_what_was_sent(program, kind, each):
     limited = EVERYTHING.of(program, kind)
-    assert len(limited.calls) == limited.sent
-    # A stream that an error beside it left behind is estimated: its end, which tells the usage, nobody has read.
-    told = [call for call in limited.calls if call["usage_source"] == "reported"]
-    each = TOKENS if kind == "tokens" else COST
-    least, most = each * len(told), each * limited.sent
-    assert least - COST / 100 <= limited.limit["used"] <= most + COST / 100
-    assert told
+    assert [call["usage_source"] for call in limited.calls] == ["reported"] * limited.sent
+    assert limited.limit["used"] == pytest.approx(each * limited.sent)
+    assert limited.root["input_tokens"] + limited.root["output_tokens"] == TOKENS * limited.sent
 
 
 @only(tells_results=False)

@@ -40,7 +40,10 @@ async def solve(client, task):
 
 async def main():
     async with openai.AsyncOpenAI() as client:
-        for line in await asyncio.gather(*(solve(client, f"Where is P-{number}?") for number in (1, 2))):
+        tasks = [solve(client, f"Where is P-{number}?") for number in (1, 2)]
+        for line in await asyncio.gather(*tasks, return_exceptions=True):  # one that fails does not end the other
+            if isinstance(line, BaseException):
+                raise line
             print(line)
 
 
