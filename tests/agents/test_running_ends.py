@@ -323,18 +323,15 @@ def test_without_instrument_an_agent_runs_and_says_once_that_it_is_not_seen(monk
 
 
 async def hang() -> None:
+    """Have the time run out, whenever it began, and wait."""
+    AgentContext.current().scope.set_limit("time", 0.001)
     await anyio.sleep_forever()
 
 
-def test_a_tool_that_a_deadline_cut_off_has_its_row_beside_those_that_ended(team, go):
-    model = team.plays("r", asked(("hang", {}), ("double", {"x": 2})))
-    result = go(ReActAgent("r", model=model, tools=[hang, double], limits=["time=0.5s"]).run, "go")
-    assert result.stop_reason == "deadline"
-    assert [(row["tool"], row["ok"], row.get("stop_reason")) for row in result.trace] == [
-        ("hang", False, "deadline"),
-        ("double", True, None),
-    ]
-    assert [message.role for message in result.history] == ["user", "assistant", "tool", "tool"]
+def test_a_tool_that_a_deadline_cut_off_has_its_row(team, go):
+    result = go(ReActAgent("r", model=team.plays("r", asked(("hang", {}))), tools=[hang], limits=["time=1h"]).run, "go")
+    assert [(row["tool"], row["ok"], row["stop_reason"]) for row in result.trace] == [("hang", False, "deadline")]
+    assert [message.role for message in result.history] == ["user", "assistant", "tool"]
     assert "cut_off" in result.history[2].content
 
 

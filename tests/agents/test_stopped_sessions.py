@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget, SpawnTracker
-from ravi_otel.agents import ReActAgent
+from ravi_otel.agents import AgentContext, ReActAgent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.history.turns import WITHHELD
 from ravi_otel.agents.middleware import InputGuardrail
@@ -21,6 +21,8 @@ def double(x: int) -> int:
 
 
 async def hang() -> None:
+    """Have the time run out, whenever it began, and wait."""
+    AgentContext.current().scope.set_limit("time", 0.001)
     await anyio.sleep_forever()
 
 
@@ -71,7 +73,7 @@ def test_what_was_said_before_a_limit_is_in_the_session(team, go, limits, reason
 
 def test_what_was_said_before_a_deadline_is_in_the_session_with_the_call_that_it_cut_off(team, go):
     store = MemoryHistory()
-    agent = ReActAgent("r", model=team.plays("r", asked(("hang", {}))), tools=[hang], limits=["time=0.3s"], history=store)
+    agent = ReActAgent("r", model=team.plays("r", asked(("hang", {}))), tools=[hang], limits=["time=1h"], history=store)
     assert go(lambda: agent.run("go", session_id="s")).stop_reason == "deadline"
     assert [role for role, _ in said(store)] == ["user", "assistant", "tool"]
     assert "cut_off" in said(store)[2][1]
@@ -137,8 +139,11 @@ def test_a_store_that_fails_a_stopped_run_does_not_hide_what_stopped_it(team, go
 
 
 def test_a_run_that_the_program_cancels_leaves_nothing(team, go):
+    async def wait() -> None:
+        await anyio.sleep_forever()
+
     store = MemoryHistory()
-    agent = ReActAgent("r", model=team.plays("r", asked(("hang", {}))), tools=[hang], history=store)
+    agent = ReActAgent("r", model=team.plays("r", asked(("wait", {}))), tools=[wait], history=store)
 
     async def main():
         async with anyio.create_task_group() as group:

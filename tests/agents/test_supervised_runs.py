@@ -10,7 +10,7 @@ import pytest
 from desk_stage import NEVER_REFUND, REFUND, Desk, Judge, agent_of, final, use
 
 import ravi_otel
-from ravi_otel.agents import AgentResult, SupervisedAgent, run_agent
+from ravi_otel.agents import AgentContext, AgentResult, SupervisedAgent, run_agent
 from ravi_otel.agents.middleware import agent_middleware
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget
@@ -178,9 +178,10 @@ async def test_a_supervised_agent_is_a_sub_agent_like_any_other(team):
 
 async def test_a_tool_that_a_deadline_cut_off_has_its_rows(team):
     async def hang() -> None:
+        AgentContext.current().scope.set_limit("time", 0.001)
         await anyio.sleep_forever()
 
-    agent = SupervisedAgent("desk", model=team.plays("desk", use("hang")), tools=[hang], limits=["time=0.5s"])
+    agent = SupervisedAgent("desk", model=team.plays("desk", use("hang")), tools=[hang], limits=["time=1h"])
     result = await agent.run("Wait.")
     assert result.stop_reason == "deadline"
     assert [(row["tool"], row["ok"], row["stop_reason"]) for row in result.trace] == [("hang", False, "deadline")]
