@@ -53,6 +53,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what every module made is not looked through again by each collection
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _what_came_before_is_not_looked_through() -> None:
+    """Set aside what the tests before this file left: many tests collect garbage, and would look through all of it each time."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
