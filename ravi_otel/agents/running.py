@@ -10,15 +10,13 @@ import anyio
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
+from ravi_otel.agents.hanging import cut_when_over
 from ravi_otel.agents.history import HistoryError
 from ravi_otel.agents.history.recollection import retention_of
 from ravi_otel.agents.history.turns import answered, sound
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.line import Sleeper
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
@@ -27,13 +25,10 @@ from ravi_otel.runtime.scopes import agent as open_agent
 from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.scopes import run as open_run
 from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.stopping import IN_FLIGHT
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent
 
-_GRACE_S: Final = 0.25
-"""What a model call that the runtime ends is given to end."""
 _REFUSED: Final = (400, 413, 422)
 """The statuses of a request that will be refused again."""
 
@@ -190,7 +185,7 @@ async def _nursed(ctx: AgentContext, loop: AgentLoop) -> Ended:
     ended: Ended | None = None
     async with connected(), anyio.create_task_group() as ctx.group:
         with anyio.CancelScope() as stop:
-            ctx.group.start_soon(_watch, ctx, stop)
+            ctx.group.start_soon(cut_when_over, ctx.scope, stop)
             try:
                 with ctx.entered():
                     ended = await loop.run()
@@ -204,45 +199,6 @@ async def _nursed(ctx: AgentContext, loop: AgentLoop) -> Ended:
     if failed is not None:
         raise failed
     return cast("Ended", ended)
-
-
-class _Hanging:
-    """Be what an agent has in hand, as something that can be stopped: an `InFlight`, which alarms and whoever stops its run wake."""
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self._sleeper = Sleeper()
-
-    @property
-    def scope(self) -> Scope:
-        """Give the agent's scope."""
-        return self._scope
-
-    def stop(self) -> None:
-        """Look at the scope again."""
-        self._sleeper.wake()
-
-    async def until_over(self) -> None:
-        """Wait until nothing may go on in the scope."""
-        forget = self._scope.on_stop(self.stop)
-        IN_FLIGHT.add(self)
-        try:
-            while True:
-                sleeper = self._sleeper = Sleeper()  # before it looks, so that nobody wakes one that is left
-                if clocks.is_over(self._scope):
-                    return
-                await sleeper.wait(None)
-        finally:
-            IN_FLIGHT.discard(self)
-            forget()
-            self._sleeper.wake()  # where it sleeps in a thread, that ends too
-
-
-async def _watch(ctx: AgentContext, stop: anyio.CancelScope) -> None:
-    """Cancel what still hangs when the run is over: a tool that waits for ever. A model call ends by itself, in words of its own."""
-    await _Hanging(ctx.scope).until_over()
-    await anyio.sleep(_GRACE_S)
-    stop.cancel()
 
 
 def _messages(asked: Any) -> list[ChatMessage]:
