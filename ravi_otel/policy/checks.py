@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import inspect
 import operator
+import os
 import unicodedata
 import zoneinfo
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from enum import Enum
-from typing import Final, SupportsIndex, TypeVar, cast
+from pathlib import Path
+from typing import Any, Final, SupportsIndex, TypeVar, cast
 
 from ravi_otel.errors import ConfigurationError
 
@@ -27,6 +29,7 @@ _NANO: Final = 1_000_000_000
 _SHOWN: Final = 60
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 
+T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=Enum)
 
 
@@ -196,6 +199,33 @@ def _unknown_member(parameter: str, value: object, kind: type[Enum]) -> str:
     close = nearest(value, members)
     hint = f"; did you mean {members[close]}?" if close else "."
     return f"{parameter}={show(value)} is unknown: give one of {', '.join(members.values())}{hint}"
+
+
+def instance(parameter: str, value: T, kind: type[Any], example: str) -> T:
+    """Accept an object of a class, or one that has what a protocol asks for; a class in its place has that too, and is none."""
+    if isinstance(value, type):
+        raise ConfigurationError(f"{parameter}={value.__name__} is a class; give an instance of it, {value.__name__}(...).")
+    if isinstance(value, kind):
+        return value
+    raise ConfigurationError(f"{parameter}={show(value)} is no {kind.__name__}; give {example}.")
+
+
+def file_path(parameter: str, value: object, example: str) -> Path:
+    """Accept the path of a file, there or not, in a folder that is there; give it so that it stays wherever the program goes."""
+    try:
+        text: object = os.fspath(cast("str", value))
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ConfigurationError(f"{parameter}={show(value)} is no path of a file; give one such as {example!r}.")
+    path = Path(text).absolute()
+    if os.path.isdir(path):  # noqa: PTH112 - pathlib's raises where a folder may not be looked into
+        raise ConfigurationError(f"{parameter}={show(text)} is a folder; give a file in it, such as {example!r}.")
+    if not os.path.isdir(path.parent):  # noqa: PTH112 - the same
+        raise ConfigurationError(
+            f"{parameter}={show(text)}: there is no folder {str(Path(text).parent)!r}; make it first, or give another."
+        )
+    return path
 
 
 def choice(parameter: str, value: object, known: tuple[str, ...]) -> str:

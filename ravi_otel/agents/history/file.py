@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import sqlite3
@@ -28,11 +29,17 @@ _SCHEMA: Final = (
     "CREATE INDEX by_owner ON owners (run, tenant)",
 )
 _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-_BROKEN: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _PAUSE_S: Final = 0.01
 _WIPE_MS: Final = 250
 _MOST_VALUE: Final = MOST_BYTES + 64 * 1024
 _MOVE: Final = "Move it away, or give another path."
+_REACH: Final = "Give a path at which this process may make, read and write a file."
+_ROOM: Final = "Make room on its disk."
+_WAYS_OUT: Final = {
+    **dict.fromkeys((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB), _MOVE),
+    **dict.fromkeys((sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM), _REACH),
+    sqlite3.SQLITE_FULL: _ROOM,
+}
 
 T = TypeVar("T")
 Step = Callable[[sqlite3.Connection], T]
@@ -61,7 +68,10 @@ class HistoryFile:
         self._patiently(lambda: self._stepped(step, wipe=True), self._busy_s if busy_s is None else busy_s)
 
     def read(self, step: Step[T]) -> T | None:
-        """Run a step that changes nothing; None when there is no file."""
+        """Run a step that changes nothing; None when there is no file, and HistoryError when there can be none either."""
+        folder = self.path.parent
+        if not self.path.exists() and not os.access(folder, os.W_OK | os.X_OK):
+            raise self.failed(f"because no file can be made in {str(folder)!r}", _REACH)
         return self._patiently(lambda: self._stepped(step, begin="BEGIN"), self._busy_s)
 
     def failed(self, why: str, way_out: str = "") -> HistoryError:
@@ -79,11 +89,12 @@ class HistoryFile:
             except sqlite3.Error as error:
                 code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                 if code not in _BUSY:
-                    raise self.failed(f"because of an error of SQLite ({error})", _MOVE if code in _BROKEN else "") from error
+                    raise self.failed(f"because of an error of SQLite ({error})", _WAYS_OUT.get(code, "")) from error
                 if time.monotonic() >= until:
                     raise self.failed("because another process keeps it locked", "Try again.") from error
             except OSError as error:
-                raise self.failed(f"because of {error.strerror or error}") from error
+                way_out = _ROOM if error.errno in (errno.ENOSPC, errno.EDQUOT) else _REACH
+                raise self.failed(f"because of {error.strerror or error}", way_out) from error
             time.sleep(_PAUSE_S * random.random())  # noqa: S311 - only to keep waiting processes out of step
 
     def _stepped(self, step: Step[T], *, begin: str = "BEGIN IMMEDIATE", create: bool = False, wipe: bool = False) -> T | None:
@@ -146,13 +157,7 @@ def _fill(connection: sqlite3.Connection) -> None:
     connection.execute("COMMIT")
 
 
-def _path(given: str | os.PathLike[str]) -> Path:
-    try:
-        text: object = os.fspath(given)
-    except TypeError:
-        text = None
-    if not isinstance(text, str) or not text or "\0" in text:
-        raise ConfigurationError(f"path={checks.show(given)} is no path of a file; give one such as 'history.db'.")
-    if text == ":memory:":
+def _path(given: object) -> Path:
+    if given == ":memory:":
         raise ConfigurationError("path=':memory:' keeps nothing between two calls; give MemoryHistory() instead of SqliteHistory.")
-    return Path(text).absolute()  # wherever the program goes meanwhile
+    return checks.file_path("SqliteHistory(path)", given, "history.db")

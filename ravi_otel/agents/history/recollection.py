@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
@@ -10,11 +11,12 @@ from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import seat_for
-from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
 from ravi_otel.runtime.scopes import current_scope
+
+_STORES: Final = "MemoryHistory() or SqliteHistory('history.db')"
 
 
 class AgentMemory:
@@ -25,10 +27,10 @@ class AgentMemory:
     """
 
     def __init__(self, agent_id: str, store: HistoryStore, *, compaction: CompactionStrategy | None = None) -> None:
-        self._agent_id = checks.name("agent_id", agent_id)
-        _check("store", store, HistoryStore, "MemoryHistory() or SqliteHistory('history.db')")
+        self._agent_id = checks.name("AgentMemory(agent_id)", agent_id, "researcher")
+        checks.instance("AgentMemory(store)", store, HistoryStore, _STORES)
         if compaction is not None:
-            _check("compaction", compaction, CompactionStrategy, "SlidingWindow(20) or TokenWindow(8_000)")
+            checks.instance("AgentMemory(compaction)", compaction, CompactionStrategy, "SlidingWindow(20) or TokenWindow(8_000)")
         self._store = store
         self._compaction = compaction
 
@@ -37,8 +39,7 @@ class AgentMemory:
         """Give the memory of an agent whose `history=` is a store, or a memory already; None for None."""
         if history is None or isinstance(history, AgentMemory):
             return history
-        _check("history", history, HistoryStore, "MemoryHistory() or SqliteHistory('history.db')")
-        return cls(agent_id, history)
+        return cls(agent_id, checks.instance("history", history, HistoryStore, _STORES))
 
     @property
     def agent_id(self) -> str:
@@ -98,8 +99,3 @@ def _retention(scope: Scope, session_id: str | None) -> HistoryRetention:
     """Say how long what is said here is kept: what has no session cannot be found again after its run."""
     found = HistoryRetention.PERMANENT if scope.supervision is None else scope.supervision.retention
     return HistoryRetention.RUN if session_id is None and found is HistoryRetention.PERMANENT else found
-
-
-def _check(parameter: str, value: object, kind: type, example: str) -> None:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{parameter}={checks.show(value)} is no {kind.__name__}; give {example}.")

@@ -15,7 +15,7 @@ from ravi_otel.agents.history.windows import SlidingWindow, tokens_of
 from ravi_otel.agents.history.writing import sendable
 from ravi_otel.agents.metering import ask
 from ravi_otel.agents.model import OpenAIModel
-from ravi_otel.errors import AgentPausedError, CancellationError, ConfigurationError, StopRun
+from ravi_otel.errors import AgentPausedError, CancellationError, StopRun
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 
@@ -111,9 +111,9 @@ class Summarizing:
 def _model(given: object) -> LLMClient:
     if given is None or isinstance(given, str):
         return OpenAIModel(given)
-    if isinstance(given, LLMClient):
-        return given
-    raise ConfigurationError(f"model={checks.show(given)} is no model; give a name such as 'gpt-4.1-mini', or an LLMClient.")
+    return checks.instance(
+        "Summarizing(model)", cast("LLMClient", given), LLMClient, "a model's name such as 'gpt-4.1-mini', or an LLMClient"
+    )
 
 
 def _of(messages: Sequence[ChatMessage], found: Outline, begin: int, end: int) -> list[ChatMessage]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 from anyio import CancelScope, to_thread
 
 from ravi_otel.agents.middleware.contexts import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
+from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.audit_chain import AuditError
@@ -29,7 +30,7 @@ class AuditTrail:
     level: Level = "tool"
 
     def __init__(self, log: AuditLog) -> None:
-        self._log = log
+        self._log = checks.instance("AuditTrail(log)", log, AuditLog, "AuditLog('audit')")
 
     async def process(self, context: ToolUse, call_next: CallNext) -> None:
         """Note, await the rest of the chain, and note how it ended."""
@@ -49,7 +50,7 @@ class AuditTrail:
             raise
         await _written(self._noting("executed", context, op_id, status="ok" if context.calls else "answered"))
 
-    def _noting(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: str) -> Callable[[], None]:
+    def _noting(self, what: Literal["proposed", "executed"], context: ToolUse, op_id: str, **facts: Any) -> Callable[[], None]:
         """Give what writes a line, in a thread: a disk may be slow. The lines of one call are awaited one after the other."""
         return partial(
             self._log.note,

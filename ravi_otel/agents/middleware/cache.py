@@ -60,7 +60,11 @@ class Cache:
         tool_calls: bool = False,
         namespace: str | None = None,
     ) -> None:
-        self._store: CacheStore = MemoryCache() if store is None else store
+        self._store: CacheStore = (
+            MemoryCache()
+            if store is None
+            else checks.instance("Cache(store)", store, CacheStore, "MemoryCache() or SqliteCache('cache.db')")
+        )
         self._scope = checks.choice("Cache(scope)", scope, _SCOPES)
         self._ttl_s = None if ttl_s is None else checks.nanoseconds("Cache(ttl_s)", ttl_s) / NANO
         self._tool_calls = checks.flag("Cache(tool_calls)", tool_calls)

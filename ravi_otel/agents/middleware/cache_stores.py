@@ -10,13 +10,11 @@ import time
 from collections import OrderedDict
 from contextlib import closing
 from functools import partial
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from anyio import to_thread
 
-from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import NANO
@@ -40,6 +38,7 @@ _MANY: Final = 16
 """Every how many writes the oldest are thrown away."""
 
 
+@runtime_checkable
 class CacheStore(Protocol):
     """Keep texts by key."""
 
@@ -109,9 +108,7 @@ class SqliteCache:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, max_entries: int = 10_000, busy_s: float = 1.0) -> None:
-        self.path = Path(path)
-        if not self.path.parent.is_dir():
-            raise ConfigurationError(f"SqliteCache(path={checks.show(os.fspath(path))}): there is no folder {str(self.path.parent)!r}.")
+        self.path = checks.file_path("SqliteCache(path)", path, "cache.db")
         self._most = checks.count("SqliteCache(max_entries)", max_entries, least=1)
         self._busy_s = checks.nanoseconds("SqliteCache(busy_s)", busy_s) / NANO
         self._told = False

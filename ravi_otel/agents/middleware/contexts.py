@@ -7,11 +7,13 @@ inner ones a copy, so a request that is sent again is the same request. What is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ravi_otel.agents.results import AgentResult
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.checks import show
 from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, JsonValue, LLMClient
 
 Level = Literal["agent", "chat", "tool"]
@@ -20,10 +22,16 @@ Level = Literal["agent", "chat", "tool"]
 AgentInput: TypeAlias = str | Sequence[ChatMessage]
 
 
+class MiddlewareError(ConfigurationError):
+    """Report a middleware that does not do what a middleware must: its run ends with it, at every level."""
+
+
 class Passing(Protocol):
     """Be a context, as much of it as the pipeline has to know."""
 
     level: ClassVar[Level]
+    gives: ClassVar[str]
+    """The field in which its result is."""
     calls: int
 
     def request(self) -> tuple[Any, ...]:
@@ -43,6 +51,27 @@ class Passing(Protocol):
         """Tell whether there is a result."""
         ...
 
+    def flaw_of_request(self) -> str | None:
+        """Say what a middleware has put into the request that cannot be sent, None when all can."""
+        ...
+
+    def flaw_of_result(self) -> str | None:
+        """Say why what a middleware has set is no result, None when it is one."""
+        ...
+
+
+def _flaw_of_messages(field_name: str, given: Any) -> str | None:
+    if not isinstance(given, list | tuple):
+        return f"context.{field_name}={show(given)} must be a list of ChatMessage"
+    wrong: list[Any] = [each for each in given if not isinstance(each, ChatMessage)]  # pyright: ignore[reportUnknownVariableType]  # of whatever
+    if wrong:
+        return f'context.{field_name} holds {show(wrong[0])}, which is no ChatMessage; write ChatMessage("user", "...")'
+    return None
+
+
+def _flaw_of_kind(field_name: str, given: Any, kind: type, example: str) -> str | None:
+    return None if isinstance(given, kind) else f"context.{field_name}={show(given)} is no {kind.__name__}; give {example}"
+
 
 @dataclass(slots=True, kw_only=True)
 class AgentRun:
@@ -54,6 +83,7 @@ class AgentRun:
     """
 
     level: ClassVar[Level] = "agent"
+    gives: ClassVar[str] = "result"
 
     agent_name: str
     run_id: str
@@ -83,6 +113,14 @@ class AgentRun:
         """Take back a request that was given."""
         (self.input,) = request
 
+    def flaw_of_request(self) -> str | None:
+        """Say what a middleware has put into the request that cannot be sent, None when all can."""
+        return None if isinstance(self.input, str) else _flaw_of_messages("input", self.input)
+
+    def flaw_of_result(self) -> str | None:
+        """Say why what a middleware has set is no result, None when it is one."""
+        return _flaw_of_kind("result", self.result, AgentResult, "AgentResult(...)")
+
 
 @dataclass(slots=True, kw_only=True)
 class ChatCall:
@@ -98,6 +136,7 @@ class ChatCall:
     """
 
     level: ClassVar[Level] = "chat"
+    gives: ClassVar[str] = "response"
 
     agent_name: str
     run_id: str
@@ -134,17 +173,43 @@ class ChatCall:
         """Take back a request that was given."""
         self.system_instructions, self.messages, self.tools, self.options, self.model, self.client = request
 
+    def flaw_of_request(self) -> str | None:
+        """Say what a middleware has put into the request that cannot be sent, None when all can."""
+        return (
+            _flaw_of_messages("messages", self.messages)
+            or _flaw_of_kind("options", self.options, Mapping, "a dict, {} for none")
+            or _flaw_of_kind("tools", self.tools, list, "a list, [] for none")
+        )
+
+    def flaw_of_result(self) -> str | None:
+        """Say why what a middleware has set is no result, None when it is one."""
+        return _flaw_of_kind("response", self.response, Generation, 'Generation(ChatMessage("assistant", "..."))')
+
+
+class _Settable:
+    """Know whether `result` was set since: None is a result."""
+
+    __slots__ = ("_set",)
+    _set: bool
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name == "result":
+            object.__setattr__(self, "_set", True)
+
 
 @dataclass(slots=True, kw_only=True)
-class ToolUse:
+class ToolUse(_Settable):
     """Show one tool call to its middleware; a gate stands inside it and judges the arguments as the middleware leaves them.
 
     *Request*: `function_name`, and `arguments` by name. `call_id` is the model's own id of the call.
 
-    *Result*: `result`, None until then and where the tool gives None. `calls` counts how often the tool, or its gate, was reached.
+    *Result*: `result`, None until then and where the tool gives None; to answer with None instead of the tool, set it to None. `calls`
+    counts how often the tool, or its gate, was reached.
     """
 
     level: ClassVar[Level] = "tool"
+    gives: ClassVar[str] = "result"
 
     agent_name: str
     run_id: str
@@ -158,8 +223,8 @@ class ToolUse:
 
     @property
     def answered(self) -> bool:
-        """Tell that there is a result: None is one."""
-        return True
+        """Tell whether there is a result: None is one, once it was set."""
+        return self._set
 
     def request(self) -> tuple[Any, ...]:
         """Give the request as it stands."""
@@ -170,7 +235,16 @@ class ToolUse:
         arguments: JsonObject = request[0]
         self.arguments = dict(arguments)
         self.result = None
+        self._set = False
 
     def restore(self, request: tuple[Any, ...]) -> None:
         """Take back a request that was given."""
         (self.arguments,) = request
+
+    def flaw_of_request(self) -> str | None:
+        """Say what a middleware has put into the request that cannot be sent, None when all can."""
+        return _flaw_of_kind("arguments", self.arguments, Mapping, "a dict of the arguments by name")
+
+    def flaw_of_result(self) -> str | None:
+        """Say why what a middleware has set is no result: anything is one."""
+        return None

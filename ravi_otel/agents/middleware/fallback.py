@@ -30,8 +30,8 @@ class ModelFallback:
         for model in models:
             if isinstance(model, str):
                 checks.name("ModelFallback(models)", model, "gpt-4o-mini")
-            elif not callable(getattr(model, "generate", None)):
-                raise ConfigurationError(f"ModelFallback(models={checks.show(model)}) must be names of models, or clients with generate().")
+            else:
+                checks.instance("ModelFallback(models)", model, LLMClient, "names of models, or clients with generate()")
         self._models = models
         self._on = read_errors("ModelFallback(on)", on)
 

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias
 
-from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
+from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, MiddlewareError, ToolUse
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import nearest, show
 from ravi_otel.policy.contracts import (
@@ -56,7 +56,10 @@ class FunctionMiddleware:
 
     async def process(self, context: Any, call_next: CallNext) -> None:
         """Do what the function does."""
-        await self._fn(context, call_next)
+        going: Any = self._fn(context, call_next)
+        if not hasattr(going, "__await__"):
+            raise MiddlewareError(f"{self!r} is no async function; write `async def` of (context, call_next).")
+        return await going  # type: ignore[no-any-return]  # nobody reads it, and the pipeline says so
 
 
 def agent_middleware(fn: AgentFunction) -> FunctionMiddleware:

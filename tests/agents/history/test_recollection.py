@@ -52,9 +52,15 @@ def test_a_store_becomes_the_memory_of_its_agent_and_a_memory_stays_what_it_is(s
     ("make", "told"),
     [
         (lambda: AgentMemory.of("a", {}), "history={} is no HistoryStore; give MemoryHistory"),
-        (lambda: AgentMemory("a", {}), "store={} is no HistoryStore; give MemoryHistory"),
-        (lambda: AgentMemory("a", MemoryHistory(), compaction=len), "compaction=.* is no CompactionStrategy; give SlidingWindow"),
-        (lambda: AgentMemory("", MemoryHistory()), "agent_id='' is empty"),
+        (lambda: AgentMemory("a", {}), r"AgentMemory\(store\)={} is no HistoryStore; give MemoryHistory"),
+        (
+            lambda: AgentMemory("a", MemoryHistory(), compaction=len),
+            r"AgentMemory\(compaction\)=.* is no CompactionStrategy; give SlidingWindow",
+        ),
+        (lambda: AgentMemory("", MemoryHistory()), r"AgentMemory\(agent_id\)='' is empty"),
+        (lambda: AgentMemory.of("a", MemoryHistory), r"history=MemoryHistory is a class; give an instance of it, MemoryHistory\(\.\.\.\)"),
+        (lambda: AgentMemory("a", MemoryHistory), "is a class; give an instance of it"),
+        (lambda: AgentMemory("a", MemoryHistory(), compaction=SlidingWindow), "=SlidingWindow is a class; give an instance of it"),
     ],
 )
 def test_what_is_no_store_is_refused_by_name(make, told):

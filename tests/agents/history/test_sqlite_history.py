@@ -15,6 +15,7 @@ import pytest
 from ravi_otel import HistoryRetention
 from ravi_otel.agents.history import HistoryError, SqliteHistory
 from ravi_otel.agents.history.owners import Owner
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.contracts import ChatMessage
 
 NONE, RUN, PERMANENT = HistoryRetention
@@ -183,10 +184,29 @@ async def test_an_entry_that_was_tampered_with_is_told_and_not_given(store, path
         await store.load("s")
 
 
-async def test_a_file_that_cannot_be_made_is_told(tmp_path):
-    store = SqliteHistory(tmp_path / "none" / "history.db")
-    with pytest.raises(HistoryError, match=r"cannot be used, because of No such file or directory; nothing was changed"):
+def test_a_folder_that_is_not_there_is_told_when_it_is_given(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"^SqliteHistory\(path\)=.*: there is no folder '.*none'; make it first, or give another"):
+        SqliteHistory(tmp_path / "none" / "history.db")
+    with pytest.raises(ConfigurationError, match=r" is a folder; give a file in it, such as 'history.db'"):
+        SqliteHistory(tmp_path)
+
+
+async def test_a_file_that_cannot_be_made_is_told_to_who_looks_for_it_and_to_who_writes(tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    store = SqliteHistory(folder / "history.db")
+    folder.rmdir()
+    with pytest.raises(HistoryError, match=r"because no file can be made in '.*gone'; nothing was changed\. Give a path at which"):
+        await store.load("s")
+    with pytest.raises(HistoryError, match=r"because of No such file or directory; nothing was changed\. Give a path at which"):
         await store.append("s", said("x"), retention=PERMANENT)
+
+
+async def test_a_file_that_became_a_folder_is_told_with_the_way_out(tmp_path):
+    store = SqliteHistory(tmp_path / "history.db")
+    (tmp_path / "history.db").mkdir()
+    with pytest.raises(HistoryError, match=r"unable to open database file\); nothing was changed\. Give a path at which"):
+        await store.load("s")
 
 
 async def test_who_waits_too_long_for_another_process_is_told(store, path):

@@ -241,9 +241,9 @@ async def test_the_sessions_in_memory_are_bounded_and_the_least_recently_used_go
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: SqliteHistory(""), "path='' is no path of a file"),
+        (lambda: SqliteHistory(""), r"SqliteHistory\(path\)='' is no path of a file; give one such as 'history.db'"),
         (lambda: SqliteHistory(b"history.db"), "is no path of a file"),
-        (lambda: SqliteHistory(5), "path=5 is no path of a file"),
+        (lambda: SqliteHistory(5), "=5 is no path of a file"),
         (lambda: SqliteHistory(":memory:"), "give MemoryHistory"),
         (lambda: SqliteHistory("a.db", busy_s=-1), "busy_s=-1"),
         (lambda: MemoryHistory(most_sessions=0), "most_sessions=0"),

@@ -152,7 +152,13 @@ async def test_what_has_few_turns_stays_whole_however_long_it_is(summing, server
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [({"model": 5}, "model=5 is no model"), ({"over": 0}, "over=0 must be"), ({"keep": 0}, "keep=0 must be")]
+    ("asked", "told"),
+    [
+        ({"model": 5}, r"Summarizing\(model\)=5 is no LLMClient; give a model's name"),
+        ({"model": OpenAIModel}, "is a class; give"),
+        ({"over": 0}, "over=0 must be"),
+        ({"keep": 0}, "keep=0 must be"),
+    ],
 )
 def test_what_cannot_sum_up_is_refused_by_name(asked, told):
     with pytest.raises(ConfigurationError, match=told):

@@ -310,3 +310,15 @@ async def test_a_client_of_another_class_is_another_question(stage, ask, chat):
 async def test_what_cannot_be_used_is_refused_in_a_sentence(given):
     with pytest.raises(errors.ConfigurationError, match=f"Cache\\({next(iter(given))}\\)"):
         Cache(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("cache.db", r"^Cache\(store\)='cache.db' is no CacheStore; give MemoryCache\(\) or SqliteCache\('cache.db'\)\.$"),
+        (MemoryCache, r"^Cache\(store\)=MemoryCache is a class; give an instance of it, MemoryCache\(\.\.\.\)\.$"),
+    ],
+)
+async def test_what_keeps_nothing_is_refused_when_the_cache_is_made(given, says):
+    with pytest.raises(errors.ConfigurationError, match=says):
+        Cache(given)

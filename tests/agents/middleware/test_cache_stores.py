@@ -197,6 +197,10 @@ async def test_many_tasks_share_a_file(path):
 async def test_a_folder_that_is_not_there_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(ConfigurationError, match="there is no folder"):
         SqliteCache(tmp_path / "none" / "cache.db")
+    with pytest.raises(ConfigurationError, match=r"^SqliteCache\(path\)=.* is a folder; give a file in it, such as 'cache.db'"):
+        SqliteCache(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"^SqliteCache\(path\)=5 is no path of a file"):
+        SqliteCache(5)
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -121,7 +121,12 @@ async def test_the_model_is_the_callers_again_afterwards(stage, ask):
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [((), "ModelFallback() needs the models"), ((7,), "ModelFallback(models=7)"), (("",), "ModelFallback(models)=''")],
+    [
+        ((), "ModelFallback() needs the models"),
+        ((7,), "ModelFallback(models)=7 is no LLMClient; give names of models"),
+        ((OpenAIModel,), "ModelFallback(models)=OpenAIModel is a class; give an instance"),
+        (("",), "ModelFallback(models)=''"),
+    ],
 )
 async def test_what_cannot_be_used_is_refused_in_a_sentence(given, said):
     with pytest.raises(errors.ConfigurationError) as refused:

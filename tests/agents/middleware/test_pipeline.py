@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import anyio
 import pytest
 
-from ravi_otel.agents.middleware import AgentRun, MiddlewarePipeline, agent_middleware, chat_middleware, tool_middleware
+from ravi_otel.agents.middleware import AgentRun, Cache, MiddlewarePipeline, agent_middleware, chat_middleware, tool_middleware
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
@@ -118,32 +120,130 @@ async def test_who_does_not_go_on_answers_instead(chat):
     assert context.calls == 0
 
 
-@chat_middleware
 async def nothing(context, call_next):
     pass
 
 
-@agent_middleware
-async def idle(context, call_next):
+async def unawaited(context, call_next):
+    call_next()
+
+
+async def returning(context, call_next):
+    return Generation(ChatMessage("assistant", "lost"))
+
+
+async def returning_the_rest(context, call_next):
+    return call_next()
+
+
+async def keeping_errors(context, call_next):
+    with contextlib.suppress(ValueError):
+        await call_next()
+
+
+MISTAKES = [
+    (nothing, r"\(nothing\) neither called on nor answered: write `await call_next\(\)`, or set context.RESULT, or raise MiddlewareTerm"),
+    (unawaited, r"did not await call_next\(\), so nothing was called: write `await call_next\(\)`"),
+    (returning_the_rest, r"did not await call_next\(\)"),
+    (returning, r"returned Generation\(.*, which nobody reads: set context.RESULT to it"),
+    (keeping_errors, r"kept what call_next\(\) raised to itself, and set no result: set context.RESULT, or let it be raised"),
+]
+LEVELS = {"agent": agent_middleware, "chat": chat_middleware, "tool": tool_middleware}
+
+
+@pytest.fixture
+def passed(chat, tool):
+    """Pass a call of a level through middlewares; give its context."""
+
+    async def through(level, *middlewares, final):
+        context = {"agent": AgentRun(agent_name="a", run_id="r"), "chat": chat(), "tool": tool()}[level]
+        await getattr(MiddlewarePipeline(*middlewares), f"run_{level}")(context, final)
+        return context
+
+    return through
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize(("mistaken", "says"), MISTAKES, ids=[mistaken.__name__ for mistaken, _ in MISTAKES])
+@pytest.mark.parametrize("level", LEVELS)
+async def test_who_neither_goes_on_nor_answers_hears_how_to(passed, level, mistaken, says):
+    reached = []
+
+    async def failing(context):
+        reached.append(context)
+        raise ValueError("lost")
+
+    with pytest.raises(ConfigurationError, match=says.replace("RESULT", "response" if level == "chat" else "result")):
+        await passed(level, LEVELS[level](mistaken), final=failing)
+    assert bool(reached) is (mistaken is keeping_errors)
+
+
+async def test_who_calls_on_in_vain_the_second_time_hears_it(passed):
+    fine = []
+
+    async def once(context, call_next):
+        if not fine:
+            fine.append(1)
+            await call_next()
+
+    with pytest.raises(ConfigurationError, match="neither called on nor answered"):
+        await passed("tool", tool_middleware(twice.process), tool_middleware(once), final=answer_nothing)
+
+
+async def answer_nothing(context):
     pass
 
 
-async def test_who_neither_goes_on_nor_answers_ends_it(chat):
-    with pytest.raises(MiddlewareTermination, match="chat_middleware\\(nothing\\) ended the call with no result") as ended:
-        await MiddlewarePipeline(twice, nothing).run_chat(chat(), answer)
-    assert ended.value.stop_reason == "middleware_terminated"
-    with pytest.raises(MiddlewareTermination, match="idle"):
-        await MiddlewarePipeline(idle).run_agent(AgentRun(agent_name="a", run_id="r"), answer)
-
-
-async def test_a_tool_may_be_answered_with_none(tool):
-    @tool_middleware
+async def test_a_tool_may_be_answered_with_none(passed):
     async def never(context, call_next):
-        pass
+        context.result = None
 
-    context = tool()
-    await MiddlewarePipeline(never).run_tool(context, answer)
+    context = await passed("tool", tool_middleware(never), final=answer_nothing)
     assert (context.result, context.calls) == (None, 0)
+
+
+async def test_a_tool_may_give_nothing(passed):
+    context = await passed("tool", tool_middleware(twice.process), final=answer_nothing)
+    assert (context.result, context.calls) == (None, 2)
+
+
+def leaving(field, value):
+    async def process(context, call_next):
+        setattr(context, field, value)
+        await call_next()
+
+    return process
+
+
+NO_REQUEST = [
+    ("agent", "input", [{"role": "user"}], r"context.input holds \{'role': 'user'\}, which is no ChatMessage; write ChatMessage\("),
+    ("chat", "messages", [{"role": "user"}], r"context.messages holds \{'role': 'user'\}, which is no ChatMessage; write ChatMessage\("),
+    ("chat", "messages", "hi", "context.messages='hi' must be a list of ChatMessage"),
+    ("chat", "options", None, "context.options=None is no Mapping; give a dict, {} for none"),
+    ("chat", "tools", None, "context.tools=None is no list"),
+    ("tool", "arguments", "x", "context.arguments='x' is no Mapping"),
+]
+
+
+@pytest.mark.parametrize(("level", "field", "value", "says"), NO_REQUEST)
+async def test_what_is_no_request_is_laid_to_the_middleware_that_made_it(passed, level, field, value, says):
+    reached = []
+
+    async def final(context):
+        reached.append(context)
+
+    with pytest.raises(ConfigurationError, match=rf"{level}_middleware\(leaving.*process\): {says}"):
+        await passed(level, LEVELS[level](leaving(field, value)), final=final)
+    assert reached == []
+
+
+@pytest.mark.parametrize(("level", "field"), [("agent", "result"), ("chat", "response")])
+async def test_what_is_no_result_is_laid_to_the_middleware_that_set_it(passed, level, field):
+    async def answering(context, call_next):
+        setattr(context, field, "hello")
+
+    with pytest.raises(ConfigurationError, match=rf"answering\): context.{field}='hello' is no (Generation|AgentResult); give "):
+        await passed(level, LEVELS[level](answering), final=answer_nothing)
 
 
 @pytest.mark.parametrize("error", [MiddlewareTermination("no", guardrail="g"), StopRun("loop_detected:x"), ValueError("mine")])
@@ -175,8 +275,12 @@ async def test_the_outer_one_may_answer_for_one_that_ended_it(chat):
         except MiddlewareTermination:
             context.response = Generation(ChatMessage("assistant", "instead"))
 
+    @chat_middleware
+    async def ending(context, call_next):
+        raise MiddlewareTermination("no")
+
     context = chat()
-    await MiddlewarePipeline(forgiving, nothing).run_chat(context, answer)
+    await MiddlewarePipeline(forgiving, ending).run_chat(context, answer)
     assert context.response.message.content == "instead"
 
 
@@ -218,6 +322,8 @@ async def test_a_process_that_is_not_async_is_refused_in_a_sentence(chat):
 
     with pytest.raises(ConfigurationError, match=r"process\(\) of middleware Blocking must be an async function"):
         await MiddlewarePipeline(Blocking()).run_chat(chat(), answer)
+    with pytest.raises(ConfigurationError, match=r"is no async function; write `async def`"):
+        await MiddlewarePipeline(chat_middleware(lambda context, call_next: None)).run_chat(chat(), answer)
 
 
 async def test_one_pipeline_serves_many_calls_at_once(tool):
@@ -269,6 +375,14 @@ async def test_cancellation_passes_through_every_middleware(chat):
 
 
 async def test_a_pipeline_says_what_is_in_it():
-    pipeline = MiddlewarePipeline(twice, nothing, idle)
+    idle = chat_middleware(nothing)
+    pipeline = MiddlewarePipeline(twice, idle, agent_middleware(nothing))
     assert repr(pipeline) == "MiddlewarePipeline(agent=1, chat=2, tool=0)"
-    assert pipeline.at("chat") == (twice, nothing)
+    assert pipeline.at("chat") == (twice, idle)
+
+
+@pytest.mark.parametrize("given", [twice, "cache", {"a": twice}, None, Cache])
+async def test_an_agent_wants_its_middlewares_in_a_list(given):
+    with pytest.raises(ConfigurationError, match=r"^ReActAgent\(middleware\)=.* must be a list of middlewares, such as middleware=\[Cache"):
+        MiddlewarePipeline.of("ReActAgent(middleware)", given)
+    assert MiddlewarePipeline.of("ReActAgent(middleware)", iter([twice])).at("chat") == (twice,)

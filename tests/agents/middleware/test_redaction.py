@@ -167,3 +167,11 @@ async def test_the_event_loop_goes_on_while_a_line_is_written(instrumented, tool
     assert loop not in threads
     told = {op_id: [what for what, *_, each in log.told if each == op_id] for *_, op_id in log.told}
     assert list(told.values()) == [["proposed", "executed"]] * 5
+
+
+@pytest.mark.parametrize("given", ["audit", AuditLog])
+async def test_what_cannot_be_written_to_is_refused_when_the_trail_is_made(given):
+    with pytest.raises(
+        errors.ConfigurationError, match=r"^AuditTrail\(log\)=('audit' is no AuditLog; give AuditLog|AuditLog is a class; give an)"
+    ):
+        AuditTrail(given)
