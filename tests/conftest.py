@@ -45,6 +45,11 @@ os.environ["RAVI_RAISE_BUGS"] = "1"
 # No test speaks TLS, and to read the authorities of the machine costs each new client 20 ms: a folder without any is read in none.
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
+# Nor has any a plugin of pydantic, for which each new process would read what every installed package says of itself.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+# What was compiled is kept, or each worker and each program that a test starts would compile it again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 Uncollected()
 
 

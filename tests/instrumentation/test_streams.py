@@ -20,7 +20,7 @@ from ravi_otel.testing import Capture, Disconnect, Malformed, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}], "stream": True}
 WORDS = Text("one two three four five six", usage=(10, 6))
-MANY = 10_000 if "RAVI_LONG" in os.environ else 200
+MANY = 10_000 if "RAVI_LONG" in os.environ else 100
 LIMITS = ["tokens=1000000000", "requests=1000000", "turns=1000000"]
 
 Ending = Callable[[Any], Awaitable[str | None]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kinds import ATTACHED, UNATTACHED
 
-USUAL = {"script", "through_a_shell", "threads", "forked_workers"}
+USUAL = {"script", "threads", "forked_workers"}
 """What is launched in every run of the tests; all kinds by `make programs`, and with RAVI_LONG=1."""
 
 
