@@ -30,7 +30,7 @@ def audit() -> None:
 def verify_(ctx: click.Context, *, path: Path, head: str | None, as_json: bool) -> None:
     """Check a log, or every log of a directory, and name the first line that is not as it was written.
 
-    Exits with 1 when something is wrong. What only --head can find is said in docs/approvals.md.
+    Exits with 1 when something is wrong, and where there is no log at all. What only --head can find is said in docs/approvals.md.
     """
     if head is not None and (path.is_dir() or len(head) != _HASH_CHARS):
         raise ConfigurationError(f"--head {checks.show(head)} must be the 64 hex digits of one entry, and goes with one FILE.")
@@ -39,7 +39,7 @@ def verify_(ctx: click.Context, *, path: Path, head: str | None, as_json: bool) 
         click.echo(json.dumps([_fields(each) for each in found], indent=2))
     else:
         _tell(found)
-    if not all(each.ok for each in found):
+    if not found or not all(each.ok for each in found):
         ctx.exit(1)
 
 
@@ -53,7 +53,7 @@ def _tell(found: list[Verified]) -> None:
         for remark in each.remarks:
             tell(f"  {clean(remark, 300)}")
     if not found:
-        tell("There is no audit log here.")
+        tell("There is no audit log here, so nothing was verified: name the directory that AuditLog was given.")
 
 
 def _fields(each: Verified) -> dict[str, Any]:

@@ -28,7 +28,10 @@ WHATS: Final = ("proposed", "reviewed", "approved", "effective", "executed")
 SUFFIX: Final = ".audit.jsonl"
 
 _OWN: Final = frozenset(
-    {"n", "at", "what", "run_id", "agent_name", "tool", "op_id", "args_sha256", "arguments", "prev", "hash", "recovered"}
+    {
+        *("n", "at", "what", "run_id", "agent_name", "tool", "op_id", "args_sha256", "arguments", "prev", "hash", "recovered"),
+        *("asked", "asked_sha256", "asked_unwritten"),
+    }
 )
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MOST_TEXT: Final = 2_000
@@ -76,15 +79,18 @@ class AuditLog:
         tool: str,
         op_id: str,
         arguments: Mapping[str, Any] | str | None,
+        asked: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> None:
         """Append one entry. `facts` are more of its fields; `arguments` may be a text that nobody could read.
+
+        `asked` are the arguments that a person was shown, who approved `arguments`: written as these are.
 
         Raises AuditError when it cannot be written, or when what is there is not what was written: then nothing may be executed.
         """
         entry: dict[str, Any] = {"at": round(time.time(), 6), "what": checks.choice("note(what)", what, WHATS), "run_id": _text(run_id)}
         entry |= {"agent_name": _text(agent_name), "tool": _text(tool), "op_id": _text(op_id)}
-        entry |= self._arguments(tool, arguments) | _facts(facts)
+        entry |= self._arguments(tool, arguments) | self._asked(tool, asked) | _facts(facts)
         path = self.path(run_id)
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,6 +121,13 @@ class AuditLog:
         self._written[path.name] = head
         if len(self._written) > _MOST_REMEMBERED:
             self._written.pop(next(iter(self._written)), None)
+
+    def _asked(self, tool: str, asked: Mapping[str, Any] | None) -> dict[str, Any]:
+        if asked is None:
+            return {}
+        known = self._arguments(tool, asked)
+        names = {"args_sha256": "asked_sha256", "arguments": "asked", "args_unwritten": "asked_unwritten"}
+        return {names[name]: value for name, value in known.items()}
 
     def _arguments(self, tool: str, arguments: Mapping[str, Any] | str | None) -> dict[str, Any]:
         if arguments is None:

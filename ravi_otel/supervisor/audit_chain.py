@@ -119,7 +119,7 @@ def hold(path: Path) -> Generator[int, None, None]:
     opened = os.open(path, _FLAGS | os.O_APPEND, 0o600)
     try:
         found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode) or found.st_mode & _OTHERS_WRITE or os.geteuid() not in {found.st_uid, 0}:
+        if not stat.S_ISREG(found.st_mode) or found.st_mode & _OTHERS_WRITE or os.geteuid() != found.st_uid:
             raise AuditError(
                 f"the audit log {checks.show(str(path))} is no regular file, belongs to another user or may be written by others: "
                 "give AuditLog a directory of your own."
@@ -162,13 +162,18 @@ def recover(path: Path, opened: int, run_id: object) -> tuple[Head, int]:
 
 
 def append(path: Path, opened: int, line: bytes, head: Head, *, sync: bool) -> None:
-    """Write a line and then where the log ends now; what of it could not be written is for `recover` to look at."""
+    """Write a line and then where the log ends now; what of it could not be written is for `recover` to look at.
+
+    With `sync` each is on the disk before the next, so that after a loss of power the record is never more than one entry behind.
+    """
     left = memoryview(line)
     while left:
         left = left[os.write(opened, left) :]
     if sync:
         os.fsync(opened)
-    _write_head(path, head)
+    _write_head(path, head, sync=sync)
+    if sync and head.entries == 1:
+        _sync_names(path.parent)
 
 
 def lines(opened: int, start: int, end: int) -> Generator[bytes, None, None]:
@@ -204,10 +209,21 @@ def _is_something(path: Path) -> bool:
         return False
 
 
-def _write_head(path: Path, head: Head, flags: int = 0) -> None:
+def _write_head(path: Path, head: Head, flags: int = 0, *, sync: bool = False) -> None:
     opened = os.open(head_path(path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | flags, 0o600)
     try:
         os.pwrite(opened, head.as_bytes(), 0)
+        if sync:
+            os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _sync_names(directory: Path) -> None:
+    """Have the names of new files on the disk, too."""
+    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
     finally:
         os.close(opened)
 

@@ -57,5 +57,6 @@ def test_what_cannot_be_verified_is_one_sentence(log, words):
     assert verified(str(path), *words, status=2).startswith("Error: ")
 
 
-def test_an_empty_directory_holds_no_log(tmp_path):
-    assert verified(str(tmp_path)) == "There is no audit log here.\n"
+def test_a_directory_without_a_log_is_no_success(tmp_path):
+    assert verified(str(tmp_path), status=1).startswith("There is no audit log here, so nothing was verified")
+    assert json.loads(verified(str(tmp_path), "--json", status=1)) == []

@@ -48,6 +48,29 @@ def test_arguments_are_told_by_their_hash_unless_content_is_on(log, tmp_path):
     assert entry["arguments"] == {"x": 0}
 
 
+@pytest.mark.parametrize("content", [False, True])
+def test_what_was_asked_is_told_as_what_was_approved_is(tmp_path, content):
+    log = AuditLog(tmp_path / "audit", content=content)
+    log.note("approved", run_id="r", agent_name=None, tool="t", op_id="1", arguments={"x": 800}, asked={"x": 1200})
+    (entry,) = entries(log.path("r"))
+    assert (entry["args_sha256"], entry["asked_sha256"]) == (args_sha256("t", {"x": 800}), args_sha256("t", {"x": 1200}))
+    assert (entry.get("arguments"), entry.get("asked")) == (({"x": 800}, {"x": 1200}) if content else (None, None))
+
+
+def test_with_sync_the_log_its_record_and_their_names_are_flushed_in_this_order(tmp_path, monkeypatch):
+    flushed, real = [], os.fsync
+
+    def spy(opened):
+        flushed.append((os.fstat(opened).st_ino, os.fstat(opened).st_size))
+        real(opened)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    path = noted(AuditLog(tmp_path / "audit", sync=True), 2)
+    inode = {name: at.stat().st_ino for name, at in (("log", path), ("head", path.with_suffix(".head")), ("names", path.parent))}
+    assert [at for at, _ in flushed] == [inode["log"], inode["head"], inode["names"], inode["log"], inode["head"]]
+    assert flushed[0][1] < flushed[3][1] == path.stat().st_size
+
+
 def test_each_run_has_a_file_of_its_own_for_its_owner_only(log):
     first, second = noted(log, 2), noted(log, 3, run_id="run-2")
     assert [each.entries for each in verify_all(log.directory)] == [2, 3]
