@@ -22,11 +22,11 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.editing import changed
+from ravi_otel.supervisor.approval.editing import alike, changed
 from ravi_otel.supervisor.approval.place import VARIABLE, place
 from ravi_otel.supervisor.approval.rows import StoredRequest
 from ravi_otel.supervisor.approval.sentences import by, login, moment, not_pending
-from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor.approval.store import OUT, QueueFile
 
 _HEADS: Final = ("id", "state", "asked", "expires", "agent", "tool", "arguments")
 _DROPS: Final = ("agent", "asked", "state", "expires")
@@ -34,6 +34,7 @@ _ID: Final = 8
 _MOST: Final = 2**31
 _MOST_IN_LIST: Final = 200
 _STEPS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
+_AT: Final = "name the queue's file with --queue"
 _AGAIN: Final = "They are validated and reviewed again before anything runs."
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +71,7 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmat
 def list_(*, number: int, everything: bool, as_json: bool, where: Path | None) -> None:
     """List the requests that wait for an answer: id, who asks, the tool, and the arguments as far as there is room."""
     path = _path(where)
-    queue = QueueFile(path, create=False)
+    queue = _queue(where, path)
     rows = _done(queue, partial(queue.all, pending=not everything, most=number)) if path.exists() else []
     if as_json:
         click.echo(json.dumps([_fields(row) for row in rows], indent=2, allow_nan=False))
@@ -117,12 +118,17 @@ def approve(*, request_id: str, yes: bool, who: str | None, comment: str, where:
     _answer(queue, stored, ApprovalAnswer(approved=True, comment=comment, who=who))
 
 
-@approvals.command(short_help="Reject one request: the call is not run.")
+@approvals.command(short_help="Reject one request, or take back an approval: the call is not run.")
 @click.argument("request_id", metavar="ID")
 @_answer_options
 def reject(*, request_id: str, who: str | None, comment: str, where: Path | None) -> None:
-    """Reject a request: the call is not run, and its program is told why."""
-    queue, stored = _pending(where, request_id)
+    """Reject a request: the call is not run, and its program is told why.
+
+    One that was approved is rejected too, as long as no call has taken the approval. Nothing takes back a rejection.
+    """
+    queue, stored = _pending(where, request_id, or_approved=True)
+    if stored.state == "approved":
+        tell(f"Takes back the approval of {by(stored)}, given at {moment(stored.answered_at)}.")
     _answer(queue, stored, ApprovalAnswer(approved=False, comment=comment, who=who))
 
 
@@ -138,7 +144,8 @@ def edit(
     """Approve a request with other arguments: with --set or --args, else in $EDITOR.
 
     A VALUE is JSON; where the argument was a text, it is that text as it is unless it is in quotes. NAME= leaves an argument out.
-    What you write is validated and reviewed again before anything runs.
+    A number stays a number, and so on; only --args takes any object. What you write is validated and reviewed again before anything runs;
+    what does not fit the tool is asked about again.
     """
     if changes and whole is not None:
         raise ConfigurationError("--set and --args say two different things: give one of them.")
@@ -161,7 +168,7 @@ def edit(
 @_queue_option
 def prune(*, older_than: float, dry_run: bool, where: Path | None) -> None:
     """Delete requests that were used, rejected or have expired long ago; nothing else ever deletes one."""
-    queue = QueueFile(_existing(where), create=False)
+    queue = _queue(where, _existing(where))
     number = _done(queue, partial(queue.prune, older_than, dry_run=dry_run))
     what = "1 request" if number == 1 else f"{number:,} requests"
     tell(f"{what} would be deleted." if dry_run else f"{what} deleted.")
@@ -181,18 +188,22 @@ def _existing(where: Path | None) -> Path:
     return path
 
 
+def _queue(where: Path | None, path: Path) -> QueueFile:
+    return QueueFile(path, create=False, out=OUT if where is None else _AT)
+
+
 def _done(queue: QueueFile, act: Callable[[], T]) -> T:
     return queue.patiently(act)
 
 
 def _found(where: Path | None, request_id: str) -> tuple[QueueFile, StoredRequest]:
-    queue = QueueFile(_existing(where), create=False)
+    queue = _queue(where, _existing(where))
     return queue, _done(queue, partial(queue.find, request_id))
 
 
-def _pending(where: Path | None, request_id: str) -> tuple[QueueFile, StoredRequest]:
+def _pending(where: Path | None, request_id: str, *, or_approved: bool = False) -> tuple[QueueFile, StoredRequest]:
     queue, stored = _found(where, request_id)
-    if stored.state != "pending" or stored.flaw is not None:
+    if stored.state not in ("pending", "approved" if or_approved else "pending") or stored.flaw is not None:
         raise click.ClickException(not_pending(stored))
     return queue, stored
 
@@ -216,7 +227,7 @@ def _edited_whole(whole: str | None, asked: JsonObject) -> JsonObject:
     written = click.edit(json.dumps(frozen.plain(asked), indent=2, sort_keys=True) + "\n", extension=".json")
     if written is None:
         raise ConfigurationError("Nothing was changed, and nothing is answered: save the file to answer, or give --set NAME=VALUE.")
-    return frozen.read(written)
+    return alike(asked, frozen.read(written))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
@@ -224,7 +235,7 @@ def _edited_whole(whole: str | None, asked: JsonObject) -> JsonObject:
 
 def _describe(stored: StoredRequest) -> None:
     asked = stored.request
-    tell(f"{clean(stored.id, 64)}  {frozen.escaped(asked.tool)}  {stored.state}", "bold")
+    tell(f"{clean(stored.id, 64)}  {frozen.escaped(asked.tool)}  {_state(stored)}", "bold")
     names = (("agent", asked.agent_name), ("run", asked.run_id), ("session", asked.session_id), ("tenant", asked.tenant_id))
     for name, value in (("reason", asked.reason), *names):
         if value:
@@ -249,10 +260,15 @@ def _lines(arguments: JsonObject) -> None:
 
 def _cells(row: StoredRequest) -> list[str]:
     asked, now = row.request, time.time()
-    state = row.outcome or row.state if row.flaw is None else "changed"
-    expires = "never" if asked.expires_at is None else _span(asked.expires_at - now) if row.state == "pending" else "-"
-    cells = [_short(row), clean(state, 12), f"{_span(now - asked.requested_at)} ago", expires, clean(asked.agent_name, 30)]
+    is_open = row.state in ("pending", "approved")
+    expires = "-" if not is_open else "never" if asked.expires_at is None else _span(asked.expires_at - now)
+    cells = [_short(row), _state(row), f"{_span(now - asked.requested_at)} ago", expires, clean(asked.agent_name, 30)]
     return [*cells, clean(frozen.escaped(asked.tool), 40), frozen.line(asked.arguments, _MOST_IN_LIST)]
+
+
+def _state(row: StoredRequest) -> str:
+    """Say how far a request is, and of a call that was run how it ended."""
+    return clean(row.outcome or row.state, 12) if row.flaw is None else "changed"
 
 
 def _short(row: StoredRequest) -> str:

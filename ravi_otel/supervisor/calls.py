@@ -31,11 +31,12 @@ class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and m
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """Be one yes of a person: for the arguments of this fingerprint, until the request expires."""
+    """Be one yes of a person: for the arguments of this fingerprint, until it expires; `until_ns` is that by the monotonic clock."""
 
     request: ApprovalRequest
     answer: ApprovalAnswer
     fingerprint: str
+    until_ns: int | None = None
 
 
 @dataclass(slots=True)
@@ -55,6 +56,10 @@ class Call:
     decisions: list[Decision] = field(default_factory=list[Decision])
     approval: Approval | None = None
     answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
+    spent: set[str] = field(default_factory=set[str])
+    """The requests whose approval is of no use any more, whatever becomes of the call."""
+    misfit: str | None = None
+    """Why what a person put in the place of the asked arguments does not fit."""
     phase: GatePhase = "supervisor"
     begun: bool = False
     admitted: bool = False
@@ -130,6 +135,14 @@ class GateCall:
         return row
 
 
+def became(call: Call, request: ApprovalRequest, status: str) -> str:
+    """Say what became of one approval when its call ended with `status`: see `Approver.executed`."""
+    if status == "refused" or not (call.begun or call.tool == FINAL):
+        return "spent" if request.id in call.spent else "refused"
+    used = call.human_approved is True and call.approval is not None and call.approval.request is request
+    return status if used else "spent"
+
+
 _WEIGHT: Final = (DecisionKind.APPROVE, DecisionKind.REVISE, DecisionKind.ESCALATE, DecisionKind.BLOCK)
 
 
@@ -140,7 +153,9 @@ def _gravest(decisions: tuple[Decision, ...]) -> str | None:
 def told(call: Call, *, ran: bool, ok: bool) -> GateCall:
     """Photograph what became of a call."""
     answer = call.answers[-1][1] if call.answers else None
-    approved = None if call.approval is None else call.approval.answer.arguments or call.approval.request.arguments
+    approved = None
+    if call.approval is not None:
+        approved = call.approval.request.arguments if call.approval.answer.arguments is None else call.approval.answer.arguments
     return GateCall(
         op_id=call.op_id,
         call_id=call.call_id,

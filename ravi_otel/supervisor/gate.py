@@ -20,7 +20,7 @@ from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, 
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, told
+from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, canonical
 from ravi_otel.supervisor.loops import LoopRules, Loops
@@ -262,9 +262,9 @@ class Gate:
         for request, answer in call.answers if approver is not None else ():
             if not answer.approved:
                 continue
-            used = call.begun and call.approval is not None and call.approval.request is request
+            ended = became(call, request, status)
             try:
-                yield in_colour("Approver.executed", partial(cast("Approver", approver).executed, request, status if used else "refused"))
+                yield in_colour("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
             except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
                 swallow("gate.executed", error)
         self._write_end(call, status)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -20,11 +19,12 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.waiting import Waiting
+from ravi_otel.supervisor.answers import end_of, fingerprint_of, has_lapsed, read_answer, request_for, spelling
 from ravi_otel.supervisor.approval.asking import in_event_loop
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, fingerprint, plain, written_sha256
+from ravi_otel.supervisor.hashing import canonical, plain, written_sha256
 from ravi_otel.supervisor.signatures import BadArguments
 from ravi_otel.supervisor.standing import Note
 from ravi_otel.supervisor.terms import Terms
@@ -36,11 +36,18 @@ MOST_REVISIONS: Final = 3
 MOST_QUESTIONS: Final = 3
 MOST_REVIEWS: Final = 100
 """How often one call is reviewed at most while others begin and end around it."""
-_MOST_REASON: Final = 200
 
 
 def let_through(terms: Terms, call: Call) -> Flow[Decision]:
     """Take a call that was read to the point where it may run, and note that it begins; raises Refused."""
+    try:
+        return (yield from _let_through(terms, call))
+    except Refused:
+        call.spent.update(request.id for request, answer in call.answers if answer.arguments is not None)
+        raise
+
+
+def _let_through(terms: Terms, call: Call) -> Flow[Decision]:
     revisions = 0
     for _ in range(MOST_REVIEWS):
         _refuse_broken(call)
@@ -92,7 +99,7 @@ def _begun(terms: Terms, call: Call, note: Note, *, asked: bool) -> bool:
             return False
         return not asked or _approved(call, note.policy_version)
 
-    call.human_approved = _approved(call, note.policy_version) if call.answers else None
+    call.human_approved = _approved(call, note.policy_version) or None
     kept = call.standing.kept
     if call.tool == FINAL:
         return kept.holds(call.tool, note, still)
@@ -138,14 +145,6 @@ def read_decision(said: object) -> Decision:
     return replace(said, kind=kind, reason=reason, risk_score=score)
 
 
-def spelling(text: object) -> str:
-    """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
-    known = text if isinstance(text, str) else type(text).__name__
-    if type(known) is str and len(known) <= _MOST_REASON and known.isprintable():
-        return known.strip() or "no_reason"
-    return "".join(char if char.isprintable() else " " for char in known[:_MOST_REASON]).strip() or "no_reason"
-
-
 def _score(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -166,7 +165,7 @@ def _revise(call: Call, decision: Decision) -> None:
     if not fits or known.get("name", call.tool) != call.tool:
         raise Refused("supervisor_block:invalid_revision", f"The supervisor revised {call.tool} to something else than {call.tool}.")
     call.arguments = _whole(call, given)
-    call.executed_from = "supervisor_revised"
+    call.executed_from, call.human_approved = "supervisor_revised", None
 
 
 def _whole(call: Call, arguments: object) -> dict[str, Any]:
@@ -187,35 +186,18 @@ def bad_arguments(call: Call, bad: BadArguments) -> Refused:
 # -- a person ---------------------------------------------------------------------------------------------------------
 
 
-def _fingerprint(call: Call, policy_version: str) -> str:
-    return fingerprint(call.tool, call.arguments, _scope(call), policy_version)
-
-
-def _scope(call: Call) -> str:
-    return canonical([call.facts.run_id, call.facts.agent_name])
-
-
 def _approved(call: Call, policy_version: str) -> bool:
     """Tell whether a person approved just this, by this policy version, and the approval is still valid."""
     approval = call.approval
-    if approval is None or approval.fingerprint != _fingerprint(call, policy_version):
+    if approval is None or approval.fingerprint != fingerprint_of(call, policy_version):
         return False
-    return not _expired(approval.request)
-
-
-def _now() -> float:
-    scope, _ = STATE.locate()
-    return scope.engine.clock.time()
-
-
-def _expired(request: ApprovalRequest) -> bool:
-    return request.expires_at is not None and _now() >= request.expires_at
+    return not has_lapsed(approval)
 
 
 def _refuse_late(call: Call, policy_version: str) -> None:
     """Take an approval that expired before it was used for a rejection."""
     approval = call.approval
-    if approval is not None and approval.fingerprint == _fingerprint(call, policy_version):
+    if approval is not None and approval.fingerprint == fingerprint_of(call, policy_version):
         call.phase, call.human_approved = "human_approval", False
         raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
@@ -223,73 +205,78 @@ def _refuse_late(call: Call, policy_version: str) -> None:
 def refuse_expired(call: Call) -> None:
     """Refuse what was let through by an approval that has expired since."""
     approval = call.approval
-    if approval is not None and call.decisions[-1].kind is DecisionKind.ESCALATE and _expired(approval.request):
+    if approval is not None and call.decisions[-1].kind is DecisionKind.ESCALATE and has_lapsed(approval):
         call.phase, call.human_approved = "human_approval", False
         raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
 
 def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> Flow[None]:
-    """Ask a person about exactly these arguments; raises Refused unless the answer is yes."""
+    """Ask a person about exactly these arguments; raises Refused unless the answer is yes.
+
+    An edit that does not fit approves nothing and is spent: the call goes round, and the person is asked again and told why.
+    """
     call.phase = "human_approval"
     approver = terms.approver
     if approver is None:
         raise Refused("supervisor_block:no_approver", f"A person must approve it ({decision.reason}), and nobody can be asked.")
     if len(call.answers) >= MOST_QUESTIONS:
         raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
-    request = _request(terms, call, decision, policy_version)
+    request = request_for(terms, call, decision, policy_version)
     scope, _ = STATE.locate()
-    call.approval = None
+    call.approval, call.human_approved, until_ns = None, None, end_of(terms)
     shown = replace(request, arguments=plain(request.arguments))
     with Waiting("approval", scope):
         said = yield in_colour("Approver.ask", partial(approver.ask, shown), blocks=True)
-    answer = _read_answer(said, request)
+    answer = read_answer(call, said, request, until_ns)
+    edited = _edited(call, answer)
     call.answers.append((request, answer))
-    terms.note("approved", call, request.arguments, approved=answer.approved, who=answer.who, comment=answer.comment)
+    if call.misfit is not None:
+        call.spent.add(request.id)
+    _note_answer(terms, call, edited)
     scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
     if not answer.approved:
-        call.human_approved = False
-        _tell(call, replace(decision, reason="human_rejected"), final=True)
-        raise Refused("human_rejected", f"A person did not approve it: {answer.comment or 'rejected'}.")
-    if answer.arguments is not None:
-        edited = _whole(call, answer.arguments)
-        if canonical(edited) != call.exact:
-            call.arguments, call.executed_from = edited, "human_revised"
-    call.approval = Approval(request, answer, _fingerprint(call, policy_version))
+        raise _unapproved(call, decision, answer)
+    if call.misfit is not None:
+        return
+    if edited is not None and canonical(edited) != call.exact:
+        call.arguments, call.executed_from = edited, "human_revised"
+    call.approval, call.human_approved = Approval(request, answer, fingerprint_of(call, policy_version), until_ns), True
 
 
-def _request(terms: Terms, call: Call, decision: Decision, policy_version: str) -> ApprovalRequest:
-    now = _now()
-    who = call.facts
-    return ApprovalRequest(
-        id=uuid.uuid4().hex,
-        tool=call.tool,
-        arguments=call.copy,
-        fingerprint=_fingerprint(call, policy_version),
-        scope=_scope(call),
-        reason=decision.reason,
-        requested_at=now,
-        expires_at=None if terms.expires_s is None else now + terms.expires_s,
-        agent_name=who.agent_name,
-        run_id=who.run_id,
-        session_id=who.session_id,
-        tenant_id=who.tenant_id,
-        risk_score=decision.risk_score,
-        policy_version=policy_version,
-    )
-
-
-def _read_answer(said: object, request: ApprovalRequest) -> ApprovalAnswer:
-    """Accept what a person answered: only a real yes that came in time is one."""
-    if not isinstance(said, ApprovalAnswer):
-        raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
-    if _expired(request):
-        return ApprovalAnswer(approved=False, comment="expired", who=said.who)
-    who = None if said.who is None else spelling(said.who)
+def _edited(call: Call, answer: ApprovalAnswer) -> dict[str, Any] | None:
+    """Give what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
+    if answer.arguments is None:
+        return None
     try:
-        edited: dict[str, Any] | None = None if said.arguments is None else plain(dict(said.arguments))
-    except (NotPlainError, TypeError, ValueError) as error:
-        raise Refused(f"tool_bad_args:{request.tool}", f"What the person put in their place is no JSON object: {error}") from error
-    return ApprovalAnswer(said.approved is True, spelling(said.comment) if said.comment else "", who, edited)
+        return _whole(call, answer.arguments)
+    except Refused as misfit:
+        call.misfit = spelling(str(misfit))
+    return None
+
+
+def _note_answer(terms: Terms, call: Call, edited: Mapping[str, Any] | None) -> None:
+    """Write down what was approved, and beside it what was shown."""
+    if terms.audit is None:
+        return
+    request, answer = call.answers[-1]
+    approved: Any = request.arguments if edited is None else edited
+    facts: dict[str, Any] = {"asked": request.arguments, "approved": answer.approved, "who": answer.who, "comment": answer.comment}
+    if call.misfit is not None:
+        approved, facts["fits"] = answer.arguments, False
+    terms.note("approved", call, approved, **facts)
+
+
+def _unapproved(call: Call, decision: Decision, answer: ApprovalAnswer) -> Refused:
+    """Tell that it was not approved, and give why: only where somebody said no, or let it expire, is it a person's no."""
+    if answer.who is None and answer.comment == NO_TERMINAL:
+        reason, why = "no_approver", f"A person must approve it ({decision.reason}), and nobody could be asked: {answer.comment}."
+    elif answer.who is None and answer.comment == CHANGED:
+        reason, why = "arguments_changed", "Its arguments were changed while a person was asked about them."
+    else:
+        call.human_approved = False
+        reason, why = "human_rejected", f"A person did not approve it: {answer.comment or 'rejected'}."
+    _tell(call, replace(decision, reason=reason), final=True)
+    return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
 
 
 # -- both colours, and what is told ---------------------------------------------------------------------------------------

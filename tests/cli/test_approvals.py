@@ -133,6 +133,7 @@ def test_an_edit_approves_other_arguments_and_keeps_the_asked_ones(put, path, wo
     [
         (["--set", "amount_us=5"], "did you mean 'amount_usd'"),
         (["--set", "amount_usd=1200"], "Nothing was changed"),
+        (["--set", "amount_usd=abc"], "was a number, and 'abc' is text"),
         (["--args", "[1]"], "must be a JSON object"),
         (["--args", '{"user_id": NaN}'], "no number of JSON"),
         (["--set", "user_id=1", "--args", "{}"], "two different things"),
@@ -146,7 +147,8 @@ def test_an_edit_that_cannot_be_read_answers_nothing(put, path, words, why):
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "state"), [("s/1200/300/", 0, "approved"), ("s/x/x/", 2, "pending"), ("s/1200/[/", 2, "pending")]
+    ("script", "status", "state"),
+    [("s/1200/300/", 0, "approved"), ("s/x/x/", 2, "pending"), ("s/1200/true/", 2, "pending"), ("s/1200/[/", 2, "pending")],
 )
 def test_an_edit_without_words_opens_the_editor(put, path, monkeypatch, script, status, state):
     request = put()
@@ -160,9 +162,10 @@ def test_an_edit_without_words_opens_the_editor(put, path, monkeypatch, script, 
 def test_what_is_over_is_refused_in_one_sentence(put, path):
     request = put()
     done("approve", request.id, *ANNA)
-    waits = done("reject", request.id, status=1)
-    assert "was approved by anna" in waits
-    assert "waits to be used" in waits
+    for words in (["approve", request.id], ["edit", request.id, "--set", "user_id=1"]):
+        waits = " ".join(done(*words, status=1).split())
+        assert "was approved by anna" in waits
+        assert "only `ravi-otel approvals reject` takes it back" in waits
     assert QueueFile(path).enter(replace(request, id="use"), seal_of(request)).approved
     assert "was used by process" in done("approve", request.id, status=1)
     QueueFile(path).end(replace(request, id="use"), "ok")
@@ -173,6 +176,28 @@ def test_what_is_over_is_refused_in_one_sentence(put, path):
     late = put({"a": 2}, requested_at=0.0, expires_at=None)
     _expire(path, late)
     assert "expired at 1970-01-01 00:00:01 UTC, which counts as rejected" in done("approve", late.id, status=1)
+
+
+def test_an_approval_that_was_not_used_is_taken_back(put, path):
+    request = put()
+    done("edit", request.id, "--set", "amount_usd=800", *ANNA)
+    assert "Takes back the approval of anna" in done("reject", request.id, "--as", "boss", "--comment", "wrong customer")
+    row = stored(path, request)
+    assert (row.state, row.who, row.comment, row.edited) == ("rejected", "boss", "wrong customer", None)
+    assert "was rejected by boss" in done("approve", request.id, status=1)
+    assert not QueueFile(path).enter(replace(request, id="use"), seal_of(request)).approved
+
+
+def test_a_used_one_is_shown_and_listed_alike_and_an_approved_one_with_its_end(put, path):
+    used, waits = put({"a": 1}, id="used-one"), put({"a": 2}, id="wait-one", expires_at=4e9)
+    for request in (used, waits):
+        done("approve", request.id)
+    QueueFile(path).enter(replace(used, id="use"), seal_of(used))
+    QueueFile(path).end(replace(used, id="use"), "ok")
+    assert done("show", used.id).splitlines()[0].split()[-1] == "ok"
+    states = {line.split()[0]: line.split() for line in done("list", "--all").splitlines() if "-o" in line}
+    assert states["used-one"][1] == "ok"
+    assert (states["wait-one"][1], states["wait-one"][4][-1]) == ("approved", "d")
 
 
 def _expire(path, request):
@@ -221,6 +246,13 @@ def test_a_program_that_waits_is_answered_from_another_terminal(path):
         other = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ, timeout=60)
         assert other.returncode == 0, other.stderr
         assert asked.result(30) == ApprovalAnswer(approved=True, comment="ok", who=login())
+
+
+def test_a_file_that_was_named_with_queue_is_told_to_be_named_otherwise(tmp_path):
+    other = tmp_path / "notes.txt"
+    other.write_text("no database")
+    other.chmod(0o600)
+    assert "name the queue's file with --queue" in " ".join(done("list", "--queue", str(other), status=1).split())
 
 
 def test_another_file_is_named_with_queue(tmp_path, put, path):

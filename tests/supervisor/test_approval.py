@@ -84,8 +84,7 @@ ASKED = {"user_id": 42, "amount_usd": 1200.0, "reason": "late", "tags": ["a"]}
     [
         ("amount_usd=500", "amount_usd", 500),
         ("amount_usd=500.5", "amount_usd", 500.5),
-        ("amount_usd=true", "amount_usd", True),
-        ('amount_usd="500"', "amount_usd", "500"),
+        ("amount_usd=null", "amount_usd", None),
         ("reason=500", "reason", "500"),
         ("reason=it is = late", "reason", "it is = late"),
         ('reason="a\\nb"', "reason", "a\nb"),
@@ -105,7 +104,17 @@ def test_a_name_without_a_value_is_left_out():
 
 @pytest.mark.parametrize(
     ("change", "why"),
-    [("amount_us=5", "did you mean 'amount_usd'"), ("other=", "it has"), ("500", "write NAME=VALUE"), ("=5", "write NAME=VALUE")],
+    [
+        ("amount_us=5", "did you mean 'amount_usd'"),
+        ("other=", "it has"),
+        ("500", "write NAME=VALUE"),
+        ("=5", "write NAME=VALUE"),
+        ("amount_usd=abc", "'amount_usd' was a number, and 'abc' is text; give a number"),
+        ('amount_usd="500"', "was a number"),
+        ("amount_usd=true", "was a number, and True is true or false"),
+        ("tags=b", "was a list"),
+        ('tags={"b": 1}', "was a list"),
+    ],
 )
 def test_a_change_that_means_nothing_is_refused(change, why):
     with pytest.raises(ConfigurationError, match=why):

@@ -10,6 +10,7 @@ from refund_gate import (
     BLOCK,
     ESCALATE,
     LARGE,
+    NO,
     SMALL,
     YES,
     Desk,
@@ -104,11 +105,20 @@ def test_the_audit_tells_proposed_approved_and_effective_apart(colour, till):
     assert [(what, arguments["amount"]) for what, _, arguments, _ in log.lines] == [
         ("proposed", 1200.0),
         ("reviewed", 1200.0),
-        ("approved", 1200.0),
+        ("approved", 800.0),
         ("reviewed", 800.0),
         ("effective", 800.0),
         ("executed", 800.0),
     ]
+    assert log.lines[2][3]["asked"] == LARGE
+
+
+def test_the_audit_has_an_edit_that_did_not_fit(till):
+    log = Log()
+    refused("sync", desk_gate(till, Person(replace(YES, arguments={**LARGE, "amount": "abc"}), NO), audit=log), till, LARGE)
+    first, second = [(arguments["amount"], facts) for what, _, arguments, facts in log.lines if what == "approved"]
+    assert first == ("abc", {"asked": LARGE, "approved": True, "who": "ann", "comment": "fine", "fits": False})
+    assert second == (1200.0, {"asked": LARGE, "approved": False, "who": "ann", "comment": "too much"})
 
 
 def test_a_state_that_fails_at_the_end_lets_nothing_more_through(colour, till, caplog):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 from approval_desk import COLOURS, NOW, Asked, Clock, answered, desk, patiently, pending, requested, until
+from refund_gate import LARGE, Person, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
@@ -155,7 +157,7 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(path):
     def answer(who):
         gate.wait(10)
         try:
-            return desk(path).patiently(lambda: desk(path).answer(stored, ApprovalAnswer(approved=who == "anna", who=who), login=who))
+            return desk(path).patiently(lambda: desk(path).answer(stored, ApprovalAnswer(approved=True, who=who), login=who))
         except QueueError as error:
             return str(error)
 
@@ -164,7 +166,68 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(path):
     won = desk(path).find(request.id)
     (told,) = [each for each in said if isinstance(each, str)]
     assert f"{won.state} by {won.who}" in told
-    assert "one answer is all it takes" in told
+    assert "waits to be used" in told
+
+
+def test_an_approval_that_nobody_took_is_taken_back_by_a_rejection_and_nothing_takes_back_that(queue, path):
+    request = requested()
+    desk(path).enter(request, seal_of(request))
+    approved = answered(path, arguments={"user_id": 42, "amount_usd": 800})
+    no = ApprovalAnswer(approved=False, who="boss", comment="wrong customer")
+    rejected = desk(path).answer(approved, no, login="boss")
+    assert (rejected.state, rejected.who, rejected.edited) == ("rejected", "boss", None)
+    with pytest.raises(QueueError, match="was rejected by boss"):
+        desk(path).answer(rejected, ApprovalAnswer(approved=True), login="me")
+    assert queue.ask(replace(request, id="later")) == no
+
+
+def test_of_a_rejection_and_a_call_that_takes_the_approval_at_once_one_wins(path):
+    for at in range(12):
+        request = requested(scope=f"run-{at}/agent")
+        desk(path).enter(request, seal_of(request))
+        approved = answered(path)
+        gate = threading.Barrier(2)
+
+        def taken(request=request, gate=gate):
+            gate.wait(10)
+            return desk(path).patiently(lambda: desk(path).enter(replace(request, id=f"{request.id}-taker"), seal_of(request))).approved
+
+        def withdrawn(approved=approved, gate=gate):
+            gate.wait(10)
+            try:
+                desk(path).patiently(lambda: desk(path).answer(approved, ApprovalAnswer(approved=False), login="boss"))
+            except QueueError as error:
+                return "was used by process" not in str(error)
+            return True
+
+        with ThreadPoolExecutor(2) as both:
+            ends = [both.submit(taken), both.submit(withdrawn)]
+        assert sorted(each.result() for each in ends) == [False, True]
+
+
+def test_an_approval_outside_any_run_is_for_this_process_alone():
+    till, person = Till(), Person()
+    through("sync", desk_gate(till, person), "refund", till.refund, LARGE)
+    assert len(till.paid) == 1
+    assert f"outside any run, process {os.getpid()} " in person.asked[0].scope
+
+
+def test_an_approval_says_until_when_its_own_request_counts(queue, path):
+    request = requested()
+    desk(path).enter(request, seal_of(request))
+    answered(path)
+    assert queue.ask(replace(request, id="later", expires_at=None)).expires_at == request.expires_at
+
+
+def test_an_approval_that_is_spent_is_not_given_out_again(queue, path):
+    request = requested()
+    asked = Asked(queue, request, "sync")
+    answered(path)
+    asked.answer()
+    queue.executed(request, "spent")
+    stored = desk(path).find(request.id)
+    with pytest.raises(QueueError, match=r"is over since .*nothing ran by it"):
+        desk(path).answer(stored, ApprovalAnswer(approved=False), login="me")
 
 
 def test_another_scope_other_arguments_and_another_policy_are_other_requests(path):

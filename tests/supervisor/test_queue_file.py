@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 from dataclasses import replace
@@ -15,7 +16,7 @@ from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.place import place
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
 from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.approval.store import QueueError
+from ravi_otel.supervisor.approval.store import QueueError, QueueFile
 
 
 @pytest.fixture
@@ -139,6 +140,37 @@ def test_a_file_that_others_may_use_approves_nothing(queue, path, mode):
     path.chmod(mode)
     with pytest.raises(QueueError, match=r"others than its owner may use it .*chmod 600"):
         queue.ask(request)
+
+
+def test_a_directory_that_others_may_write_approves_nothing(queue, path):
+    request = requested()
+    desk(path).enter(request, seal_of(request))
+    path.parent.chmod(0o1777)  # sticky: nobody can take the file's place, and anybody can put a journal beside it
+    with pytest.raises(QueueError, match=r"others may write its directory \(mode 1777\).*chmod go-w"):
+        queue.ask(request)
+
+
+def test_a_file_of_another_user_approves_nothing_for_root_either_who_may_answer_it(path, monkeypatch):
+    request = requested()
+    desk(path).enter(request, seal_of(request))
+    if os.geteuid() == 0:
+        os.chown(path, 65_534, 65_534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(QueueError, match="belongs to another user"):
+        desk(path).enter(request, seal_of(request))
+    at = QueueFile(path, desk(path).clock, create=False)
+    assert at.answer(at.find(request.id), ApprovalAnswer(approved=False), login="root").state == "rejected"
+
+
+def test_an_error_about_the_file_names_what_named_the_file(path, tmp_path):
+    path.parent.mkdir(mode=0o755)
+    path.write_text("no database")
+    path.chmod(0o600)
+    with pytest.raises(QueueError, match=r"give ApprovalQueue\(path=\.\.\.\) a file"):
+        ApprovalQueue(path).ask(replace(requested(), expires_at=None))
+    with pytest.raises(QueueError, match="set RAVI_APPROVALS to a file"):
+        desk(path).all(pending=True, most=1)
 
 
 @pytest.mark.parametrize("content", [b"no database at all, just some text" * 9, b"SQLite format 3\0" + b"\0" * 500])

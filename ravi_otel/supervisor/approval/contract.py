@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Final, Protocol, runtime_checkable
 
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import Coloured
+
+NO_TERMINAL: Final = "no_terminal"
+CHANGED: Final = "arguments_changed"
+"""Comments of an answer that no person gave: nobody could be asked; what was asked about was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +43,15 @@ class ApprovalAnswer:
     """Be what a person answered: `who` they are, None unknown; `comment` is their own words, or a spelling such as `expired`.
 
     `arguments` are those that the person put in the place of the asked ones, None when they changed nothing; what was edited is validated
-    and reviewed again.
+    and reviewed again. `expires_at`, in UTC epoch seconds, is when an approval that was given to an earlier request ends, where that is
+    sooner than the request that it is given to now.
     """
 
     approved: bool
     comment: str = ""
     who: str | None = None
     arguments: JsonObject | None = None
+    expires_at: float | None = field(default=None, compare=False)
 
 
 @runtime_checkable
@@ -60,5 +66,9 @@ class Approver(Protocol):
         ...
 
     def executed(self, request: ApprovalRequest, status: str) -> Coloured[None]:
-        """Hear how the call that was approved ended: "ok", "error", "refused" or "cancelled"."""
+        """Hear how the call that was approved ended: "ok", "error" or "cancelled" once it ran as it was approved.
+
+        "refused" is that it never ran: the approval counts still. "spent" is that the approval is over and nothing ran by it: its edit did
+        not fit the tool or the rules, or something else ran in its place.
+        """
         ...

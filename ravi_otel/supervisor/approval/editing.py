@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -15,7 +15,7 @@ def changed(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValu
 
     A value is read as JSON (`500`, `"500"`, `true`, `["a"]`), except where the argument was a text: then only what is in quotes is JSON,
     and the rest is the text as it is. What is no JSON is text too. A new name is added. Raises ConfigurationError for one that looks like a
-    mistyped one, and for what is to be left out and is not there.
+    mistyped one, for what is to be left out and is not there, and for a value of another kind than it was (null goes with all kinds).
     """
     fresh = frozen.plain(arguments)
     for each in changes:
@@ -31,8 +31,34 @@ def changed(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValu
         if not written.strip():
             del fresh[name]
         else:
-            fresh[name] = _value(written.strip(), fresh.get(name))
+            fresh[name] = _alike(name, fresh.get(name), _value(written.strip(), fresh.get(name)))
     return fresh
+
+
+def alike(before: JsonObject, after: JsonObject) -> JsonObject:
+    """Give what a person made of arguments; ConfigurationError where a value is of another kind than it was."""
+    for name, value in after.items():
+        _alike(name, before.get(name), value)
+    return after
+
+
+def _alike(name: str, before: JsonValue, after: JsonValue) -> JsonValue:
+    if before is not None and after is not None and _kind(before) != _kind(after):
+        raise ConfigurationError(
+            f"{checks.show(name)} was {_kind(before)}, and {checks.show(after)} is {_kind(after)}; give {_kind(before)}, "
+            "or all arguments with --args if its tool takes both."
+        )
+    return after
+
+
+def _kind(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, int | float):
+        return "a number"
+    return "an object" if isinstance(value, Mapping) else "a list"
 
 
 def _value(written: str, before: JsonValue) -> JsonValue:

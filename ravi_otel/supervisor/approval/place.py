@@ -17,6 +17,7 @@ NAME: Final = "approvals.db"
 _STORE: Final = "RAVI_STORE"
 _IGNORED: Final = b"*\n"
 _OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
 
 
 def place(environ: Mapping[str, str] = os.environ) -> Path:
@@ -45,15 +46,24 @@ def make(path: Path) -> None:
         _create(path, b"")
 
 
-def flaw(path: Path) -> str | None:
-    """Say why the file is not to be trusted, as a part of a sentence; None when it may be. OSError when it cannot be looked at."""
-    found = path.stat()
+def flaw(path: Path, *, root_too: bool = False) -> str | None:
+    """Say why the file is not to be trusted, as a part of a sentence; None when it may be. OSError when it cannot be looked at.
+
+    With `root_too` root may use what belongs to another user. Who may write the directory could put a journal beside the file, which
+    SQLite would make part of it.
+    """
+    found, around = path.stat(), path.resolve().parent.stat()
     if not stat.S_ISREG(found.st_mode):
         return "it is no regular file"
-    if os.geteuid() not in {found.st_uid, 0}:
+    mine, as_root = os.geteuid(), root_too and os.geteuid() == 0
+    if found.st_uid != mine and not as_root:
         return "it belongs to another user"
+    if around.st_uid not in {mine, 0} and not as_root:
+        return "its directory belongs to another user"
     if found.st_mode & _OTHERS:
         return f"others than its owner may use it (mode {stat.S_IMODE(found.st_mode):04o}); `chmod 600` it"
+    if around.st_mode & _OTHERS_WRITE:
+        return f"others may write its directory (mode {stat.S_IMODE(around.st_mode):04o}); `chmod go-w` that"
     return None
 
 

@@ -16,10 +16,10 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.supervisor.approval import rows
 from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import CHANGED, ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.place import place
 from ravi_otel.supervisor.approval.rows import StoredRequest
-from ravi_otel.supervisor.approval.store import Busy, QueueFile
+from ravi_otel.supervisor.approval.store import OUT, Busy, QueueFile
 
 T = TypeVar("T")
 
@@ -42,7 +42,8 @@ class ApprovalQueue:
         if path is not None and not isinstance(cast("object", path), (str, os.PathLike)):
             raise ConfigurationError(f"ApprovalQueue(path={checks.show(path)}) must be the path of a file, or None for the default.")
         self.path = place() if path is None else Path(path).expanduser().absolute()
-        self._file = QueueFile(self.path, clock)
+        out = OUT if path is None else "give ApprovalQueue(path=...) a file in a directory of your own"
+        self._file = QueueFile(self.path, clock, out=out)
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -58,7 +59,7 @@ class ApprovalQueue:
         return coloured(partial(self._asking, request))
 
     def executed(self, request: ApprovalRequest, status: str) -> None:
-        """Write down how it ended; one that never ran ("refused") is approved still, as long as it has not expired.
+        """Write down how it ended; one that never ran ("refused") is approved still, as long as it has not expired and nobody rejects it.
 
         Never raises: the call is over. What could not be written stays "taken", which gives out nothing.
         """
@@ -113,7 +114,7 @@ class ApprovalQueue:
             yield from patience.rest()
 
 
-_CHANGED: Final = ApprovalAnswer(approved=False, comment="arguments_changed")
+_CHANGED: Final = ApprovalAnswer(approved=False, comment=CHANGED)
 
 
 def _is_as(request: ApprovalRequest, seal: str) -> bool:

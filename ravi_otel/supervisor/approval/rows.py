@@ -88,7 +88,8 @@ class StoredRequest:
         """Give what the person answered."""
         if self.state == "expired":
             return EXPIRED
-        return ApprovalAnswer(self.state in ("approved", "taken"), self.comment, self.who, self.edited)
+        approved = self.state in ("approved", "taken")
+        return ApprovalAnswer(approved, self.comment, self.who, self.edited, self.request.expires_at if approved else None)
 
 
 EXPIRED: Final = ApprovalAnswer(approved=False, comment="expired")

@@ -35,10 +35,16 @@ def not_pending(stored: StoredRequest) -> str:
         return f"{name} was rejected by {by(stored)} at {moment(stored.answered_at)}: one answer is all it takes."
     said = f"{name} was approved by {by(stored)} at {moment(stored.answered_at)}"
     if stored.state == "approved":
-        return f"{said}, and waits to be used: one answer is all it takes."
+        return f"{said}, and waits to be used: only `ravi-otel approvals reject` takes it back."
+    return f"{said}, and {_used(stored)}."
+
+
+def _used(stored: StoredRequest) -> str:
     if stored.outcome is None:
-        return f"{said}, and was used by process {stored.taken_by or '?'} at {moment(stored.taken_at)}, which did not say yet how it ended."
-    return f"{said}, and was used: the call ended with {frozen.reading(stored.outcome, 60)} at {moment(stored.ended_at)}."
+        return f"was used by process {stored.taken_by or '?'} at {moment(stored.taken_at)}, which did not say yet how it ended"
+    if stored.outcome == "spent":
+        return f"is over since {moment(stored.ended_at)}: nothing ran by it, for its edit did not fit or something else ran"
+    return f"was used: the call ended with {frozen.reading(stored.outcome, 60)} at {moment(stored.ended_at)}"
 
 
 def login() -> str:

@@ -41,6 +41,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _BUSY_S: Final = 0.02
 _PATIENCE_S: Final = 10.0
 _MOST_ALIKE: Final = 100
+OUT: Final = f"set {place.VARIABLE} to a file in a directory of your own"
+"""What to do about a file that cannot be used, where nobody named one but the environment."""
 
 
 class QueueError(RaviError):
@@ -52,12 +54,17 @@ class Busy(Exception):  # noqa: N818 - a state, told by one layer of ours to the
 
 
 class QueueFile:
-    """Be the file. Every method is one transaction and raises QueueError, or Busy while another one writes."""
+    """Be the file. Every method is one transaction and raises QueueError, or Busy while another one writes.
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time, *, create: bool = True) -> None:
+    Who asks may `create` it; who only answers may not, and may as root answer what another user's program asks. `out` is what an error
+    says to do.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time, *, create: bool = True, out: str = OUT) -> None:
         self.path = path
         self.clock = clock
         self._create = create
+        self._out = out
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -139,14 +146,18 @@ class QueueFile:
     # -- who answers ----------------------------------------------------------------------------------------------
 
     def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str) -> StoredRequest:
-        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
+
+        A rejection also takes back an approval, as long as nobody took it; nothing takes back a rejection.
+        """
         now = self.clock()
         edited = None if answer.arguments is None else frozen.exact(answer.arguments)
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (now,))
             found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
             stored = None if found is None else rows.read(found)
-            if stored is not None and stored.state == "pending" and stored.flaw is None and stored.seal == shown.seal:
+            open_to = ("pending",) if answer.approved else ("pending", "approved")
+            if stored is not None and stored.state in open_to and stored.flaw is None and stored.seal == shown.seal:
                 connection.execute(
                     "UPDATE requests SET state = ?, who = ?, login = ?, comment = ?, answered_at = ?, edited = ?, seen = ? WHERE id = ?",
                     (
@@ -258,7 +269,7 @@ class QueueFile:
     def _open(self) -> sqlite3.Connection:
         if self._create:
             place.make(self.path)
-        flaw = place.flaw(self.path)
+        flaw = place.flaw(self.path, root_too=not self._create)
         if flaw is not None:
             raise self._failed(flaw)
         where = f"file:{quote(os.fspath(self.path))}?mode=rw"
@@ -291,8 +302,7 @@ class QueueFile:
 
     def _failed(self, why: str) -> QueueError:
         return QueueError(
-            f"the queue of approvals {checks.show(str(self.path))} cannot be used: {why}. Nothing is approved without it; "
-            f"set {place.VARIABLE} to a file in a directory you can write."
+            f"the queue of approvals {checks.show(str(self.path))} cannot be used: {why}. Nothing is approved without it; {self._out}."
         )
 
 

@@ -18,7 +18,7 @@ from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import NO_TERMINAL, ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.editing import changed
 from ravi_otel.supervisor.approval.rows import EXPIRED
 from ravi_otel.supervisor.approval.sentences import login
@@ -76,7 +76,7 @@ class TerminalApprover:
                 at = _Prompt(open_ones.enter_context(_opened(self._device)), request, patience)
                 return (yield from _answered(at, request, arguments))
             except _Gone:
-                return ApprovalAnswer(approved=False, comment="no_terminal")
+                return ApprovalAnswer(approved=False, comment=NO_TERMINAL)
             except TimeoutError:
                 return EXPIRED
 
