@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -88,7 +89,7 @@ def slack(price, usage):
     return 1 + (Fraction(usage.input_tokens + usage.output_tokens, 1_000_000) if noisy else 0)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6000 if os.environ.get("RAVI_LONG") else 200, deadline=None)
 @given(st.sampled_from(MODELS) | st.sampled_from(DEAR), st.sampled_from(sorted(CONTEXTS, key=str)), usages())
 def test_a_card_agrees_with_the_library_to_a_nano_usd_and_is_never_below_it(pair, tier, drawn):
     usage, both = drawn

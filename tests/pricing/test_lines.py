@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -107,7 +108,7 @@ def told_apart(parts: Parts) -> bool:
     return no_pictures and parts.cached_audio == 0 and (parts.audio == 0 or parts.cached_words == 0)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=8000 if os.environ.get("RAVI_LONG") else 200, deadline=None)
 @given(cards, every)
 def test_a_call_costs_the_sum_of_its_parts_rounded_up_to_a_nano_and_is_never_below_it(lines, parts):
     ours, theirs = PriceBook({"m": lines}).card("openai", "m").cost_nano(parts.usage()), by_hand(lines, parts)
@@ -147,7 +148,7 @@ def library_nano(provider, model, usage):
     return Fraction(genai_prices.calc_price(counted, model, provider_id=provider, genai_request_timestamp=NOW).total_price) * 10**9
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5000 if os.environ.get("RAVI_LONG") else 150, deadline=None)
 @given(st.sampled_from([pair for pair in MEDIA if TABLE.card(*pair)]), every)
 def test_pictures_searches_and_hour_long_writes_agree_with_the_library(pair, parts):
     parts = Parts(**{**vars(parts), "audio": 0, "cached_audio": 0})

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 
 import pytest
 from hypothesis import given, settings
@@ -155,7 +156,7 @@ NAMES = ["prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", 
 DETAILS = ["prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=3000 if os.environ.get("RAVI_LONG") else 100)
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, counts) | dict.fromkeys(DETAILS, details)))
 @pytest.mark.parametrize("read", [chat_usage, responses_usage], ids=["chat", "responses"])
 def test_whatever_is_claimed_is_read_as_whole_counts_or_not_at_all(read, claim):

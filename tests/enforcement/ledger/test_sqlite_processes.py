@@ -78,8 +78,7 @@ def opened(path):
         ledger.close()
 
 
-@CREWS
-@pytest.mark.parametrize("kind", ["requests", "tool_calls", "sql_rows"])
+@pytest.mark.parametrize(("crew_of", "kind"), [(spawned, "requests"), (forked, "requests"), (forked, "tool_calls"), (forked, "sql_rows")])
 def test_eight_processes_take_three_of_three(path, crew_of, opened, kind):
     told = crew_of(path, "count", kind, 3, 5)
     assert len(told) == 8
