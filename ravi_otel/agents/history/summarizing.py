@@ -15,7 +15,7 @@ from ravi_otel.agents.history.windows import SlidingWindow, tokens_of
 from ravi_otel.agents.history.writing import sendable
 from ravi_otel.agents.metering import ask
 from ravi_otel.agents.model import OpenAIModel
-from ravi_otel.errors import AgentPausedError, CancellationError, StopRun
+from ravi_otel.errors import AgentPausedError, BudgetError, CancellationError, StopRun
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 
@@ -78,7 +78,7 @@ class Summarizing:
         except (CancellationError, AgentPausedError, StopRun):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model fails with, the conversation goes on without its summary
-            self._tell(f"{type(error).__name__}: {error}")
+            self._tell(_reason(error))
             return None
         if not text or not text.strip():
             self._tell("the model answered with nothing")
@@ -114,6 +114,14 @@ def _model(given: object) -> LLMClient:
     return checks.instance(
         "Summarizing(model)", cast("LLMClient", given), LLMClient, "a model's name such as 'gpt-4.1-mini', or an LLMClient"
     )
+
+
+def _reason(error: Exception) -> str:
+    """Say what a summary failed of; what a server writes may have the conversation in it."""
+    if isinstance(error, BudgetError):
+        return f"{type(error).__name__}: {error}"
+    status = getattr(error, "status_code", None)
+    return f"{type(error).__name__} {status}" if isinstance(status, int) else type(error).__name__
 
 
 def _of(messages: Sequence[ChatMessage], found: Outline, begin: int, end: int) -> list[ChatMessage]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -61,7 +62,7 @@ def sound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         unit = messages[at:end]
         if message.tool_calls and message.role == "assistant":
             if _answered(message, unit[1:]):
-                kept.extend(unit)
+                kept.extend(_told_apart(unit))
             elif message.content:
                 kept.append(ChatMessage("assistant", message.content, message.name))  # what a provider wrote besides belongs to the calls
         elif message.role != "tool":
@@ -94,7 +95,36 @@ def _answered(message: ChatMessage, results: Sequence[ChatMessage]) -> bool:
     """Tell that each call has its one result, and nothing else is among them."""
     asked = [_id_of(call) for call in message.tool_calls]
     given = [result.tool_call_id for result in results]
-    return None not in asked and len(set(asked)) == len(asked) and sorted(map(str, asked)) == sorted(map(str, given))
+    return None not in asked and sorted(map(str, asked)) == sorted(map(str, given))
+
+
+def _told_apart(unit: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """Give calls that a model gave one id ids of their own, in their order, and their results too: what they did is done."""
+    message, *results = unit
+    ids = [_id_of(call) for call in message.tool_calls]
+    if len(set(ids)) == len(ids) or any("call_id" in call for call in message.tool_calls) or type(message) is not ChatMessage:
+        return unit
+    calls, given = _Renamed(ids), _Renamed(ids)
+    renamed = tuple({**call, "id": calls.next(_id_of(call))} for call in message.tool_calls)
+    return [replace(message, tool_calls=renamed), *(replace(result, tool_call_id=given.next(result.tool_call_id)) for result in results)]
+
+
+class _Renamed:
+    """Give the first of an id its own name, and each further one a new one, the same for the same place."""
+
+    def __init__(self, taken: Iterable[str | None]) -> None:
+        self._taken = set(taken)
+        self._seen: Counter[str | None] = Counter()
+
+    def next(self, call_id: str | None) -> str:
+        self._seen[call_id] += 1
+        number = self._seen[call_id]
+        if number == 1:
+            return str(call_id)
+        name = f"{call_id}_{number}"
+        while name in self._taken:
+            name += "_"
+        return name
 
 
 def _id_of(call: JsonObject) -> str | None:

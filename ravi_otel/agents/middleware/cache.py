@@ -20,18 +20,45 @@ from ravi_otel.runtime.scopes import current_scope
 
 Scope = Literal["run", "session", "tenant", "all"]
 _SCOPES: Final = ("run", "session", "tenant", "all")
-_leading: Final[ContextVar[frozenset[str]]] = ContextVar("ravi_cache_leading", default=frozenset())
-"""The calls whose answer the running code is itself making: it must not wait for it."""
 
 
 class _Flight:
-    """Be a call under way, for which equal ones wait."""
+    """Be a call under way, for which equal ones wait; `waits` are those that it waits for itself, in a middleware or an agent inside."""
 
-    __slots__ = ("body", "over")
+    __slots__ = ("body", "key", "over", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.over = anyio.Event()
         self.body: str | None = None
+        self.waits: list[_Flight] = []
+
+    def needs(self, others: frozenset[_Flight]) -> bool:
+        """Tell whether it cannot end before one of the others does."""
+        seen: set[_Flight] = set()
+        left: list[_Flight] = [self]
+        while left:
+            flight = left.pop()
+            if flight in others:
+                return True
+            if flight not in seen:
+                seen.add(flight)
+                left.extend(tuple(flight.waits))
+        return False
+
+    async def ended(self, leading: frozenset[_Flight]) -> None:
+        """Wait for its end; `leading` are those that cannot end meanwhile."""
+        for each in leading:
+            each.waits.append(self)
+        try:
+            await within(current_scope(), self.over.wait)
+        finally:
+            for each in leading:
+                each.waits.remove(self)
+
+
+_leading: Final[ContextVar[frozenset[_Flight]]] = ContextVar("ravi_cache_leading", default=frozenset())
+"""The calls whose answer the running code is itself making: it must not wait for it."""
 
 
 class Cache:
@@ -74,22 +101,24 @@ class Cache:
     async def process(self, context: ChatCall, call_next: CallNext) -> None:
         """Give the answer there is, or await the rest of the chain and keep its answer."""
         key = key_of(context, self._whose(context))
-        if key is None or key in _leading.get():
+        leading = _leading.get()
+        if key is None or any(flight.key == key for flight in leading):
             await call_next()
             return
         place = (current_token(), key)
         flight = self._flights.get(place)
         if flight is not None:
-            await within(current_scope(), flight.over.wait)
+            if not flight.needs(leading):
+                await flight.ended(leading)
             if not self._give(context, flight.body):
                 await call_next()
             return
-        flight = self._flights[place] = _Flight()
-        leading = _leading.set(_leading.get() | {key})
+        flight = self._flights[place] = _Flight(key)
+        token = _leading.set(leading | {flight})
         try:
             await self._lead(context, call_next, key, flight)
         finally:
-            _leading.reset(leading)
+            _leading.reset(token)
             del self._flights[place]
             flight.over.set()
 

@@ -179,6 +179,7 @@ class ChatCall:
             _flaw_of_messages("messages", self.messages)
             or _flaw_of_kind("options", self.options, Mapping, "a dict, {} for none")
             or _flaw_of_kind("tools", self.tools, list, "a list, [] for none")
+            or ("context.options asks for a stream, and an agent reads whole answers; leave it out" if self.options.get("stream") else None)
         )
 
     def flaw_of_result(self) -> str | None:

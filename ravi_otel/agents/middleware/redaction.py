@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.telling import tell
+from ravi_otel.agents.middleware.texts import beside
+from ravi_otel.agents.wire import ResponseMessage
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.contracts import CallNext, ChatMessage, JsonObject
@@ -18,7 +20,8 @@ class Redaction:
     """Replace secrets in the instructions and messages of a model call, so that the model never sees them.
 
     This changes what the model is asked; the agent's own history keeps what was said. `redact` gives a text without its secrets,
-    by default `ravi_otel.redact_secrets`. The names of tools and their descriptions are the program's own and stay. When `redact`
+    by default `ravi_otel.redact_secrets`. The names of tools and their descriptions are the program's own and stay. A message of the
+    Responses API in which something is replaced goes back without the reasoning and the hosted tools' items it came with. When `redact`
     raises, or gives no text, nothing is sent: MiddlewareTermination. Emits `ravi.middleware` "redacted" when something was
     replaced. What telemetry captures is redacted by `instrument(redact=)`, which changes nothing that is sent.
     """
@@ -42,7 +45,19 @@ class Redaction:
     def _message(self, message: ChatMessage) -> ChatMessage:
         content = None if message.content is None else self._text(message.content)
         calls = tuple(self._call(call) for call in message.tool_calls)
-        return message if (content, calls) == (message.content, message.tool_calls) else replace(message, content=content, tool_calls=calls)
+        if (content, calls) == (message.content, message.tool_calls) and all(self._is_clean(item) for item in beside(message)):
+            return message
+        if isinstance(message, ResponseMessage):  # what it came with says the same once more, and may not be changed
+            return ChatMessage(message.role, content, message.name, message.tool_call_id, calls)
+        return replace(message, content=content, tool_calls=calls)
+
+    def _is_clean(self, value: Any) -> bool:
+        """Tell that nothing in it would be replaced."""
+        if isinstance(value, str):
+            return self._text(value) == value
+        if isinstance(value, Mapping):
+            return all(map(self._is_clean, cast("Mapping[str, Any]", value).values()))
+        return not isinstance(value, (list, tuple)) or all(map(self._is_clean, cast("Sequence[Any]", value)))
 
     def _call(self, call: JsonObject) -> JsonObject:
         """Redact the arguments of a call the model asked for: it is shown them again."""

@@ -77,16 +77,26 @@ class Retry:
                 return
             if not judge.allows(failed):
                 raise failed
-            with attempt:  # which keeps the error for the library
+            attempt = await self._again(scope, attempt, tries, failed)
+            if attempt is None:
                 raise failed
-            attempt = await self._pause(scope, tries)
             tell("retried", model=getattr(context, "model", None), error=failed)
 
     @staticmethod
-    async def _pause(scope: Scope, tries: Any) -> Any:
-        """Let the library wait before the next attempt, which is declared, and ended with the run around."""
-        with Waiting("retry", scope):
-            return await within(scope, lambda: anext(tries))
+    async def _again(scope: Scope, attempt: Any, tries: Any, failed: Exception) -> Any:
+        """Let the library wait before the next attempt, which is declared, and ended with the run around; None where it gives none."""
+        failure = _AttemptError(type(failed).__name__)
+        try:
+            with attempt:
+                raise failure
+            with Waiting("retry", scope):
+                return await within(scope, lambda: anext(tries))
+        except _AttemptError:  # the program has told the library to try nothing again
+            return None
+
+
+class _AttemptError(Exception):
+    """Stand for the error of an attempt in the library, which logs it: what a server said belongs in no log."""
 
 
 async def _failure(call_next: CallNext) -> Exception | None:

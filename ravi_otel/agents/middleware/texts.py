@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, ToolUse
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.agents.wire import ResponseMessage
+from ravi_otel.policy.contracts import ChatMessage, JsonObject
 
 MOST_DEPTH: Final = 64
 MOST_CHARACTERS: Final = 4_000_000
+_OPAQUE: Final = frozenset({"type", "id", "role", "status", "encrypted_content"})
 
 
 class UnreadableError(Exception):
@@ -39,10 +41,22 @@ def _of_messages(messages: Iterable[ChatMessage]) -> list[Any]:
     found: list[Any] = []
     for message in messages:
         found += [message.name, message.content]
-        for call in message.tool_calls:
+        for call in (*message.tool_calls, *beside(message)):
             found.append(call)
             found.extend(_arguments(call))
     return found
+
+
+def beside(message: ChatMessage) -> list[JsonObject]:
+    """Give what a message of the Responses API came with besides: reasoning, what hosted tools were asked and gave; without the opaque."""
+    if not isinstance(message, ResponseMessage):
+        return []
+    return [{key: value for key, value in item.items() if not _is_opaque(key, item)} for item in message.items]
+
+
+def _is_opaque(key: str, item: JsonObject) -> bool:
+    """Tell what nobody reads as text: names of things, and what is sealed or a picture."""
+    return key in _OPAQUE or key.endswith("_id") or (key == "result" and item.get("type") == "image_generation_call")
 
 
 def _arguments(call: Mapping[str, Any]) -> list[Any]:

@@ -163,3 +163,11 @@ async def test_what_has_few_turns_stays_whole_however_long_it_is(summing, server
 def test_what_cannot_sum_up_is_refused_by_name(asked, told):
     with pytest.raises(ConfigurationError, match=told):
         Summarizing(**{"model": MODEL, **asked})
+
+
+async def test_what_a_server_writes_of_its_failure_is_in_no_log(summing, server, long, caplog):
+    server.answer = Failure(400, "cannot sum up: hunter2")
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        await summing().compact(long(6))
+    assert "BadRequestError 400" in caplog.text
+    assert "hunter2" not in caplog.text

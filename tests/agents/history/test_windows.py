@@ -163,7 +163,6 @@ def test_of_one_long_turn_the_question_and_the_newest_exchanges_are_kept():
         ([*exchange(1, 1), ChatMessage("tool", "again", tool_call_id="c1.0")], []),
         ([exchange(1, 1)[0], ChatMessage("user", "hm"), exchange(1, 1)[1]], ["hm"]),
         ([ChatMessage("assistant", tool_calls=({"function": {}},)), ChatMessage("tool", "x")], []),
-        ([ChatMessage("assistant", tool_calls=({"id": "a"}, {"id": "a"})), *[ChatMessage("tool", "x", tool_call_id="a")] * 2], []),
         ([ChatMessage("user", "hm"), ChatMessage("assistant", "yes")], ["hm", "yes"]),
     ],
 )
@@ -184,3 +183,20 @@ def test_a_window_is_a_strategy(window):
 def test_a_window_of_nothing_is_refused(make, wrong):
     with pytest.raises(ConfigurationError, match="must be a whole number from 1"):
         make(wrong)
+
+
+def test_calls_that_share_an_id_stay_and_are_told_apart():
+    call = {"id": "c", "type": "function", "function": {"name": "pay", "arguments": "{}"}}
+    other = {**call, "id": "c_2"}
+    said = [
+        ChatMessage("user", "pay 5 and 7"),
+        ChatMessage("assistant", None, tool_calls=(call, call, other)),
+        *(ChatMessage("tool", paid, tool_call_id=each) for paid, each in (("5", "c"), ("7", "c"), ("9", "c_2"))),
+    ]
+    found = sound(said)
+    assert is_accepted(found)
+    assert [message.content for message in found[2:]] == ["5", "7", "9"]
+    assert [message.tool_call_id for message in found[2:]] == [call["id"] for call in found[1].tool_calls]
+    assert len({message.tool_call_id for message in found[2:]}) == 3
+    assert sound(found) == found
+    assert sound(said[:3]) == said[:1]

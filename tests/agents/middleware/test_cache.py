@@ -322,3 +322,31 @@ async def test_what_cannot_be_used_is_refused_in_a_sentence(given):
 async def test_what_keeps_nothing_is_refused_when_the_cache_is_made(given, says):
     with pytest.raises(errors.ConfigurationError, match=says):
         Cache(given)
+
+
+@BOTH
+async def test_two_calls_that_need_each_others_answer_do_not_wait_for_each_other(instrumented, chat):
+    cache = Cache(scope="all")
+    made = []
+    both_began = anyio.Event()
+
+    async def final(context):
+        context.response = Generation(ChatMessage("assistant", context.messages[0].content), None, "stop")
+
+    @chat_middleware
+    async def asking_the_other(context, call_next):
+        mine = context.messages[0].content
+        if context.agent_name == "asking":
+            made.append(mine)
+            if len(made) == 2:
+                both_began.set()
+            await both_began.wait()
+            await MiddlewarePipeline(cache, asking_the_other).run_chat(chat({"K1": "K2", "K2": "K1"}[mine]), final)  # as agent "a"
+        await call_next()
+
+    contexts = [chat(question, agent_name="asking") for question in ("K1", "K2")]
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as group:
+            for context in contexts:
+                group.start_soon(MiddlewarePipeline(cache, asking_the_other).run_chat, context, final)
+    assert [context.response.message.content for context in contexts] == ["K1", "K2"]

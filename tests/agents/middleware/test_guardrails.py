@@ -10,6 +10,7 @@ import ravi_otel
 from ravi_otel import errors
 from ravi_otel.agents.middleware import AgentRun, InputGuardrail, MiddlewarePipeline, OutputGuardrail
 from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents.wire import ResponseMessage
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.testing import Text, ToolCalls
@@ -259,3 +260,23 @@ async def test_what_cannot_be_used_is_refused_in_a_sentence(given, said):
 async def test_its_name_is_the_functions():
     assert InputGuardrail(no_secrets).name == "no_secrets"
     assert InputGuardrail("x").name == "pattern"
+
+
+HOSTED = [
+    {"type": "mcp_call", "id": "m1", "name": "read", "arguments": "{}", "output": "hunter2"},
+    {"type": "mcp_call", "id": "m1", "name": "read", "arguments": '{"for": "hunter\\u0032"}'},
+    {"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "hunter2"}]},
+]
+
+
+@pytest.mark.parametrize("item", HOSTED, ids=["output", "arguments", "reasoning"])
+@pytest.mark.parametrize("kind", [InputGuardrail, OutputGuardrail])
+async def test_what_an_answer_of_the_responses_api_came_with_is_looked_at_too(instrumented, chat, kind, item):
+    message = ResponseMessage("assistant", "fine", items=(item,))
+
+    async def final(context):
+        context.response = Generation(message)
+
+    context = chat(messages=[ChatMessage("user", "go"), message]) if kind is InputGuardrail else chat()
+    with pytest.raises(errors.MiddlewareTermination):
+        await MiddlewarePipeline(kind(no_secrets)).run_chat(context, final)

@@ -221,6 +221,7 @@ NO_REQUEST = [
     ("chat", "messages", "hi", "context.messages='hi' must be a list of ChatMessage"),
     ("chat", "options", None, "context.options=None is no Mapping; give a dict, {} for none"),
     ("chat", "tools", None, "context.tools=None is no list"),
+    ("chat", "options", {"stream": True}, "context.options asks for a stream, and an agent reads whole answers; leave it out"),
     ("tool", "arguments", "x", "context.arguments='x' is no Mapping"),
 ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import ravi_otel
 from ravi_otel import errors
 from ravi_otel.agents.middleware import AuditTrail, MiddlewarePipeline, Redaction, tool_middleware
+from ravi_otel.agents.wire import ResponseMessage, to_responses
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.audit_chain import AuditError
@@ -175,3 +177,45 @@ async def test_what_cannot_be_written_to_is_refused_when_the_trail_is_made(given
         errors.ConfigurationError, match=r"^AuditTrail\(log\)=('audit' is no AuditLog; give AuditLog|AuditLog is a class; give an)"
     ):
         AuditTrail(given)
+
+
+def came_with(*items):
+    """Make an assistant's message of the Responses API, which asks for a tool and came with these items besides."""
+    asked = {"type": "function_call", "id": "f1", "call_id": "1", "name": "look", "arguments": "{}"}
+    return ResponseMessage("assistant", "I look.", tool_calls=(call("{}"),), items=(*items, asked))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "mcp_call", "id": "m1", "name": "read", "arguments": "{}", "output": f"from {MAIL}"},
+        {"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": f"So {MAIL}"}]},
+    ],
+)
+async def test_what_a_message_of_the_responses_api_came_with_is_not_sent_back_with_a_secret(instrumented, chat, item):
+    sent = []
+
+    async def final(context):
+        sent.extend(to_responses(context.messages))
+        raise errors.StopRun("sent")
+
+    for message in (came_with(item), replace(came_with(), content=f"I look for {MAIL}.")):
+        sent.clear()
+        with pytest.raises(errors.StopRun):
+            await MiddlewarePipeline(Redaction()).run_chat(chat(messages=[message]), final)
+        assert MAIL not in str(sent)
+        assert [each.get("type", each.get("role")) for each in sent] == ["assistant", "function_call"]
+
+
+async def test_what_it_came_with_stays_where_nothing_is_secret_and_sealed_things_are_not_looked_into(instrumented, chat):
+    message = came_with({"type": "reasoning", "id": f"rs_{MAIL}", "encrypted_content": MAIL, "summary": []})
+    seen = []
+
+    async def final(context):
+        seen.extend(context.messages)
+        raise errors.StopRun("seen")
+
+    with pytest.raises(errors.StopRun):
+        await MiddlewarePipeline(Redaction()).run_chat(chat(messages=[message]), final)
+    assert seen == [message]
+    assert seen[0].items == message.items

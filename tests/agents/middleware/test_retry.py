@@ -5,6 +5,7 @@ from __future__ import annotations
 import anyio
 import httpx
 import pytest
+import stamina
 import stamina.instrumentation
 
 import ravi_otel
@@ -327,3 +328,29 @@ async def test_what_cannot_be_used_is_refused_in_a_sentence(given, said):
     with pytest.raises(errors.ConfigurationError) as refused:
         Retry(**given)
     assert said in str(refused.value)
+
+
+async def test_what_a_server_says_is_not_handed_to_the_librarys_log(instrumented, chat):
+    causes = []
+    stamina.instrumentation.set_on_retry_hooks([lambda details: causes.append(repr(details.caused_by))])
+    context = chat()
+    await MiddlewarePipeline(Retry(2, **QUICK)).run_chat(context, failing(TimeoutError("the prompt: hunter2")))
+    assert context.response.message.content == "fine"
+    assert len(causes) == 1
+    assert "TimeoutError" in causes[0]
+    assert "hunter2" not in causes[0]
+
+
+@pytest.mark.parametrize(
+    "turn_off", [lambda: stamina.set_active(False), lambda: stamina.set_testing(True, attempts=1)], ids=["off", "testing"]
+)
+async def test_where_the_library_is_told_to_try_nothing_again_the_error_is_the_models(instrumented, chat, turn_off):
+    mine = TimeoutError("mine")
+    turn_off()
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            await MiddlewarePipeline(Retry(3, **QUICK)).run_chat(chat(), failing(mine))
+    finally:
+        stamina.set_active(True)
+        stamina.set_testing(False)
+    assert raised.value is mine
