@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from ravi_otel.agents.history import AgentMemory
+from ravi_otel.agents.limited_tools import tell_misspelt
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
 from ravi_otel.agents.model import Api, OpenAIModel
@@ -61,8 +62,9 @@ class ReActAgent:
         self.tools = read_tools(tools, gated=supervisor is not None)
         self.execution_budget = tab("ReActAgent(execution_budget)", execution_budget)
         self.limits = read_limits("ReActAgent(limits)", limits)
+        tell_misspelt(self.name, self.limits, self.tools)
         self.hooks = read_hooks("ReActAgent(hooks)", hooks)
-        self.pipeline = MiddlewarePipeline(*middleware)
+        self.pipeline = MiddlewarePipeline.of(f"{type(self).__name__}(middleware)", middleware)
         self.memory = AgentMemory.of(self.name, history)
         self.gate: ToolGate | None = (
             None if supervisor is None else gate_for(supervisor, {tool.name: tool.fn for tool in self.tools.values()})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.agents.context import AgentContext
+from ravi_otel.agents.limited_tools import tell_misspelt
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
@@ -91,6 +92,7 @@ class SupervisedAgent(ReActAgent):
             description=description,
         )
         self.tools = read_tools(tools, gated=True)
+        tell_misspelt(self.name, self.limits, self.tools)
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
         self._states = _States(state)

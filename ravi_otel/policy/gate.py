@@ -25,6 +25,7 @@ class ToolRequest:
     `arguments` is what the model or the program gave: a mapping, or the JSON text it has not been read from yet.
     `call_id` is the model's own id of the call, None when a program calls. A caller that awaits says so with `awaited`: the
     gate may then answer with an awaitable, and keeps what blocks, such as a prompt, off the loop. Any other caller is answered at once.
+    With `in_place` a program calls its own function with values of its own, which may be other than JSON's; else they are a model's.
     """
 
     tool: str
@@ -33,6 +34,7 @@ class ToolRequest:
     facts: ScopeFacts
     call_id: str | None = None
     awaited: bool = False
+    in_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)

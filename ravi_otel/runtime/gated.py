@@ -48,11 +48,11 @@ def walk_gated(
     Raises ToolDeniedError for a refusal, StopRun for one that ends the run or for an audit that cannot be written, ToolTimeoutError
     when `timeout_s` of the verdict is over, ConfigurationError where something async is driven by `run_sync`; else what the tool raises.
     """
-    return _walk(_Passage(name, fn, Parameters(fn, name), arguments, gate, call_id))
+    return walk(Passage(name, fn, Parameters(fn, name), arguments, gate, call_id))
 
 
-class _Passage:
-    """Be one tool call on its way through a gate."""
+class Passage:
+    """Be one tool call on its way through a gate; `in_place` it is a program's own, with values of its own."""
 
     def __init__(
         self,
@@ -62,6 +62,8 @@ class _Passage:
         arguments: Mapping[str, Any] | str,
         gate: ToolGate,
         call_id: str | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self.name = name
         self.fn = fn
@@ -80,7 +82,7 @@ class _Passage:
             self.unread = error
         if told_content():
             self.record.arguments = {"arguments": asked} if isinstance(asked, str) else asked
-        self.request = ToolRequest(name, asked, op_id, self.scope.facts, call_id)
+        self.request = ToolRequest(name, asked, op_id, self.scope.facts, call_id, in_place=in_place)
         self.verdict = GateVerdict(allowed=False)
         self.effective: dict[str, Any] = {}
         self.execution: Execution | None = None
@@ -107,6 +109,11 @@ class _Passage:
         args, kwargs = self.parameters.given(copied(self.name, self.effective))
         timeout_s = self.verdict.timeout_s if verdict.timeout_s is None else verdict.timeout_s
         self.execution = Execution(self.name, self.fn, partial(self.fn, *args, **kwargs), timeout_s)
+
+    @property
+    def raised_by_tool(self) -> bool:
+        """Tell of a call that failed that it was let through and ran: what it raised is its own, also a refusal of another tool."""
+        return self.execution is not None and self.verdict.allowed
 
     def kept(self, verdict: GateVerdict) -> None:
         """Let its result out, or raise the refusal of it."""
@@ -154,7 +161,8 @@ def _stop_reason(error: BaseException) -> str | None:
     return error.stop_reason if isinstance(error, ToolDeniedError) else None
 
 
-def _walk(one: _Passage) -> Flow[Any]:
+def walk(one: Passage) -> Flow[Any]:
+    """Take one call through its gate: see `walk_gated`."""
     entered = NOTHING_ENTERED
     if INFERRING.watching:
         INFERRING.ran(one.scope, one.name, one.record.started_ns)
@@ -175,7 +183,7 @@ def _walk(one: _Passage) -> Flow[Any]:
         del one  # it knows the error, whose traceback knows this frame: a cycle that would keep what the tool was given alive
 
 
-def _fail(one: _Passage, raised: BaseException) -> Flow[None]:
+def _fail(one: Passage, raised: BaseException) -> Flow[None]:
     """Have a failure written down, and hold a refusal of ours back as long as was asked for; it is the caller that raises it."""
     error = cause(raised)
     try:
@@ -194,7 +202,7 @@ def _fail(one: _Passage, raised: BaseException) -> Flow[None]:
         del error
 
 
-def _write_down(one: _Passage, error: BaseException) -> Flow[None]:
+def _write_down(one: Passage, error: BaseException) -> Flow[None]:
     outcome = one.outcome(None, error)
     try:
         yield from audit(one.name, one.gate, one.request, outcome)
@@ -206,7 +214,7 @@ def _write_down(one: _Passage, error: BaseException) -> Flow[None]:
         tell_unwritten(unwritten.__cause__ or unwritten)
 
 
-def _pass(one: _Passage) -> Flow[Any]:
+def _pass(one: Passage) -> Flow[Any]:
     """Ask, charge, execute, ask again, and have it written down."""
     blocking: bool = yield Step(_is_blocking, _is_awaiting)
     if blocking:
@@ -225,7 +233,7 @@ def _pass(one: _Passage) -> Flow[Any]:
     return result
 
 
-def _admit(one: _Passage) -> Flow[None]:
+def _admit(one: Passage) -> Flow[None]:
     """Charge it, and give that back where the gate does not admit it: nothing was executed."""
     paid = one.scope.charge_lines(tool_lines(one.scope, one.name), one.record)
     try:
@@ -244,11 +252,11 @@ def _admit(one: _Passage) -> Flow[None]:
     one.record.decision = one.record.decision or "admitted"
 
 
-def _give_back(one: _Passage, paid: str) -> None:
+def _give_back(one: Passage, paid: str) -> None:
     run_sync(one.engine.ledger.release(paid))
 
 
-def _execute(one: _Passage) -> Flow[Any]:
+def _execute(one: Passage) -> Flow[Any]:
     execution = cast("Execution", one.execution)
     waiting = enclose()
     try:
@@ -265,7 +273,7 @@ async def _is_awaiting() -> bool:
     return False
 
 
-def _refuse_coloured(one: _Passage) -> None:
+def _refuse_coloured(one: Passage) -> None:
     if is_async(one.fn):
         raise ConfigurationError(f"tool {show(one.name)} is async, and was called from code that is not. Await it.")
     refuse_async(one.name, one.gate)
@@ -279,35 +287,39 @@ class Gated:
 
     __slots__ = ("_as_text", "_fn", "_gate", "_name", "_parameters", "_refused")
 
-    def __init__(self, fn: Callable[..., Any], name: str, gate: ToolGate, *, refused: Refused = "raise") -> None:
+    def __init__(
+        self, fn: Callable[..., Any], name: str, gate: ToolGate, *, refused: Refused = "raise", method: bool | None = None
+    ) -> None:
         self._fn = fn
         self._name = name
         self._gate = gate
         self._refused = refused
-        self._parameters = Parameters(fn, name)
+        self._parameters = Parameters(fn, name, method=method)
         self._as_text = getattr(fn, "__annotations__", {}).get("return") in _TEXT
 
-    def _flow(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Flow[Any]:
+    def _passage(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Passage:
         fn = self._fn
         if self._parameters.owned and args:
             fn, args = functools.partial(fn, args[0]), args[1:]
-        return _walk(_Passage(self._name, fn, self._parameters, self._parameters.named(args, kwargs), self._gate))
+        return Passage(self._name, fn, self._parameters, self._parameters.named(args, kwargs), self._gate, in_place=True)
 
-    async def awaited(self, *args: Any, **kwargs: Any) -> Any:
+    async def awaited(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it from a coroutine."""
+        one = self._passage(args, kwargs)
         try:
-            return await run_async(self._flow(args, kwargs))
+            return await run_async(walk(one))
         except ToolDeniedError as denied:
-            if self._refused == "raise":
+            if self._refused == "raise" or one.raised_by_tool:
                 raise
             return self._told(denied)
 
-    def called(self, *args: Any, **kwargs: Any) -> Any:
+    def called(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it from synchronous code."""
+        one = self._passage(args, kwargs)
         try:
-            return run_sync(self._flow(args, kwargs))
+            return run_sync(walk(one))
         except ToolDeniedError as denied:
-            if self._refused == "raise":
+            if self._refused == "raise" or one.raised_by_tool:
                 raise
             return self._told(denied)
 

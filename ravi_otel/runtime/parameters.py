@@ -13,7 +13,7 @@ from ravi_otel.policy.checks import show
 _DEEPEST: Final = 64
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OWNERS: Final = ("self", "cls")
-_HOLDING: Final = frozenset({dict, list, tuple})
+_HOLDING: Final = frozenset({dict, list, tuple, set})
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional arguments, and those by keyword."""
@@ -29,12 +29,13 @@ class Parameters:
     """Know the signature of one tool; read once, where it becomes a tool.
 
     Positional arguments go by their parameter's name, `*args` as a list under the name of that parameter, and what `**more` takes beside
-    the others. Defaults are not filled in: what was asked is what is judged. The object that a method belongs to is no argument.
+    the others. Defaults are not filled in: what was asked is what is judged. The object that a `method` belongs to is no argument; left
+    out, a function is one that was written in a class.
     """
 
     __slots__ = ("_by_name", "_keyworded", "_more", "_placed", "_rest", "owned", "tool")
 
-    def __init__(self, fn: Callable[..., Any], tool: str) -> None:
+    def __init__(self, fn: Callable[..., Any], tool: str, *, method: bool | None = None) -> None:
         self.tool = tool
         self.owned = False
         self._more: str | None = None
@@ -55,7 +56,7 @@ class Parameters:
                 self._rest = one.name
             else:
                 self._more = one.name
-        if self._placed and self._placed[0].name in _OWNERS:
+        if self._placed and self._placed[0].name in _OWNERS and (_is_method(fn) if method is None else method):
             self.owned = True
             del self._placed[0]
         self._by_name = {one.name for one in (*self._placed, *self._keyworded)}
@@ -120,6 +121,12 @@ class Parameters:
         return tuple(args), kwargs
 
 
+def _is_method(fn: object) -> bool:
+    """Tell that a function was written in a class, by its qualified name: `Desk.refund`, not `refund` or `make.<locals>.refund`."""
+    inside, _, _ = str(getattr(fn, "__qualname__", "")).rpartition(".")
+    return bool(inside) and not inside.endswith("<locals>")
+
+
 def read(tool: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """Read the arguments that a model wrote, or copy those it gave; raises ToolDeniedError for what is no object with distinct names."""
     if not isinstance(arguments, str):
@@ -145,7 +152,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy arguments with every dict, list and tuple in them: what is judged is nobody's to change until it is executed."""
+    """Copy arguments with every dict, list, tuple and set in them: what is judged is nobody's to change until it is executed."""
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # it comes from a gate, or a model
         raise bad_arguments(tool, "its arguments are no mapping")
     return {name: _copied(tool, value, 1) if type(value) in _HOLDING else value for name, value in dict(arguments).items()}
@@ -153,6 +160,8 @@ def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copied(tool: str, value: Any, deep: int) -> Any:
     kind = cast("type[object]", type(value))
+    if kind is set:
+        return set(value)
     if kind is not dict and kind is not list and kind is not tuple:
         return value
     if deep >= _DEEPEST:

@@ -125,9 +125,11 @@ def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
     return cast("Callable[..., Any]", inner if owner is None else MethodType(inner, owner))
 
 
-def guarded(fn: Callable[P, R], label: str, switch: Switch, gate: ToolGate, *, refused: Refused = "raise") -> Callable[P, R]:
+def guarded(
+    fn: Callable[P, R], label: str, switch: Switch, gate: ToolGate, *, refused: Refused = "raise", method: bool | None = None
+) -> Callable[P, R]:
     """Give the function that calls `fn` through a gate while the switch is on; with `refused` "result" a refusal is returned."""
-    gated = Gated(fn, label, gate, refused=refused)
+    gated = Gated(fn, label, gate, refused=refused, method=method)
     if is_async(fn):
         awaited = cast("Callable[..., Awaitable[Any]]", fn)
 
@@ -167,6 +169,14 @@ class Standing(_Proxy):  # type: ignore[misc]  # written in C
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it as a tool."""
         return self._self_called(*args, **kwargs)
+
+    def __copy__(self) -> Standing:
+        """Be copied as a function is, which stays itself."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Standing:
+        """Be copied as a function is, also with what holds it: a copy that is no tool would go past its limits and its gate."""
+        return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Be pickled as what it stands for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -9,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import Coloured
 
-Action: TypeAlias = JsonObject
+Action: TypeAlias = dict[str, Any]
 """What is proposed: `{"kind": "tool", "name": str, "args": {...}}` or `{"kind": "final", "answer": str}`."""
 
 
@@ -32,7 +33,7 @@ class Decision:
 
     kind: DecisionKind
     reason: str
-    revised_action: Action | None = None
+    revised_action: Mapping[str, Any] | None = None
     risk_score: float | None = None
 
 

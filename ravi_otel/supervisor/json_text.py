@@ -48,8 +48,8 @@ def read_json(text: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in made if keys.count(key) > 1)
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]  # it remembers
         raise NotJsonError("duplicate_key", f"have the key {checks.show(twice)} twice; which one counts is not to be guessed.")
     return made
 

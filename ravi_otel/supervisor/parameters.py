@@ -12,7 +12,6 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
-from enum import Enum
 from typing import Any, Final, cast
 
 import pydantic
@@ -20,12 +19,12 @@ import typing_extensions
 
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import MOST_DEPTH, NotPlainError, canonical, plain, scalar
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain, scalar
+from ravi_otel.supervisor.in_place import is_lazy, listed, poses, reads_once
 
 _MISSING: Final = object()
 _MOST_SHOWN: Final = 120
 _EXACTLY: Final[tuple[Any, ...]] = (bool, int, float, str)
-_PLAIN_KINDS: Final = (str, int, float, bytes, dict, list, tuple)
 _LAZY: Final = (
     collections.abc.Iterator,
     collections.abc.Iterable,
@@ -55,7 +54,7 @@ class UnfitError(RaviError, ValueError):
 class Parameter:
     """Be one parameter: `shown` is its type in words, `adapter` what checks it, None where nothing can.
 
-    `default` is the default as a plain JSON value, where it has one that JSON has.
+    `default` is the default as a plain JSON value, where it has one that JSON has; `anything` is that it takes whatever it is given.
     """
 
     name: str
@@ -65,6 +64,7 @@ class Parameter:
     default: Any = _MISSING
     exactly: type | None = None
     """bool, int, float or str where it takes just that: such a value needs no reading and writing to be told to stay what it is."""
+    anything: bool = False
 
     @property
     def has_plain_default(self) -> bool:
@@ -123,8 +123,10 @@ class Parameter:
         try:
             return plain(value)
         except NotPlainError as error:
-            if error.code != "not_json" or _poses(value, 0):
+            if error.code != "not_json" or poses(value, 0):
                 raise
+        if reads_once(value):
+            raise UnfitError("bad_arg_type", "it can be read only once, which would leave nothing for the tool; give a list.")
         try:
             made = adapter.validate_python(value, strict=True)
         except Exception as error:  # noqa: BLE001 - as in `check`
@@ -157,10 +159,15 @@ def _first(error: Exception) -> str:
     if isinstance(error, pydantic.ValidationError):
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(step) for step in first["loc"])[:_MOST_SHOWN]
-        said = f"{first['msg'][:_MOST_SHOWN]}{f' (at {where!a})' if where else ''}"
+        said = f"{_sentence(first['msg'][:_MOST_SHOWN])}{f' (at {where!a})' if where else ''}"
     else:
         said = type(error).__name__
     return f"{said.rstrip('.')}."
+
+
+def _sentence(said: str) -> str:
+    """Say what pydantic says of an "Input" as the end of a sentence about an argument."""
+    return f"it{said.removeprefix('Input')}" if said.startswith("Input ") else f"{said[:1].lower()}{said[1:]}"
 
 
 def _settled(given: Any, written: Any) -> Any:
@@ -215,7 +222,7 @@ def _settled_number(given: float, written: Any) -> Any:
 
 def _same(made: Any, again: Any) -> bool:
     try:
-        return bool(made == again) or cast("Any", type(made).__eq__) is object.__eq__
+        return bool(made == again) or (type(made) is type(again) and cast("Any", type(made).__eq__) is object.__eq__)
     except Exception:  # noqa: BLE001 - a stranger's __eq__ may raise anything; then nobody can tell
         return False
 
@@ -224,30 +231,18 @@ def _type(value: object) -> Any:
     return type(value)
 
 
-def _poses(value: Any, depth: int) -> bool:
-    """Tell that something in a program's own value poses as a plain one: a subclass of text, of a number or of a container."""
-    kind = _type(value)
-    if depth > MOST_DEPTH:
-        return True
-    if kind is dict:
-        return any(_poses(each, depth + 1) for pair in value.items() for each in pair)
-    if kind is list or kind is tuple:
-        return any(_poses(each, depth + 1) for each in value)
-    own = issubclass(kind, Enum) or (issubclass(kind, tuple) and hasattr(cast("Any", kind), "_fields"))  # read by their annotation
-    return issubclass(kind, _PLAIN_KINDS) and kind not in (*_PLAIN_KINDS, bool) and not own
-
-
 # -- reading a signature ------------------------------------------------------------------------------------------
 
 
-def read_parameters(fn: Callable[..., Any], tool: str) -> tuple[dict[str, Parameter], Parameter | None]:
-    """Read the parameters that have a name, and what further names take (`**kwargs`), None where there are no further ones."""
+def read_parameters(fn: Callable[..., Any], tool: str) -> tuple[dict[str, Parameter], Parameter | None, Parameter | None]:
+    """Read the parameters that have a name, what further names take (`**kwargs`), and what `*args` takes; None where there is no such."""
     try:
         signature = inspect.signature(fn)
     except (ValueError, TypeError):
         raise ConfigurationError(f"tool {tool!r} is {checks.show(fn)}, whose signature cannot be read: wrap it in a function.") from None
     named: dict[str, Parameter] = {}
     rest: Parameter | None = None
+    placed: Parameter | None = None
     for each in signature.parameters.values():
         known, hint = _hint(fn, each.annotation)
         if each.kind is inspect.Parameter.VAR_KEYWORD:
@@ -255,9 +250,11 @@ def read_parameters(fn: Callable[..., Any], tool: str) -> tuple[dict[str, Parame
                 named |= _unpacked(typing.get_args(hint)[0])
             else:
                 rest = _parameter(each.name, known, hint)
-        elif each.kind is not inspect.Parameter.VAR_POSITIONAL:
+        elif each.kind is inspect.Parameter.VAR_POSITIONAL:
+            placed = _parameter(each.name, known, hint)
+        else:
             named[each.name] = _parameter(each.name, known, hint, each.default)
-    return named, rest
+    return named, rest, placed
 
 
 def read_return(fn: Callable[..., Any]) -> Parameter | None:
@@ -281,7 +278,10 @@ def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Paramet
     required = default is inspect.Parameter.empty
     exactly = next((each for each in _EXACTLY if each is hint), None) if known else None
     shown = _shown(hint) if known else "of its own type"
-    bare = Parameter(name, shown, required, _adapter(hint) if known else None, exactly=exactly)
+    adapter = _adapter(listed(hint)) if known else None
+    if adapter is not None and is_lazy(adapter.core_schema):
+        adapter = None
+    bare = Parameter(name, shown, required, adapter, exactly=exactly, anything=known and hint in (Any, object))
     if required:
         return bare
     try:

@@ -6,16 +6,22 @@ import inspect
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, plain
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
+from ravi_otel.supervisor.in_place import as_json
 from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
 
 _OWN_CODES: Final = frozenset({"too_deep", "too_large", "half_character", "unknown_arg_spec"})
+_OR_NO_GATE: Final = " Give plain values, or put no gate before it: instrument_tools(..., skip=[{!r}])."
 _SPELLED_WITH_ARGUMENT: Final = frozenset({"missing_required_arg", "bad_arg_type", "unknown_arg_spec"})
+
+
+Kept: TypeAlias = dict[str, tuple[Any, str]]
+"""What a program gave that JSON does not have, by its argument, and the canonical text of what stands for it."""
 
 
 class BadArguments(RaviError):  # noqa: N818 - named as the stop reason that comes of it, tool_bad_args
@@ -61,7 +67,7 @@ class ToolSignature:
     """Be what a tool takes and gives, as its own signature says.
 
     A parameter without an annotation takes any JSON value. One whose annotation cannot be checked (`unknown_arg_spec`) takes nothing.
-    `**kwargs` takes further names, each a plain ASCII identifier, held to its annotation; `*args` takes nothing.
+    `**kwargs` takes further names, each a plain ASCII identifier, held to its annotation; `*args` takes nothing but what a program gives.
     """
 
     name: str
@@ -70,36 +76,40 @@ class ToolSignature:
     rest: Parameter | None = None
     returns: Parameter | None = None
     required: tuple[str, ...] = field(default=())
+    placed: Parameter | None = None
 
     @classmethod
     def of(cls, fn: Callable[..., Any], name: str | None = None) -> ToolSignature:
         """Read the signature of any callable; raises ConfigurationError for one that has none."""
         named = checks.name("name", name or getattr(fn, "__name__", None) or type(fn).__name__, "issue_refund")
-        parameters, rest = read_parameters(fn, named)
+        parameters, rest, placed = read_parameters(fn, named)
         required = tuple(each.name for each in parameters.values() if each.required)
-        return cls(named, inspect.getdoc(fn) or "", parameters, rest, read_return(fn), required)
+        return cls(named, inspect.getdoc(fn) or "", parameters, rest, read_return(fn), required, placed)
 
-    def read(self, arguments: object, *, may_lack: Collection[str] = ()) -> dict[str, Any]:
+    def read(self, arguments: object, *, may_lack: Collection[str] = (), kept: Kept | None = None) -> dict[str, Any]:
         """Give the effective arguments as plain JSON values, in the order of the signature; raises BadArguments.
 
         `arguments` is a mapping, or the JSON text of an object. Nothing is converted but a whole number where a float is asked for, and a
         default that JSON has is filled in, so that what is judged is what runs. Those of `may_lack` may be absent. `values` makes of the
-        result what the tool is called with.
+        result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
+        read as what stands for it, and kept there beside the text of that.
         """
         given = self._given(arguments)
-        self._names(given)
+        self._names(given, own=kept is not None)
         read: dict[str, Any] = {}
         for parameter in self.parameters.values():
             if parameter.name in given:
-                read[parameter.name] = self._fit(parameter, parameter.name, given[parameter.name])
+                read[parameter.name] = self._fit(parameter, parameter.name, given[parameter.name], kept)
             elif parameter.has_plain_default:
                 read[parameter.name] = plain(parameter.default)
             elif parameter.required and parameter.name not in may_lack:
                 way_out = f"{self.name} needs {parameter.name!r} ({parameter.shown})."
                 raise self._bad("missing_required_arg", parameter.name, way_out)
         for key in given:
-            if key not in self.parameters and self.rest is not None:
-                read[key] = self._fit(self.rest, key, given[key])
+            if self.placed is not None and key == self.placed.name:
+                read[key] = self._fit_each(self.placed, given[key], kept)
+            elif key not in self.parameters and self.rest is not None:
+                read[key] = self._fit(self.rest, key, given[key], kept)
         self._all_plain(read)
         return read
 
@@ -114,13 +124,13 @@ class ToolSignature:
         """
         made: dict[str, Any] = {}
         for key, value in arguments.items():
+            if self.placed is not None and key == self.placed.name:
+                made[key] = [self._made(self.placed, key, each) for each in value]
+                continue
             parameter = self.parameters.get(key, self.rest)
             if parameter is None:
                 raise self._bad("extra_tool_args", key, f"{self.name} takes no {checks.show(key)}.")
-            try:
-                made[key] = parameter.made(plain(value))
-            except (UnfitError, NotPlainError) as error:
-                raise self._unfit(parameter, key, error) from None
+            made[key] = self._made(parameter, key, value)
         return made
 
     def read_result(self, value: Any) -> Any:
@@ -163,9 +173,13 @@ class ToolSignature:
                 raise self._bad("extra_tool_args", None, f"{self.name} takes no argument named {checks.show(key)}, which is no text.")
         return given
 
-    def _names(self, given: Mapping[str, Any]) -> None:
+    def _names(self, given: Mapping[str, Any], *, own: bool) -> None:
         """Refuse names that are none of the tool's, and say of one that merely looks like one what it looks like."""
         for key in given:
+            if self.placed is not None and key == self.placed.name:
+                if own:
+                    continue
+                raise self._bad("extra_tool_args", None, f"{self.name} takes no argument {key!r}: what its *{key} takes has no name.")
             if key in self.parameters or (self.rest is not None and _free(key) and not self._looks_like(key)):
                 continue
             like = self._looks_like(key) or checks.nearest(key, self.parameters)
@@ -177,16 +191,41 @@ class ToolSignature:
         seen = _seen(key)
         return next((name for name in self.parameters if name != key and _seen(name) == seen), None)
 
-    def _fit(self, parameter: Parameter, key: str, value: Any) -> Any:
+    def _fit(self, parameter: Parameter, key: str, value: Any, kept: Kept | None = None) -> Any:
         try:
             return parameter.fit(value)
         except (UnfitError, NotPlainError) as error:
+            if kept is None:
+                raise self._unfit(parameter, key, error) from None
+        try:
+            stands = parameter.fit(as_json(value, anything=parameter.anything))
+        except (UnfitError, NotPlainError) as error:
+            raise self._unfit(parameter, key, error, way_out=_OR_NO_GATE.format(self.name)) from None
+        kept[key] = (value, canonical(stands))
+        return stands
+
+    def _fit_each(self, parameter: Parameter, values: Any, kept: Kept | None) -> list[Any]:
+        """Read what `*args` was given, each value by its own."""
+        own: Kept = {}
+        fitted: list[Any] = []
+        for at, value in enumerate(values if type(values) in (list, tuple) else (values,)):
+            fitted.append(self._fit(parameter, f"{parameter.name}[{at}]", value, own))
+        if own and kept is not None:
+            kept[parameter.name] = (values, canonical(fitted))
+        return fitted
+
+    def _made(self, parameter: Parameter, key: str, value: Any) -> Any:
+        try:
+            return parameter.made(plain(value))
+        except (UnfitError, NotPlainError) as error:
             raise self._unfit(parameter, key, error) from None
 
-    def _unfit(self, parameter: Parameter, key: str, error: UnfitError | NotPlainError) -> BadArguments:
+    def _unfit(self, parameter: Parameter, key: str, error: UnfitError | NotPlainError, way_out: str = "") -> BadArguments:
         what = error.what if isinstance(error, NotPlainError) else str(error)
         code = error.code if error.code in _OWN_CODES or error.code == "extra_tool_args" else "bad_arg_type"
-        return self._bad(code, key, f"{self.name}: {key} must be {parameter.shown}, and {what}"[:600])
+        must = "takes" if parameter.anything else "must be"
+        said = f"{self.name}: {key} {must} {parameter.shown}, and {'it ' if isinstance(error, NotPlainError) else ''}{what}"
+        return self._bad(code, key, f"{said[:600]}{way_out}")
 
     def _all_plain(self, read: dict[str, Any]) -> None:
         """Hold all of the arguments together to the bounds of one call."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.instrumentation.tools.choosing import LEFT_OUT
 from ravi_otel.instrumentation.tools.places import Place
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.gate import ToolGate
@@ -42,13 +43,13 @@ class Gating:
                 )
             found[place.name] = (place, fn)
         if found:
-            gate = self._gate_for({name: _unowned(fn, name) for name, (_, fn) in found.items()})
+            gate = self._gate_for({name: _unowned(fn, name, place.method) for name, (place, fn) in found.items()})
             for name, (place, fn) in found.items():
-                yield place, guarded(fn, name, switch, gate, refused=self._refused)
+                yield place, guarded(fn, name, switch, gate, refused=self._refused, method=place.method)
 
     def tell_ungated(self, target: object, skipped: Mapping[str, str]) -> None:
         """Say in the log what the program may still call without this gate."""
-        left = [f"{name} is {reason}" for name, reason in skipped.items()]
+        left = [f"{name} is {reason}" for name, reason in skipped.items() if reason != LEFT_OUT]
         if left:
             more = "" if len(left) <= _SAID else f"; and {len(left) - _SAID} more"
             _log.warning(
@@ -67,9 +68,9 @@ def _itself(place: Place) -> tuple[str, Callable[..., Any]]:
     return (place.name if fn is place.fn else getattr(place.fn, LABEL, place.name)), fn
 
 
-def _unowned(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _unowned(fn: Callable[..., Any], name: str, method: bool | None) -> Callable[..., Any]:
     """Give of a method what a gate reads: the signature without the object it belongs to."""
-    if not Parameters(fn, name).owned:
+    if not Parameters(fn, name, method=method).owned:
         return fn
     signature = inspect.signature(fn)
 

@@ -23,6 +23,8 @@ _IS_TOOL: Final = "a tool already"
 _IS_GATED: Final = "a tool already, behind a gate of its own"
 _MOST_WRAPPERS: Final = 32
 _CHAIN: Final[Any] = ChainMap
+_ELSEWHERE: Final = "written elsewhere: give the module it is in, or a mapping with it"
+_HIDING: Final = (property, functools.cached_property, functools.partialmethod, functools.singledispatchmethod)
 _MODELS: Final = frozenset({"pydantic", "pydantic_settings"})
 _TAKES: Final = "a module, a class, a mapping of names to functions, or a list of functions"
 
@@ -37,6 +39,8 @@ class Place:
     put: Callable[[Any], None]
     now: Callable[[], Any]
     rewrap: Callable[[Any], Any]
+    method: bool | None = None
+    """Whether it is called on an object, None where only the function itself can tell."""
 
 
 Found = Iterator[Place | tuple[str, str]]
@@ -77,6 +81,8 @@ def _in_module(module: types.ModuleType, *, gated: bool) -> Found:
             continue
         try:
             if getattr(value, "__module__", None) != module.__name__:
+                if gated and type(value) in (types.FunctionType, functools.partial):
+                    yield name, _ELSEWHERE
                 continue
             reason = _left_alone(value, (types.FunctionType,), gated=gated)
         except Exception as error:  # noqa: BLE001 - a member may raise anything when it is looked at, and is only one of them
@@ -91,6 +97,8 @@ def _in_class(owner: type[Any], *, gated: bool) -> Found:
     fields = _fields_of(owner)
     for name, value in list(vars(owner).items()):
         kind, fn = _unbound(value)
+        if gated and not name.startswith("_") and name not in fields and isinstance(value, _HIDING):
+            yield name, f"a {type(value).__name__}, which runs code that no gate stands before"
         if name.startswith("_") or name in fields or not callable(fn) or getattr(fn, "__isabstractmethod__", False):
             continue
         reason = _left_alone(fn, (types.FunctionType,), gated=gated)
@@ -98,7 +106,7 @@ def _in_class(owner: type[Any], *, gated: bool) -> Found:
             yield name, reason
         else:
             now = functools.partial(vars(owner).get, name)
-            yield Place(name, fn, value, functools.partial(setattr, owner, name), now, kind or _as_it_is)
+            yield Place(name, fn, value, functools.partial(setattr, owner, name), now, kind or _as_it_is, kind is not staticmethod)
 
 
 def _unbound(held: Any) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from typing import Any, Final, Self, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.tools.choosing import LEFT_OUT, Choice
 from ravi_otel.instrumentation.tools.gating import Gating
 from ravi_otel.instrumentation.tools.places import Place, places_in
 from ravi_otel.policy.checks import show
@@ -30,13 +31,15 @@ class InstrumentedTools:
     function, what is a tool already. Private names, properties, inherited methods and what a module imported are not in it.
     """
 
-    def __init__(self, target: object, gating: Gating | None = None) -> None:
+    def __init__(self, target: object, gating: Gating | None = None, choice: Choice | None = None) -> None:
         self._switch = Switch()
         self._placed: list[tuple[Place, Any]] = []
         skipped: dict[str, str] = {}
         self.skipped: Mapping[str, str] = MappingProxyType(skipped)
         try:
             found: Iterable[Place] = self._found(target, skipped, gated=gating is not None)
+            if choice is not None:
+                found = _chosen(list(found), skipped, choice)
             for place, called in gating.guard(list(found), self._switch) if gating is not None else self._observe(found):
                 replacement: Any = place.rewrap(called)
                 place.put(replacement)
@@ -89,7 +92,15 @@ class InstrumentedTools:
         self.remove()
 
 
-def instrument_tools(target: object, gating: Gating | None = None) -> InstrumentedTools:
+def _chosen(found: list[Place], skipped: dict[str, str], choice: Choice) -> list[Place]:
+    choice.check([*(place.name for place in found), *skipped])
+    for name in [*(place.name for place in found), *skipped]:
+        if choice.leaves(name):
+            skipped[name] = LEFT_OUT
+    return [place for place in found if not choice.leaves(place.name)]
+
+
+def instrument_tools(target: object, gating: Gating | None = None, choice: Choice | None = None) -> InstrumentedTools:
     """Make each public function of a module, class, mapping or list a counted, limited and observed tool call, in its place.
 
     Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
@@ -99,12 +110,12 @@ def instrument_tools(target: object, gating: Gating | None = None) -> Instrument
 
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
-    made = InstrumentedTools(target, gating)  # under no lock: it may run code of the program's, as a mapping of its own
+    made = InstrumentedTools(target, gating, choice)  # under no lock: it may run code of the program's, as a mapping of its own
     with _lock:
         _live.append(made)
     if gating is not None:
         gating.tell_ungated(target, made.skipped)
-    elif not made.names and "a tool already" not in made.skipped.values():  # called again it finds nothing left to do
+    elif not made.names and not {"a tool already", LEFT_OUT} & {*made.skipped.values()}:  # called again it finds nothing left to do
         why = "; ".join(f"{name} is {reason}" for name, reason in islice(made.skipped.items(), _SAID))
         _log.warning("ravi-otel: instrument_tools(%s) found no function to make a tool of%s.", show(target), f": {why}" if why else "")
     return made
