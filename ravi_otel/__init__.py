@@ -29,7 +29,7 @@ from ravi_otel.errors import (
     ToolDeniedError,
     ToolTimeoutError,
 )
-from ravi_otel.hooks import CostTracker, HookEvent, HookManager, RunLogger
+from ravi_otel.hooks import CostTracker, HookContext, HookEvent, HookManager, RunLogger
 from ravi_otel.instrumentation.tools import InstrumentedTools
 from ravi_otel.policy import (
     CancellationToken,
@@ -84,6 +84,7 @@ __all__ = [
     "ExecutionTracker",
     "Handoff",
     "HistoryRetention",
+    "HookContext",
     "HookEvent",
     "HookManager",
     "Instrumentation",

@@ -2,7 +2,7 @@
 
 from ravi_otel.hooks.cost_tracker import Cost, CostTracker
 from ravi_otel.hooks.dispatch import HookManager, HookStats
-from ravi_otel.hooks.events import HookEvent
+from ravi_otel.hooks.events import HookContext, HookEvent
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, LimitReading, Notice, ScopeView, SpawnEvent, Spend, ToolRecord
 from ravi_otel.hooks.run_logger import Logged, RunLogger
@@ -12,6 +12,7 @@ __all__ = [
     "Cost",
     "CostTracker",
     "CountEvent",
+    "HookContext",
     "HookEvent",
     "HookManager",
     "HookStats",

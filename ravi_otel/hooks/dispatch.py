@@ -19,7 +19,7 @@ from ravi_otel import _current
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending, runs_loop
 from ravi_otel.hooks.callbacks import check_callback, is_same, place_of
-from ravi_otel.hooks.events import Callback, Context, HookEvent, ReadOnly, read_event, read_only
+from ravi_otel.hooks.events import Callback, HookContext, HookEvent, ReadOnly, read_event, read_only
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.reports import FAULTS, REPORTS, Fault, is_the_programs
 from ravi_otel.policy import checks
@@ -126,7 +126,7 @@ class HookManager:
         with self._lock.own:
             return HookStats(**self._faults)
 
-    def emit(self, event: HookEvent | str, context: Context | None = None) -> None:
+    def emit(self, event: HookEvent | str, context: HookContext | None = None) -> None:
         """Fire an event from synchronous code: synchronous callbacks run here and now, asynchronous ones are not waited for.
 
         Those are tasks of the asyncio loop that runs here; without one they run on one background thread of all managers.
@@ -134,7 +134,7 @@ class HookManager:
         """
         self._fire(read_event("hooks.emit(event)", event), _checked("hooks.emit(context)", context))
 
-    async def dispatch(self, event: HookEvent | str, context: Context | None = None) -> None:
+    async def dispatch(self, event: HookEvent | str, context: HookContext | None = None) -> None:
         """Fire an event and wait for its callbacks, asynchronous ones for a second together; on asyncio or trio.
 
         One that is not over by then is left running, and reported. Raises what `emit` does.
@@ -178,7 +178,7 @@ class HookManager:
 
     # -- how a callback is run ------------------------------------------------------------------------------------
 
-    def _fire(self, event: HookEvent, context: Context) -> list[tuple[Pending, asyncio.Task[None] | None]]:
+    def _fire(self, event: HookEvent, context: HookContext) -> list[tuple[Pending, asyncio.Task[None] | None]]:
         started: list[tuple[Pending, asyncio.Task[None] | None]] = []
         registered = self._registered.get(event)
         if not registered:
@@ -192,7 +192,9 @@ class HookManager:
                 started.append(pending)
         return started
 
-    def _call(self, each: _Registration, context: Context, inside: tuple[object, ...]) -> tuple[Pending, asyncio.Task[None] | None] | None:
+    def _call(
+        self, each: _Registration, context: HookContext, inside: tuple[object, ...]
+    ) -> tuple[Pending, asyncio.Task[None] | None] | None:
         began_s = time.perf_counter()
         try:
             with _current.Attachment(otel_context.set_value(_INSIDE, inside)):  # a thread it starts knows it by this
@@ -278,7 +280,7 @@ def _check_seconds(parameter: str, seconds: object) -> None:
         raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be a number of seconds, 0 or more.")
 
 
-def _checked(parameter: str, context: Context | None) -> Context:
+def _checked(parameter: str, context: HookContext | None) -> HookContext:
     if context is None:
         return {}
     try:
@@ -287,7 +289,7 @@ def _checked(parameter: str, context: Context | None) -> Context:
         raise ConfigurationError(f"{parameter}={checks.show(context)} is no mapping: give a dict, such as {{'agent_name': 'a'}}.") from None
 
 
-def _copied(event: HookEvent, context: Context) -> ReadOnly:
+def _copied(event: HookEvent, context: HookContext) -> ReadOnly:
     try:
         return read_only(context)
     except Exception as error:

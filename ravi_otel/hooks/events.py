@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Any, Final, NoReturn, Self, TypeAlias, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 
-Context = Mapping[str, Any]
-"""What one event says, by name."""
+HookContext: TypeAlias = Mapping[str, Any]
+"""What one event says, by name: read-only. Which names an event has is on the page of hooks."""
 
 Callback = Callable[[Any], object]
 """Hear one event: gets its context; what it returns is awaited when it can be, and else ignored."""
@@ -94,7 +94,7 @@ _DEEPEST: Final = 50
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
-def read_only(context: Context) -> ReadOnly:
+def read_only(context: HookContext) -> ReadOnly:
     """Copy `context`, with every dict, list and set in it, into what cannot be changed; other objects stay what they are.
 
     What is inside itself, or deeper than 50 of them in one another, is `…`.

@@ -20,6 +20,7 @@ from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
 from ravi_otel.agents.middleware.rates import RateLimiter
 from ravi_otel.agents.middleware.redaction import Redaction
 from ravi_otel.agents.middleware.retry import Retry
+from ravi_otel.policy.contracts import CallNext, ChatMessage, Generation
 
 __all__ = [
     "AgentInput",
@@ -27,7 +28,10 @@ __all__ = [
     "AuditTrail",
     "Cache",
     "CacheStore",
+    "CallNext",
     "ChatCall",
+    "ChatMessage",
+    "Generation",
     "InputGuardrail",
     "Level",
     "MemoryCache",
