@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
 
 MISSING: Final = object()
 NOTHING: Final = Fraction(0)
+_LONGEST_TEXT: Final = 1 << 20
 _UNSEEN: Final = frozenset("CZM")
 _UNSEEN_IN_TEXT: Final = frozenset({"Cf", "Cc", "Mn"})
 _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
@@ -162,7 +164,12 @@ class Case:
 
 
 def told_an_error(result: object) -> bool:
-    """Tell that a result is an object with an "error" in it."""
+    """Tell that a result is an object with an "error" in it, or the JSON text of one."""
+    if isinstance(result, str) and len(result) <= _LONGEST_TEXT and '"error"' in result:
+        try:
+            result = json.loads(result)
+        except (ValueError, RecursionError):
+            return False
     return isinstance(result, Mapping) and cast("Mapping[str, object]", result).get("error") is not None
 
 

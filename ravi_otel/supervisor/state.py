@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.supervisor.looking import looked_at
 from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
 
 T = TypeVar("T")
@@ -19,6 +20,7 @@ CallStatus = Literal["running", "ok", "error", "cancelled"]
 MOST_RESULTS: Final = 1000
 """How many results a state keeps besides the last one of each tool."""
 _MOST_KEPT_READY: Final = 64
+_DEEPEST: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,6 @@ class _OfTool:
 
     begun: int = 0
     done: int = 0
-    done_well: int = 0
     latest: int = -1
     result: Any = None
     running: dict[int, dict[str, tuple[Fraction, bool]]] = field(default_factory=dict[int, dict[str, tuple[Fraction, bool]]])
@@ -72,6 +73,7 @@ class RunState:
 
     Each call is kept with its arguments, and the results of the last thousand. Of an older one that told of an error `{"error": True}`
     is left, of any other None; `result(tool)` is kept in any case. What counts and adds up costs the same after any number of calls.
+    Of a result the lists and dictionaries are copied: what its caller does to them afterwards changes nothing here.
     """
 
     def __init__(self, calls: Iterable[StatedCall] = ()) -> None:
@@ -97,6 +99,7 @@ class RunState:
     @property
     def calls(self) -> tuple[StatedCall, ...]:
         """List the calls that were let through, the first one first."""
+        looked_at(None)
         with self._lock:
             return tuple(self._calls.values())
 
@@ -124,7 +127,7 @@ class RunState:
         return self._read(tool, lambda of: of.begun, 0)
 
     def done(self, tool: str) -> int:
-        """Count the calls of a tool that came to a good end: what comes after them may rely on it."""
+        """Count the calls of a tool that came to a good end and told of no error: what comes after them may rely on it."""
         return self._read(tool, lambda of: of.done, 0)
 
     def total(self, tool: str, field: str) -> float:
@@ -135,11 +138,12 @@ class RunState:
         return self._read(tool, lambda of: float(self._sum(tool, of, field).amount), 0.0)
 
     def result(self, tool: str) -> Any:
-        """Give what the last call of a tool that came to a good end returned, None without one."""
+        """Give what the last call of a tool that came to a good end and told of no error returned, None without one."""
         return self._read(tool, lambda of: of.result, None)
 
     def spent(self, tool: str, field: str) -> Fraction | None:
         """Give `total` exactly, None where a call of the tool has something else than a number there, or nothing."""
+        looked_at(tool)
         with self._lock:
             of = self._tools.get(tool)
             known = _Sum() if of is None else self._sum(tool, of, field)
@@ -149,13 +153,14 @@ class RunState:
         """Tell that a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
 
         def read(of: _OfTool) -> bool:
-            return keys in self._keys(tool, of, fields) if fields else of.done_well > 0
+            return keys in self._keys(tool, of, fields) if fields else of.done > 0
 
         return self._read(tool, read, otherwise=False)
 
     # -- inside, each under the lock -----------------------------------------------------------------------------------
 
     def _read(self, tool: str, read: Callable[[_OfTool], T], otherwise: T) -> T:
+        looked_at(tool)
         with self._lock:
             of = self._tools.get(tool)
             return otherwise if of is None else read(of)
@@ -182,14 +187,14 @@ class RunState:
         call = self._calls[number]
         of = self._tools[call.tool]
         del of.running[number]
-        self._calls[number] = StatedCall(call.tool, call.arguments, status, result if status == "ok" else None)
+        result = _apart(result, 0) if status == "ok" else None
+        self._calls[number] = StatedCall(call.tool, call.arguments, status, result)
         if status != "ok":
             return
-        of.done += 1
-        if number > of.latest:
-            of.latest, of.result = number, result
         if not told_an_error(result):
-            of.done_well += 1
+            of.done += 1
+            if number > of.latest:
+                of.latest, of.result = number, result
             for fields, known in of.done_with.items():
                 known.add(keys_at(call.arguments, fields))
         if result is not None:
@@ -239,3 +244,15 @@ def _amount(arguments: JsonObject, field: str) -> tuple[Fraction, bool]:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING, False
     return max(Fraction(value), NOTHING), False  # a number of a type of its own
+
+
+def _apart(result: Any, depth: int) -> Any:
+    """Copy the lists and dictionaries of a result; what else is in it is whatever the tool made, and stays as it is."""
+    if depth > _DEEPEST:
+        return result
+    if type(result) is dict:
+        known = cast("dict[Any, Any]", result)  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+        return {key: _apart(value, depth + 1) for key, value in known.items()}
+    if type(result) is list:
+        return [_apart(each, depth + 1) for each in cast("list[Any]", result)]  # type: ignore[redundant-cast]  # as above
+    return result

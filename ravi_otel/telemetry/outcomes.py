@@ -7,9 +7,10 @@ from typing import Final
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel.errors import RaviError
+from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.hooks.records import Status as Ending
+from ravi_otel.policy.checks import show
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import text
 
@@ -76,7 +77,15 @@ def sentence(record: CallRecord | ToolRecord) -> str | None:
     """Give our own sentence about a refusal; what others' errors say may quote a prompt or a key and stays out."""
     if record.status != "refused" or not isinstance(record.error, RaviError):
         return None
-    return str(record.error)[:_MOST_SENTENCE].encode("utf-8", "replace").decode()
+    return _said(record, record.error)[:_MOST_SENTENCE].encode("utf-8", "replace").decode()
+
+
+def _said(record: CallRecord | ToolRecord, error: RaviError) -> str:
+    """Give its sentence; what a gate says may quote a model or a person, and stays out where content is not captured."""
+    if not isinstance(error, ToolDeniedError | StopRun) or (isinstance(record, ToolRecord) and record.arguments is not None):
+        return str(error)
+    reason = error.stop_reason if isinstance(error, ToolDeniedError) else error.reason
+    return f"tool {show(error.tool)} was not run ({reason})." if error.tool is not None else str(reason)
 
 
 def end(

@@ -4,7 +4,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.errors import BudgetExhaustedError, StopRun, ToolDeniedError
 from ravi_otel.policy.limits import ScopeKind
 
 
@@ -192,6 +192,26 @@ def test_a_scope_that_did_not_end_well_says_how(backend, telemetry, make):
     attributes = backend.span().attributes
     assert (attributes["ravi.status"], attributes["ravi.stop_reason"]) == ("stopped", "limit_tokens")
     assert attributes["ravi.scope.id"] == scope.facts.scope_id
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ToolDeniedError("no: SECRET (human_rejected).", tool="pay", stop_reason="human_rejected"),
+            "tool 'pay' was not run (human_rejected).",
+        ),
+        (StopRun("supervisor_block:cap", "SECRET", tool="pay"), "tool 'pay' was not run (supervisor_block:cap)."),
+        (StopRun("max_steps", "SECRET"), "max_steps"),
+    ],
+)
+@pytest.mark.parametrize("content", [True, False])
+def test_what_a_gate_says_of_a_call_is_content(backend, telemetry, make, error, said, content):
+    record = make.tool()
+    telemetry.tool_started(record)
+    record.status, record.error, record.arguments = "refused", error, {} if content else None
+    telemetry.tool_ended(record)
+    assert backend.span().status.description == (str(error) if content else said)
 
 
 def test_a_refused_tool_has_our_sentence_as_the_spans_description(backend, telemetry, make):
