@@ -11,7 +11,7 @@ from ravi_otel.policy.gate import ExecutedFrom
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
 from ravi_otel.supervisor.hashing import args_hash, plain, written
-from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor.signatures import Kept, ToolSignature
 from ravi_otel.supervisor.standing import Standing
 
 GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
@@ -65,6 +65,8 @@ class Call:
     admitted: bool = False
     human_approved: bool | None = None
     stop_reason: str | None = None
+    kept: Kept | None = None
+    """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
     written: tuple[dict[str, Any], str] | None = None
     """The last arguments of which `exact` was asked, and what it gave."""
 
@@ -73,6 +75,16 @@ class Call:
         """Copy what would run now: whoever gets it may do with it as they like."""
         copied: dict[str, Any] = plain(self.arguments)
         return copied
+
+    def values(self) -> dict[str, Any]:
+        """Make what the function is called with: what was given and stands for what was let through stays what it was."""
+        if self.signature is None:
+            return self.copy
+        made = self.signature.values(self.arguments)
+        for name, (value, stands) in (self.kept or {}).items():
+            if name in made and written(self.arguments[name]) == stands:
+                made[name] = value
+        return made
 
     @property
     def exact(self) -> str:

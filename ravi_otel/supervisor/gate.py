@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import threading
 import weakref
@@ -13,7 +14,7 @@ from typing import Any, Final, cast
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.errors import ConfigurationError, StopRun
+from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
@@ -21,13 +22,30 @@ from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told
+from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, canonical
+from ravi_otel.supervisor.looking import is_reviewing
 from ravi_otel.supervisor.loops import LoopRules, Loops
-from ravi_otel.supervisor.reviewing import bad_arguments, in_colour, let_through, refuse_expired
-from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
-from ravi_otel.supervisor.standing import Standing, keep
-from ravi_otel.supervisor.terms import Noting, Terms, Tools, checked, read_ceilings, read_names, read_seconds, read_tools, state_source
+from ravi_otel.supervisor.reviewing import bad_arguments, let_through, refuse_expired
+from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature
+from ravi_otel.supervisor.standing import Standing, keep, state_of
+from ravi_otel.supervisor.terms import (
+    Noting,
+    Terms,
+    Tools,
+    check_known,
+    check_rules,
+    checked,
+    checked_audit,
+    read_ceilings,
+    read_names,
+    read_seconds,
+    read_tools,
+    state_source,
+    tell_uncallable,
+    told_of,
+)
 
 _log = logging.getLogger("ravi_otel")
 
@@ -40,11 +58,13 @@ class Gate:
     `allow` are the tools that may be called, all of `tools` when left out. `policy` and the run's state are what the supervisor is given.
     `state` is one state for everything this gate judges, or a function that makes one for each run; left out, each run has a `RunState`.
     `read_only` tools change nothing: the same call of one runs `read_only_repeat_limit` times in a run, of any other once; without `loops`
-    no loops are looked for. `per_tool_limit` is how often a tool runs in a run at all. An approval counts for `expires_s` seconds, a call
-    is given up after `timeout_s`. `policy_version` names what is decided by; left out, it is made of the supervisor's `version` and the
+    no loops are looked for. With `part` the tools are some of those that the rules are about: the others are said once in the log, and
+    refused else. `per_tool_limit` is how often a tool runs in a run at all. An approval counts for `expires_s` seconds, a call is given
+    up after `timeout_s`. `policy_version` names what is decided by; left out, it is made of the supervisor's `version` and the
     values of `policy`. `audit` is told of everything, and nothing is executed that it could not write down.
 
-    A refusal is a verdict, never an error. What the approver raises, and what ends the run while it is asked, reaches the caller.
+    A refusal is a verdict, never an error. What ends the run while somebody is asked reaches the caller, and so does what the approver
+    raises, as the cause of a ToolDeniedError (`supervisor_block:not_decided`).
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -64,14 +84,15 @@ class Gate:
         read_only_repeat_limit: int = 2,
         policy_version: str | None = None,
         loops: bool = True,
+        part: bool = False,
     ) -> None:
         self._signatures = read_tools(tools)
         self._allow = frozenset(self._signatures) if allow is None else read_names("Gate(allow)", allow)
         self._terms = Terms(
-            supervisor=checked("supervisor", supervisor, Supervisor, "a review(action, state, policy) method"),
-            approver=checked("approver", approver, Approver, "ask(request) and executed(request, status) methods"),
+            supervisor=checked("supervisor", supervisor, ("review",), "review(action, state, policy) method"),
+            approver=checked("approver", approver, ("ask", "executed"), "ask(request) and executed(request, status) methods"),
             policy=policy,
-            audit=audit,
+            audit=checked_audit(audit),
             read_only=read_names("Gate(read_only)", read_only),
             expires_s=read_seconds("Gate(expires_s)", expires_s),
             policy_version=policy_version,
@@ -79,8 +100,10 @@ class Gate:
         self._timeout_s = read_seconds("Gate(timeout_s)", timeout_s)
         checks.count("Gate(read_only_repeat_limit)", read_only_repeat_limit, least=1)
         rules = LoopRules(self._terms.read_only, read_only_repeat_limit, read_ceilings("Gate(per_tool_limit)", per_tool_limit))
+        self._check(rules, part=part)
         self._rules = rules if loops else None
         self._state = state_source(state)
+        self._shared = keep(self._state()) if isinstance(state, GateState) and not inspect.isclass(state) else None
         self._standings: weakref.WeakKeyDictionary[Scope, Standing] = weakref.WeakKeyDictionary()
         self._calls: dict[str, Call] = {}
         self._lock = threading.Lock()
@@ -163,15 +186,28 @@ class Gate:
         call = Call(
             new_op_id(), None, FINAL, scope.facts, self._standing(), {"answer": answer}, signature=_FINAL_SIGNATURE, phase="finalize"
         )
-        verdict = yield from self._judged(call, partial(self._read, call))
+        try:
+            verdict = yield from self._judged(call, partial(self._read, call))
+        except ToolDeniedError as denied:  # what was asked failed, and that has been told
+            return _refusal(Refused(denied.stop_reason or "supervisor_block:not_decided", str(denied.reason)))
         yield from self._concluded(call, "ok" if verdict.allowed else "refused", None)
         return verdict
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _check(self, rules: LoopRules, *, part: bool) -> None:
+        """Refuse what names tools that there are not, and say which tools can never be called."""
+        check_known("allow", self._allow, self._signatures)
+        check_known("read_only", rules.read_only, self._signatures)
+        check_known("per_tool_limit", rules.per_tool_limit if isinstance(rules.per_tool_limit, Mapping) else (), self._signatures)
+        check_rules(self._terms.supervisor, self._signatures, part=part)
+        tell_uncallable(self._signatures)
+
     def _open(self, request: ToolRequest) -> Call:
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
-        call = Call(request.op_id, request.call_id, request.tool, request.facts, self._standing(), raw)
+        call = Call(
+            request.op_id, request.call_id, request.tool, request.facts, self._standing(), raw, kept={} if request.in_place else None
+        )
         with self._lock:
             if request.op_id in self._calls:
                 raise ConfigurationError(
@@ -186,7 +222,7 @@ class Gate:
             try:
                 read()
                 decision = yield from let_through(self._terms, call)
-                arguments = call.copy if call.signature is None else call.signature.values(call.arguments)
+                arguments = call.values()
             except Refused as refused:
                 return self._refused(call, refused)
         except BaseException as error:
@@ -208,14 +244,18 @@ class Gate:
         """Allow the tool, and read its arguments; what the supervisor fills in may be absent."""
         tool = call.tool
         self._begin(call)
+        if tool not in self._terms.read_only and is_reviewing(self._terms.supervisor):
+            raise Refused("supervisor_block:called_in_review", "The supervisor calls it while it reviews, and would have to judge that.")
         if call.signature is None:
+            if tool not in self._signatures:
+                close = checks.nearest(tool, self._allow)
+                hint = f", did you mean {close!r}" if close else ""
+                raise Refused(f"tool_missing:{_named(tool)}", f"There is no tool {checks.show(tool)}{hint}.")
             if tool not in self._allow:
                 raise Refused(f"tool_denied:{_named(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
-            if tool not in self._signatures:
-                raise Refused(f"tool_missing:{_named(tool)}", f"There is no tool {checks.show(tool)}.")
             call.signature = self._signatures[tool]
         try:
-            call.arguments = call.signature.read(call.raw, may_lack=self._terms.may_lack(tool))
+            call.arguments = call.signature.read(call.raw, may_lack=self._terms.may_lack(tool), kept=call.kept)
         except BadArguments as bad:
             raise bad_arguments(call, bad) from bad
         call.proposed = call.copy
@@ -278,8 +318,9 @@ class Gate:
         if call.begun:
             try:
                 call.standing.kept.end(call.tool, call.copy, status, result, read_only=call.tool in self._terms.read_only)
-            except Exception:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
-                _log.exception("ravi-otel: the state failed at the end of %s: the gate lets nothing more through", checks.show(call.tool))
+            except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
+                said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
+                _log.error(said, checks.show(call.tool), told_of(error))
         call.standing.judged.append(told(call, ran=ran, ok=status == "ok"))
 
     def _standing(self) -> Standing:
@@ -289,25 +330,30 @@ class Gate:
         owner = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
         known = self._standings.get(owner)
         if known is None:
-            made = Standing(keep(self._state()), None if self._rules is None else Loops(self._rules))
+            kept = self._shared or state_of(owner, self._terms.supervisor, self._state)
+            made = Standing(kept, None if self._rules is None else Loops(self._rules))
             with self._lock:
                 known = self._standings.setdefault(owner, made)
         return known
 
 
 def gate_for(
-    supervisor: Supervisor | ToolGate | None, functions: Mapping[str, Callable[..., Any]], approver: Approver | None = None
+    supervisor: Supervisor | ToolGate | None,
+    functions: Mapping[str, Callable[..., Any]],
+    approver: Approver | None = None,
+    *,
+    part: bool = False,
 ) -> ToolGate:
     """Make a gate for the named functions of a program; what is a gate already is given back.
 
-    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`.
+    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`. `part` is as there.
     """
     if isinstance(supervisor, ToolGate):
         if approver is not None:
             raise ConfigurationError("approver= goes with a supervisor, and a gate was given: write Gate(supervisor, approver=approver).")
         return supervisor
-    read_only = getattr(supervisor, "read_only", ())
-    return Gate(supervisor, tools=functions, approver=approver, read_only=read_only, loops=False)
+    read_only = [name for name in getattr(supervisor, "read_only", ()) if name in functions]
+    return Gate(supervisor, tools=functions, approver=approver, read_only=read_only, loops=False, part=part)
 
 
 def loop(found: str, call: Call) -> Refused:
@@ -333,7 +379,8 @@ def _refuse_changed(call: Call, arguments: Mapping[str, Any]) -> None:
         if call.signature is not None and canonical(arguments) == call.exact:
             return
     try:
-        if call.signature is not None and canonical(call.signature.read(arguments)) == call.exact:
+        kept: Kept | None = None if call.kept is None else {}
+        if call.signature is not None and canonical(call.signature.read(arguments, kept=kept)) == call.exact:
             return
     except BadArguments:
         pass

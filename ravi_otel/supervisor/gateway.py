@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,14 +17,15 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.gated import Passage, walk
+from ravi_otel.runtime.parameters import Parameters
 from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call, GateCall, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.gate import Gate, loop
 from ravi_otel.supervisor.loops import PER_TOOL
-from ravi_otel.supervisor.terms import Noting, read_ceilings
+from ravi_otel.supervisor.terms import Noting, check_known, read_ceilings
 
 _NANO: Final = 1_000_000_000
 _CEILING: Final = 2
@@ -79,11 +81,13 @@ class _BudgetedGate(Gate):
 
     def __init__(self, budget: Budget, ceilings: int | Mapping[str, int] | None, **more: Any) -> None:
         super().__init__(**more)
+        check_known("per_tool_limit", ceilings if isinstance(ceilings, Mapping) else (), self._signatures)
         self._budget = budget
         totals = [tool_call_limit(budget.max_tool_calls)]
         by_tool = {tool: ceilings.get(tool) if isinstance(ceilings, Mapping) else ceilings for tool in self._signatures}
         self._limits = (*totals, *(tool_call_limit(most, tool=tool) for tool, most in by_tool.items() if most is not None))
         self._tabs: dict[str, _Tab] = {}
+        self._given_up: weakref.WeakSet[Scope] = weakref.WeakSet()
 
     def tab(self) -> _Tab:
         """Give what the innermost run around the running code has used; of runs that ended it is forgotten."""
@@ -91,6 +95,11 @@ class _BudgetedGate(Gate):
         around = scope.upwards()
         run = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
         with self._lock:
+            if run in self._given_up:
+                raise ConfigurationError(
+                    "the ToolGateway was closed in this run, and what it has counted is given up. Close it when the run is over; a gateway "
+                    "of its own has a budget of its own."
+                )
             known = self._tabs.get(run.facts.scope_id)
             if known is None:
                 self.close(ended=True)
@@ -103,6 +112,8 @@ class _BudgetedGate(Gate):
             if not ended or tab.run.status != "open":
                 self._tabs.pop(key, None)
                 tab.close()
+                if tab.run.status == "open" and tab.run.facts.kind is ScopeKind.RUN:
+                    self._given_up.add(tab.run)  # its budget is one for the whole run
 
     def step(self) -> int:
         """Count one step of the agent's loop."""
@@ -159,8 +170,8 @@ class ToolGateway:
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
         self,
-        *,
         registry: Mapping[str, Callable[..., Any]],
+        *,
         allow: Collection[str] | None = None,
         budget: Budget | None = None,
         per_tool_limit: int | Mapping[str, int] | None = _CEILING,
@@ -178,6 +189,8 @@ class ToolGateway:
         if not isinstance(registry, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(f"ToolGateway(registry={checks.show(registry)}) must be a mapping of names to functions.")
         self._registry = dict(registry)
+        if budget is not None and not isinstance(budget, Budget):  # pyright: ignore[reportUnnecessaryIsInstance]  # as above
+            raise ConfigurationError(f"ToolGateway(budget={checks.show(budget)}) is no Budget: write budget=Budget(max_tool_calls=5).")
         self.budget = Budget() if budget is None else budget
         self.gate = _BudgetedGate(
             self.budget,
@@ -237,16 +250,20 @@ class ToolGateway:
         return await run_async(self._called(name, args))
 
     def close(self) -> None:
-        """Give up the counters of this gateway; they begin afresh with the next call."""
+        """Give up the counters of this gateway: in a run that goes on it calls nothing more, and in the next one it begins afresh."""
         with self._closing:
             self.gate.close()
 
     def _called(self, name: str, args: Mapping[str, Any] | str) -> Flow[Any]:
         label = checks.show(name) if type(name) is not str or checks.flaw_of_name(name) is not None else name
         fn = self._registry.get(label)
+        fn = _nothing if fn is None else fn
+        one = Passage(label, fn, Parameters(fn, label), args, self.gate)
         try:
-            return (yield from walk_gated(label, _nothing if fn is None else fn, args, self.gate))
+            return (yield from walk(one))
         except ToolDeniedError as denied:
+            if one.raised_by_tool:  # another tool's refusal: this one ran
+                self._stop(label, denied, f"tool_error:{label}")
             reason = denied.stop_reason or f"tool_denied:{label}"
             phase = _PHASES.get(reason.partition(":")[0], "execution")
             raise StopRun(reason, str(denied), tool=label, phase=phase) from denied

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from ravi_otel._flow import Flow, Step
-from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel._flow import Carried, Flow, cause
+from ravi_otel.errors import RaviError, ToolDeniedError
 from ravi_otel.hooks.loop_records import ReviewEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.waiting import Waiting
 from ravi_otel.supervisor.answers import end_of, fingerprint_of, has_lapsed, read_answer, request_for, spelling
-from ravi_otel.supervisor.approval.asking import in_event_loop
 from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
+from ravi_otel.supervisor.colours import TooLate, in_colour
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.hashing import canonical, plain, written_sha256
+from ravi_otel.supervisor.looking import Look, looking
 from ravi_otel.supervisor.signatures import BadArguments
 from ravi_otel.supervisor.standing import Note
-from ravi_otel.supervisor.terms import Terms
+from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor.terms import Terms, told_of
 from ravi_otel.telemetry.redaction import is_redacting
 
 _log = logging.getLogger("ravi_otel")
@@ -52,8 +51,9 @@ def _let_through(terms: Terms, call: Call) -> Flow[Decision]:
     for _ in range(MOST_REVIEWS):
         _refuse_broken(call)
         call.phase = _phase(call)
-        note = Note(call.standing.kept.version(call.tool), terms.version())
-        decision = yield from _reviewed(terms, call)
+        look = Look(terms.supervisor, whole=not isinstance(call.standing.kept.state, RunState))
+        note = Note(call.standing.kept.version(), terms.version(), look)
+        decision = yield from _reviewed(terms, call, look)
         kind = decision.kind
         if kind is DecisionKind.BLOCK:
             _tell(call, decision, final=True)
@@ -110,18 +110,19 @@ def _begun(terms: Terms, call: Call, note: Note, *, asked: bool) -> bool:
 # -- a review ---------------------------------------------------------------------------------------------------------
 
 
-def _reviewed(terms: Terms, call: Call) -> Flow[Decision]:
+def _reviewed(terms: Terms, call: Call, look: Look) -> Flow[Decision]:
     """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
     if terms.supervisor is None:
         decision = Decision(DecisionKind.APPROVE, "no_supervisor")
     else:
         judge = partial(terms.supervisor.review, call.action, call.standing.kept.state, terms.policy_now())
         try:
-            said = yield in_colour("Supervisor.review", judge)
+            said = yield in_colour("Supervisor.review", judge, ends=True, within=partial(looking, look))
         except RaviError:
             raise
         except Exception as error:
-            _log.exception("ravi-otel: the supervisor failed while it reviewed %s: nothing is executed", checks.show(call.tool))
+            said = "ravi-otel: the supervisor failed while it reviewed %s (%s): nothing is executed"
+            _log.error(said, checks.show(call.tool), told_of(error))
             raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
         decision = read_decision(said)
     call.decisions.append(decision)
@@ -173,7 +174,7 @@ def _whole(call: Call, arguments: object) -> dict[str, Any]:
     if call.signature is None:
         raise Refused(f"tool_missing:{call.tool}", f"There is no tool {checks.show(call.tool)}.")
     try:
-        return call.signature.read(arguments)
+        return call.signature.read(arguments, kept=None if call.kept is None else {})
     except BadArguments as bad:
         raise bad_arguments(call, bad) from bad
 
@@ -210,6 +211,23 @@ def refuse_expired(call: Call) -> None:
         raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
 
+def _asked(call: Call, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
+    """Ask the approver; an error of its own is the cause of a refusal."""
+    try:
+        return (yield in_colour("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
+    except TooLate:
+        return ApprovalAnswer(approved=False, comment="expired")
+    except (Exception, Carried) as raised:
+        error = cause(raised)
+        if isinstance(error, RaviError):
+            raise
+        call.stop_reason = "supervisor_block:not_decided"
+        _log.error("ravi-otel: the approver failed while it was asked about %s (%s): nothing is executed", call.tool, told_of(error))
+        why = f"the approver that was asked about it failed with {type(error).__name__}"
+        said = f"tool {checks.show(call.tool)} was not run: {why} ({call.stop_reason})."
+        raise ToolDeniedError(said, tool=call.tool, reason=why, stop_reason=call.stop_reason) from error
+
+
 def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> Flow[None]:
     """Ask a person about exactly these arguments; raises Refused unless the answer is yes.
 
@@ -218,7 +236,10 @@ def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> F
     call.phase = "human_approval"
     approver = terms.approver
     if approver is None:
-        raise Refused("supervisor_block:no_approver", f"A person must approve it ({decision.reason}), and nobody can be asked.")
+        raise Refused(
+            "supervisor_block:no_approver",
+            f"A person must approve it ({decision.reason}), and nobody can be asked: the gate was given no approver.",
+        )
     if len(call.answers) >= MOST_QUESTIONS:
         raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
     request = request_for(terms, call, decision, policy_version)
@@ -226,7 +247,7 @@ def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> F
     call.approval, call.human_approved, until_ns = None, None, end_of(terms)
     shown = replace(request, arguments=plain(request.arguments))
     with Waiting("approval", scope):
-        said = yield in_colour("Approver.ask", partial(approver.ask, shown), blocks=True)
+        said = yield from _asked(call, partial(approver.ask, shown), terms.expires_s)
     answer = read_answer(call, said, request, until_ns)
     edited = _edited(call, answer)
     call.answers.append((request, answer))
@@ -279,33 +300,7 @@ def _unapproved(call: Call, decision: Decision, answer: ApprovalAnswer) -> Refus
     return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
 
 
-# -- both colours, and what is told ---------------------------------------------------------------------------------------
-
-
-def in_colour(what: str, act: Callable[[], Coloured[Any]], *, blocks: bool = False) -> Step:
-    """Call what the program gave us, in either colour; what `blocks` may be called in an event loop's thread by synchronous code."""
-
-    def at_once() -> Any:
-        said = _beside(act) if blocks and in_event_loop() else act()
-        if not inspect.isawaitable(said):
-            return said
-        if inspect.iscoroutine(said):
-            said.close()
-        raise ConfigurationError(
-            f"{what}() is to be awaited, and the tool is called by synchronous code: make one of the two what the other is."
-        )
-
-    async def awaited() -> Any:
-        said = act()
-        return await said if inspect.isawaitable(said) else said
-
-    return Step(at_once, awaited)
-
-
-def _beside(act: Callable[[], Any]) -> Any:
-    """Block this thread on another, which runs no event loop: what waits for a person blocks there, and gives no coroutine."""
-    with ThreadPoolExecutor(1, thread_name_prefix="ravi-approval") as thread:
-        return thread.submit(copy_context().run, act).result()
+# -- what is told ---------------------------------------------------------------------------------------
 
 
 def _tell(call: Call, decision: Decision, *, final: bool = False) -> None:

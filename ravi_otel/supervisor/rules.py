@@ -14,6 +14,7 @@ A rule that says nothing approves nothing. What a rule cannot read is refused.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast, get_args
@@ -62,18 +63,22 @@ __all__ = [
     "Rules",
 ]
 
+_log = logging.getLogger("ravi_otel")
 _NO_RULE: Final = {"approve": "no_rule_against", "block": "no_rule_for", "escalate": "no_rule_for"}
 
 
 class Rules:
     """Be a supervisor that decides by `rules`; a tool call on which they say nothing is decided by `default`.
 
+    A gate refuses rules about tools that it does not have, unless they are `shared` with other gates: then it says so in the log, once.
     `version` is the SHA-256 of the rules and the default, 64 hex digits: the same rules have the same one in every process. A final answer
     is approved unless a rule refuses it.
     """
 
-    def __init__(self, rules: Iterable[Rule], *, default: Default = "approve") -> None:
+    def __init__(self, rules: Iterable[Rule], *, default: Default = "approve", shared: bool = False) -> None:
         self.rules = _listed(rules)
+        self.shared = checks.flag("shared", shared)
+        self._told: set[str] = set()
         self.default = checks.choice("default", default, get_args(Default))
         _refuse_what_is_never_asked(self.rules)
         self._finals = tuple(rule for rule in self.rules if isinstance(rule, FinalNeeds))
@@ -85,10 +90,12 @@ class Rules:
         return f"<Rules {len(self.rules)}, default {self.default}, version {self.version[:12]}>"
 
     @classmethod
-    def from_file(cls, path: str | Path) -> Rules:
+    def from_file(cls, path: str | Path, *, shared: bool = False) -> Rules:
         """Read the `gate` section of a policy file; raises ConfigurationError with the file, the place and the way out."""
+        if not isinstance(path, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f"Rules.from_file({checks.show(path)}) takes the path of a policy file, such as 'policy.toml'.")
         rules, default = read_gate(Path(path))
-        return cls(rules, default=default)
+        return cls(rules, default=default, shared=shared)
 
     @property
     def tools(self) -> frozenset[str]:
@@ -109,19 +116,29 @@ class Rules:
         mine = [rule for rule in self.rules if tool in rule.tools and not isinstance(rule, FinalNeeds)]
         return tuple(sorted(mine, key=lambda each: not isinstance(each, FillIn)))
 
-    def check_tools(self, tools: Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]) -> None:
-        """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it lacks: it would never speak."""
-        if isinstance(tools, Mapping):
-            named = cast("Mapping[str, Callable[..., Any]]", tools)
-            signatures = {name: ToolSignature.of(fn, name) for name, fn in named.items()}
-        else:
-            signatures = {each.name: each for each in map(ToolSignature.of, tools)}
+    def check_tools(
+        self, tools: Mapping[str, Callable[..., Any] | ToolSignature] | Iterable[Callable[..., Any]], *, part: bool = False
+    ) -> None:
+        """Raise ConfigurationError for a rule about a tool that is none of `tools`, or an argument it lacks: it would never speak.
+
+        Where the tools are only a `part`, or the rules are `shared`, a tool that is missing is said in the log, once.
+        """
+        signatures = _signatures(tools)
         for rule in self.rules:
             for tool in (*rule.tools, *getattr(rule, "first", ()), *getattr(rule, "after", ())):
                 if tool not in signatures:
-                    raise ConfigurationError(_no_such(f"rule {rule.word} is about tool", tool, signatures, "tools"))
+                    self._tell_missing(rule, tool, signatures, part=part)
             for tool in rule.tools:
-                self._check_fields(rule, signatures[tool])
+                if tool in signatures:
+                    self._check_fields(rule, signatures[tool])
+
+    def _tell_missing(self, rule: Rule, tool: str, signatures: Mapping[str, ToolSignature], *, part: bool) -> None:
+        said = _no_such(f"rule {rule.word} is about tool", tool, signatures, "tools")
+        if not (part or self.shared):
+            raise ConfigurationError(f"{said} Rules for several gates are made with shared=True.")
+        if tool not in self._told:
+            self._told.add(tool)
+            _log.warning("ravi-otel: %s Here it holds for nothing.", said)
 
     def _check_fields(self, rule: Rule, signature: ToolSignature) -> None:
         for field in rule.fields_read():
@@ -174,6 +191,13 @@ class Rules:
                 revised = {**action, "args": case.arguments} if kind == DecisionKind.REVISE else None
                 return Decision(kind, first.reason, revised)
         return Decision(DecisionKind(self.default), _NO_RULE[self.default])
+
+
+def _signatures(tools: Mapping[str, Callable[..., Any] | ToolSignature] | Iterable[Callable[..., Any]]) -> dict[str, ToolSignature]:
+    if not isinstance(tools, Mapping):
+        return {each.name: each for each in map(ToolSignature.of, tools)}
+    named = cast("Mapping[str, Callable[..., Any] | ToolSignature]", tools)
+    return {name: each if isinstance(each, ToolSignature) else ToolSignature.of(each, name) for name, each in named.items()}
 
 
 def _final(mine: tuple[Rule, ...], case: Case) -> Decision:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.decisions import GateState
+from ravi_otel.supervisor.looking import Look
 from ravi_otel.supervisor.loops import Loops
 
 _MOST_CALLS: Final = 1000
@@ -18,10 +22,11 @@ _MOST_CALLS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Be what was so before a review: whoever lets the call through on its word must find it so still."""
+    """Be what was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
 
     version: tuple[int, int]
     policy_version: str
+    look: Look | None = None
 
 
 class Kept:
@@ -34,18 +39,25 @@ class Kept:
         self.state = state
         self._lock = threading.RLock()
         self._writes = 0
-        self._reads: Counter[str] = Counter()
-        self.broken: str | None = None
+        self._reads = 0
+        self._read_at: dict[str, int] = {}
+        self._began_at = 0
+        self.broken: str | None = _broken.get(state)
 
-    def version(self, tool: str) -> tuple[int, int]:
-        """Give a number that changes when any call begins or ends, those of read-only tools other than `tool` left out."""
+    def version(self) -> tuple[int, int]:
+        """Give how many calls have begun and ended by now: those that change something, and those of read-only tools."""
         with self._lock:
-            return self._writes, self._reads[tool]
+            return self._writes, self._reads
 
     def holds(self, tool: str, note: Note, still: Callable[[], bool]) -> bool:
         """Tell whether all is as it was noted, and `still` says so."""
         with self._lock:
-            return (self._writes, self._reads[tool]) == note.version and still()
+            return self._writes == note.version[0] and not self._is_read_since(note.version[1], tool, note.look) and still()
+
+    def _is_read_since(self, when: int, tool: str, look: Look | None) -> bool:
+        """Tell that a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
+        asked = (tool,) if look is None else (tool, *look.tools)
+        return any(self._read_at.get(each, 0) > when for each in asked) or (look is not None and look.whole and self._began_at > when)
 
     def begin(self, tool: str, arguments: JsonObject, note: Note, still: Callable[[], bool], *, read_only: bool) -> bool:
         """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
@@ -53,7 +65,8 @@ class Kept:
             if not self.holds(tool, note, still):
                 return False
             self._count(tool, read_only=read_only)
-            self.state.begin(tool, arguments)
+            self._began_at = self._reads if read_only else self._began_at
+            refuse_awaitable("state.begin", cast("Any", self.state).begin(tool, arguments))
             return True
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
@@ -61,18 +74,54 @@ class Kept:
         with self._lock:
             self._count(tool, read_only=read_only)
             try:
-                self.state.end(tool, arguments, status, result)
+                refuse_awaitable("state.end", cast("Any", self.state).end(tool, arguments, status, result))
             except BaseException as error:
                 self.broken = type(error).__name__
+                _broken.put(self.state, self.broken)
                 raise
 
     def _count(self, tool: str, *, read_only: bool) -> None:
         if read_only:
-            self._reads[tool] += 1
+            self._reads += 1
+            self._read_at[tool] = self._reads
         else:
             self._writes += 1
 
 
+def refuse_awaitable(what: str, said: object) -> None:
+    """Raise ConfigurationError for what is still to be awaited, and was to be done by now."""
+    if inspect.isawaitable(said):
+        if inspect.iscoroutine(said):
+            said.close()
+        raise ConfigurationError(f"{what}() gave something to await, which nobody awaits; make it a plain def.")
+
+
+class _Notes:
+    """Keep a word about objects, by which one it is, as long as each lives; of what cannot be watched for ever."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, tuple[object, str]] = {}
+
+    def get(self, about: object) -> str | None:
+        """Give the word."""
+        known = self._words.get(id(about))
+        return None if known is None else known[1]
+
+    def put(self, about: object, word: str) -> None:
+        """Note the word."""
+        key = id(about)
+        self._words[key] = (_watch(about, lambda _: self._words.pop(key, None)), word)
+
+
+def _watch(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
+    """Refer to a thing without keeping it alive; what cannot be referred to so is kept."""
+    try:
+        return weakref.ref(thing, gone)
+    except TypeError:
+        return lambda: thing
+
+
+_broken = _Notes()
 _kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
 _keeping = threading.Lock()
 
@@ -84,6 +133,34 @@ def keep(state: GateState) -> Kept:
         if known is None:
             known = _kept[id(state)] = Kept(state)
         return known
+
+
+class _States:
+    """Keep the states of runs by whose they are: a supervisor at several gates judges by one state of the run."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, Kept]]] = weakref.WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+        """Give the state of a run that `make` made for this supervisor at whatever gate."""
+        made = keep(make())
+        with self._lock:
+            known = self._known.setdefault(run, [])
+            known[:] = [each for each in known if each[0]() is not None]
+            for whose, maker, kept in known:
+                if whose() is supervisor and maker is make:
+                    return kept
+            known.append((_watch(supervisor), make, made))
+            return made
+
+
+_states = _States()
+
+
+def state_of(run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+    """Give what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
+    return keep(make()) if supervisor is None else _states.of(run, supervisor, make)
 
 
 class Standing:

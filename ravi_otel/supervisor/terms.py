@@ -7,17 +7,26 @@ import functools
 import hashlib
 import inspect
 import json
+import logging
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias, cast
 
-from ravi_otel.errors import ConfigurationError, StopRun
+from ravi_otel.errors import ConfigurationError, RaviError, StopRun
 from ravi_otel.policy import checks
+from ravi_otel.runtime.bounded import is_async
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor.standing import refuse_awaitable
 from ravi_otel.supervisor.state import RunState
+
+_log = logging.getLogger("ravi_otel")
+_MOST_UNFOLDED: Final = 8
 
 Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 """The tools of a gate, by name; without names they are called what their functions are."""
@@ -85,11 +94,17 @@ class Terms:
             return
         who = call.facts
         try:
-            self.audit.note(
-                what, run_id=who.run_id, agent_name=who.agent_name, tool=call.tool, op_id=call.op_id, arguments=arguments, **facts
+            refuse_awaitable(
+                "audit.note",
+                cast("Any", self.audit).note(
+                    what, run_id=who.run_id, agent_name=who.agent_name, tool=call.tool, op_id=call.op_id, arguments=arguments, **facts
+                ),
             )
         except Exception as error:
-            why = f"{checks.show(call.tool)} could not be written down as {what} ({type(error).__name__}): nothing more is executed."
+            said = f": {error}" if isinstance(error, RaviError) else "."  # ours says the way out; a stranger's may say what is secret
+            why = (
+                f"{checks.show(call.tool)} could not be written down as {what} ({type(error).__name__}), and nothing more is executed{said}"
+            )
             raise StopRun("supervisor_block:audit_failed", why, tool=call.tool, phase=call.phase) from error
 
 
@@ -128,11 +143,60 @@ def read_ceilings(parameter: str, given: int | Mapping[str, int] | None) -> int 
     return checks.count(parameter, given)
 
 
-def checked(parameter: str, given: Any, protocol: type, needs: str) -> Any:
+def checked(parameter: str, given: Any, methods: Collection[str], needs: str) -> Any:
     """Accept an object with the methods of a protocol, or None."""
-    if given is not None and (inspect.isclass(given) or not isinstance(given, protocol)):
-        raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has not {needs}; give an object that has.")
+    if inspect.isclass(given):
+        raise ConfigurationError(f"Gate({parameter}={given.__name__}) is a class; give an instance, {given.__name__}(...).")
+    if given is not None and not all(callable(getattr(given, each, None)) for each in methods):
+        raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has no {needs}; give an object that has.")
     return given
+
+
+def checked_audit(given: Any) -> Any:
+    """Accept what writes down what happens, or None."""
+    refuse_async("Gate(audit)", checked("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
+    return given
+
+
+def refuse_async(parameter: str, given: object, methods: Collection[str]) -> None:
+    """Refuse what would have to be awaited where nothing is: called and dropped it would do nothing."""
+    wrong = next((each for each in methods if is_async(getattr(given, each, None))), None)
+    if wrong is not None:
+        raise ConfigurationError(f"{parameter}={checks.show(given)} has an async {wrong}(), which nobody awaits; make it a plain def.")
+
+
+def check_known(parameter: str, names: Iterable[str], tools: Collection[str]) -> None:
+    """Refuse a name that is none of the gate's tools: what is said of it would hold for nothing."""
+    for name in names:
+        if name not in tools:
+            close = checks.nearest(name, tools)
+            hint = f", did you mean {close!r}" if close else ""
+            listed = ", ".join(tools) or "none"
+            raise ConfigurationError(
+                f"{parameter} names the tool {checks.show(name)}, which there is not{hint}; the tools are {listed}."[:600]
+            )
+
+
+def check_rules(supervisor: object, tools: Mapping[str, ToolSignature], *, part: bool) -> None:
+    """Have rules about tools that there are not refused; where `tools` are only a `part` of what the rules are for, said once."""
+    ask = getattr(supervisor, "check_tools", None)
+    if callable(ask) and not inspect.isclass(supervisor) and hasattr(supervisor, "shared"):
+        ask(tools, part=part)
+
+
+def tell_uncallable(tools: Mapping[str, ToolSignature]) -> None:
+    """Say in the log which tools no call can fit."""
+    for tool in tools.values():
+        bad = next((each for each in tool.parameters.values() if each.required and each.adapter is None), None)
+        if bad is not None:
+            _log.warning(
+                "ravi-otel: no call of %s can pass its gate: the argument %s (%s) cannot be judged. Annotate it with a type that pydantic "
+                "knows, or put no gate before it: instrument_tools(..., skip=[%r]).",
+                tool.name,
+                bad.name,
+                bad.shown,
+                tool.name,
+            )
 
 
 def read_seconds(parameter: str, value: float | None) -> float | None:
@@ -142,10 +206,18 @@ def read_seconds(parameter: str, value: float | None) -> float | None:
     return value
 
 
+def told_of(error: BaseException) -> str:
+    """Say of an error of the program's where it was raised: its text, and the lines around, may hold what is nobody else's."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+    return f"{type(error).__name__}{at}"
+
+
 def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[[], GateState]:
     """Give what makes the state of a run."""
     if given is None:
         return RunState
+    refuse_async("Gate(state)", given, ("begin", "end"))
     if isinstance(given, GateState) and not inspect.isclass(given):
         shared = given
         return lambda: shared
@@ -166,16 +238,43 @@ def _version_of(supervisor: object) -> str:
         return "none"
     own = getattr(supervisor, "version", None)
     name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
-    return f"{name} {own}" if isinstance(own, str) else name
+    if own is None or isinstance(own, str):
+        return name if own is None else f"{name} {own}"
+    return f"{name} {_written(own)}"
 
 
 def _written(policy: object) -> str:
     """Write a policy so that another value of any of its fields is written otherwise."""
     if policy is None:
         return "null"
-    if is_dataclass(policy) and not isinstance(policy, type):
-        return json.dumps([type(policy).__qualname__, asdict(policy)], sort_keys=True, default=repr)
+    if type(policy) is str or type(policy) is int:
+        return json.dumps(policy)
     try:
-        return json.dumps(policy, sort_keys=True)
-    except (TypeError, ValueError):
+        return json.dumps(_unfolded(policy, 0), sort_keys=True, default=repr)
+    except (TypeError, ValueError, RecursionError):
         return repr(policy)
+
+
+def _unfolded(value: object, depth: int) -> Any:
+    """Give what is in a value, of an object of any class its fields: its own `repr` may tell no more than where it lies."""
+    given: Any = value
+    if depth > _MOST_UNFOLDED or given is None or isinstance(given, (bool, int, float, str, bytes, Enum, type)) or callable(given):
+        return given if type(given) in (bool, int, float, str, type(None)) else repr(given)
+    if isinstance(given, Mapping):
+        return [[_unfolded(each, depth + 1) for each in pair] for pair in given.items()]
+    if isinstance(given, (list, tuple)):
+        return [_unfolded(each, depth + 1) for each in cast("list[Any]", given)]
+    if isinstance(given, (set, frozenset)):
+        return sorted(repr(_unfolded(each, depth + 1)) for each in cast("set[Any]", given))
+    fields = {name: getattr(given, name) for name in _slots(type(given)) if hasattr(given, name)} | dict(getattr(given, "__dict__", {}))
+    if not fields:
+        return repr(given)
+    return [type(given).__qualname__, {name: _unfolded(each, depth + 1) for name, each in fields.items()}]
+
+
+def _slots(kind: type) -> list[str]:
+    found: list[str] = []
+    for each in kind.__mro__:
+        slots: Any = vars(each).get("__slots__", ())
+        found += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel.supervisor.decisions import GateState
-from ravi_otel.supervisor.rules_reading import ListedPast
+from ravi_otel.supervisor.rules_reading import ListedPast, told_an_error
 from ravi_otel.supervisor.standing import Note, keep
 from ravi_otel.supervisor.state import MOST_RESULTS, RunState
 
@@ -72,7 +72,7 @@ def test_each_beginning_and_end_gives_another_version():
 def test_of_many_threads_that_noted_the_same_only_one_begins():
     state = RunState()
     kept = keep(state)
-    note = Note(kept.version("pay"), "1")
+    note = Note(kept.version(), "1")
     ready = threading.Barrier(8, timeout=60)
     let = []
 
@@ -91,7 +91,7 @@ def test_of_many_threads_that_noted_the_same_only_one_begins():
 
 def test_a_read_of_another_tool_is_no_change_and_one_of_the_same_is():
     kept = keep(RunState())
-    note, look = Note(kept.version("pay"), "1"), Note(kept.version("look"), "1")
+    note, look = Note(kept.version(), "1"), Note(kept.version(), "1")
     assert kept.begin("look", {}, look, lambda: True, read_only=True)
     assert not kept.begin("look", {}, look, lambda: True, read_only=True)
     assert kept.begin("pay", PAY, note, lambda: True, read_only=False)
@@ -131,6 +131,44 @@ def test_a_sum_is_unknown_while_a_call_without_a_number_there_counts():
     assert state.spent("pay", "amount") is None
     state.end("pay", {"amount": "5"}, "refused", None)
     assert state.spent("pay", "amount") == 5
+
+
+@pytest.mark.parametrize("result", [{"error": "not found"}, '{"error": "not found"}', ' {"n": 1, "error": {"code": 5}}\n'])
+def test_what_told_of_an_error_is_not_done_and_no_result_to_go_by(result):
+    state = RunState()
+    for returned in ({"max": 10}, result):
+        state.begin("look", PAY)
+        state.end("look", PAY, "ok", returned)
+    assert (state.begun("look"), state.done("look"), state.result("look")) == (2, 1, {"max": 10})
+
+
+@pytest.mark.parametrize(
+    "result", ['{"error": null}', '"error"', '{"a": "error"}', '["error"]', '{"error"', '{"a":' * 5000 + '"error"', "error"]
+)
+def test_text_that_tells_of_no_error_is_a_result(result):
+    state = RunState()
+    state.begin("look", PAY)
+    state.end("look", PAY, "ok", result)
+    assert (state.done("look"), state.result("look")) == (1, result)
+
+
+def test_what_is_done_to_a_result_afterwards_changes_nothing():
+    state = RunState()
+    result = {"max": 10, "per": [{"max": 5}]}
+    state.begin("look", PAY)
+    state.end("look", PAY, "ok", result)
+    result["per"][0]["max"] = result["max"] = 9e9
+    result["per"].append({})
+    assert state.result("look") == state.calls[0].result == {"max": 10, "per": [{"max": 5}]}
+
+
+def test_a_result_that_holds_itself_is_a_result():
+    state = RunState()
+    result = []
+    result.append(result)
+    state.begin("look", PAY)
+    state.end("look", PAY, "ok", result)
+    assert state.done("look") == 1
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
@@ -185,5 +223,5 @@ def test_what_is_kept_ready_is_what_a_look_at_all_calls_gives(steps):
         for keys in [(str(user),) for user in range(4)]:
             assert state.done_with(tool, ("user",), keys) == listed.done_with(tool, ("user",), keys)
         assert state.done_with(tool, (), ()) == listed.done_with(tool, (), ())
-        ended = [call for call in state.calls if call.tool == tool and call.status == "ok"]
+        ended = [call for call in state.calls if call.tool == tool and call.status == "ok" and not told_an_error(call.result)]
         assert (state.done(tool), state.result(tool)) == (len(ended), ended[-1].result if ended else None)
