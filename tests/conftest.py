@@ -18,6 +18,8 @@ from opentelemetry import context as otel_context
 
 import ravi_otel
 from ravi_otel import _current
+from ravi_otel.instrumentation.http.idle import OPEN
+from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -70,9 +72,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_came_before_is_not_looked_through() -> None:
-    """Set aside what the tests before this file left: many tests collect garbage, and would look through all of it each time."""
+    """Set aside what the tests before this file left: many tests collect garbage, and would look through all of it each time.
+
+    Not while a stream is open that a test dropped and its loop has yet to close: set aside, it would stay open for good.
+    """
     gc.collect()
-    gc.freeze()
+    drain()
+    if not OPEN:
+        gc.freeze()
 
 
 @pytest.fixture
