@@ -11,9 +11,8 @@ import logging
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun
 from ravi_otel.policy import checks
@@ -24,9 +23,9 @@ from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.signatures import ToolSignature
 from ravi_otel.supervisor.standing import refuse_awaitable
 from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor.unfolding import unfolded
 
 _log = logging.getLogger("ravi_otel")
-_MOST_UNFOLDED: Final = 8
 
 Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 """The tools of a gate, by name; without names they are called what their functions are."""
@@ -64,7 +63,7 @@ class Terms:
         """Name what is decided by, as it is at this moment: an approval of another version is none."""
         if self.policy_version is not None:
             return self.policy_version
-        return _hash_of(_version_of(self.supervisor), _written(self.policy))
+        return _hash_of(_version_of(self.supervisor), unfolded(self.policy))
 
     def policy_now(self) -> Any:
         """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
@@ -240,41 +239,4 @@ def _version_of(supervisor: object) -> str:
     name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
     if own is None or isinstance(own, str):
         return name if own is None else f"{name} {own}"
-    return f"{name} {_written(own)}"
-
-
-def _written(policy: object) -> str:
-    """Write a policy so that another value of any of its fields is written otherwise."""
-    if policy is None:
-        return "null"
-    if type(policy) is str or type(policy) is int:
-        return json.dumps(policy)
-    try:
-        return json.dumps(_unfolded(policy, 0), sort_keys=True, default=repr)
-    except (TypeError, ValueError, RecursionError):
-        return repr(policy)
-
-
-def _unfolded(value: object, depth: int) -> Any:
-    """Give what is in a value, of an object of any class its fields: its own `repr` may tell no more than where it lies."""
-    given: Any = value
-    if depth > _MOST_UNFOLDED or given is None or isinstance(given, (bool, int, float, str, bytes, Enum, type)) or callable(given):
-        return given if type(given) in (bool, int, float, str, type(None)) else repr(given)
-    if isinstance(given, Mapping):
-        return [[_unfolded(each, depth + 1) for each in pair] for pair in given.items()]
-    if isinstance(given, (list, tuple)):
-        return [_unfolded(each, depth + 1) for each in cast("list[Any]", given)]
-    if isinstance(given, (set, frozenset)):
-        return sorted(repr(_unfolded(each, depth + 1)) for each in cast("set[Any]", given))
-    fields = {name: getattr(given, name) for name in _slots(type(given)) if hasattr(given, name)} | dict(getattr(given, "__dict__", {}))
-    if not fields:
-        return repr(given)
-    return [type(given).__qualname__, {name: _unfolded(each, depth + 1) for name, each in fields.items()}]
-
-
-def _slots(kind: type) -> list[str]:
-    found: list[str] = []
-    for each in kind.__mro__:
-        slots: Any = vars(each).get("__slots__", ())
-        found += [slots] if isinstance(slots, str) else list(slots)
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
+    return f"{name} {unfolded(own)}"
