@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import collections.abc as collections_abc
 import datetime as dt
 import decimal
 import fractions
@@ -16,8 +17,16 @@ from typing import Any, Final, cast
 
 from ravi_otel.supervisor.hashing import MOST_DEPTH, MOST_VALUES, NotPlainError, canonical, plain
 
+
+def _kind(value: object) -> Any:
+    return type(value)
+
+
+_EMPTY: Final[dict[str, str]] = {}
 _ONCE: Final = ("__next__", "__anext__", "__await__")
-_LISTS: Final[frozenset[Any]] = frozenset({list, tuple, range, collections.deque, type({}.keys()), type({}.values()), type({}.items())})
+_LISTS: Final[frozenset[Any]] = frozenset(
+    {list, tuple, range, collections.deque, _kind(_EMPTY.keys()), _kind(_EMPTY.values()), _kind(_EMPTY.items())}
+)
 _TABLES: Final[frozenset[Any]] = frozenset(
     {dict, types.MappingProxyType, collections.OrderedDict, collections.defaultdict, collections.Counter}
 )
@@ -62,7 +71,7 @@ class _Stand:
             raise NotPlainError("too_large", f"is beyond the {MOST_VALUES} values that are read; give less.")
         if depth > MOST_DEPTH:
             raise NotPlainError("too_deep", f"is nested deeper than {MOST_DEPTH} levels; give it flat.")
-        kind: Any = type(value)
+        kind = _kind(value)
         if kind in _TABLES:
             return {name: self.of(each, depth + 1) for name, each in dict(value).items()}
         if kind in _LISTS or _is_named_tuple(kind):
@@ -99,6 +108,11 @@ def _is_named_tuple(kind: type[Any]) -> bool:
     return kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and not any(name in vars(kind) for name in _READ_BY)
 
 
+def _pairs(table: Any) -> Any:
+    """Read a dict itself, whatever a class derived from it would say."""
+    return cast("Any", dict).items(table)
+
+
 def reads_once(value: object) -> bool:
     """Tell that something in a value is an iterator, a generator or something to await: looking at it would use it up, or never end.
 
@@ -108,14 +122,14 @@ def reads_once(value: object) -> bool:
 
 
 def _once(value: Any, depth: int, left: list[int]) -> bool:
-    kind: Any = type(value)
+    kind = _kind(value)
     left[0] -= 1
     if left[0] < 0 or any(hasattr(kind, name) for name in _ONCE):
         return True
     if kind is str or kind is bytes or depth > MOST_DEPTH or isinstance(value, (type, types.ModuleType, types.FunctionType, Enum)):
         return False
     if issubclass(kind, dict):
-        return any(_once(each, depth + 1, left) for pair in dict.items(value) for each in pair)
+        return any(_once(each, depth + 1, left) for pair in _pairs(value) for each in pair)
     if issubclass(kind, (list, tuple, set, frozenset, collections.deque)):
         return any(_once(each, depth + 1, left) for each in list(cast("Iterable[Any]", value))[: left[0] + 1])
     held = getattr(value, "__dict__", None)
@@ -140,10 +154,10 @@ def poses(value: Any, depth: int) -> bool:
 
 def listed(hint: Any) -> Any:
     """Write an annotation with a list for `Iterable`: pydantic would give the tool an iterator, which only one can read."""
-    if hint is collections.abc.Iterable or hint is typing.Iterable:
+    if hint is collections_abc.Iterable or hint is typing.Iterable:
         return list
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin is collections.abc.Iterable:
+    if origin is collections_abc.Iterable:
         return list[listed(args[0])]  # type: ignore[misc]  # it is made while the program runs
     if origin is typing.Annotated:
         return typing.Annotated[(listed(args[0]), *args[1:])]

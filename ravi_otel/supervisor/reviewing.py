@@ -157,7 +157,7 @@ def _revise(call: Call, decision: Decision) -> None:
     revised: object = decision.revised_action
     if not isinstance(revised, Mapping):
         raise Refused("supervisor_block:invalid_revision", "The supervisor revised it to nothing that could be read.")
-    known = dict(cast("Mapping[str, Any]", revised))
+    known = dict(cast("Mapping[str, Any]", cast("object", revised)))
     given: object
     if call.tool == FINAL:
         fits, given = known.keys() == {"kind", "answer"} and known["kind"] == "final", {"answer": known.get("answer")}

@@ -1,9 +1,12 @@
 """The values of a program that calls its own tools are judged as JSON, and given to the function as they were."""
 
 import collections
+import copy
 import datetime as dt
+import functools
 import itertools
 import statistics
+import types
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
@@ -197,7 +200,7 @@ class Sneaky(tuple):
         return iter(("harmless",))
 
 
-@pytest.mark.parametrize("value", [Order(1), object(), Sneaky(("harmful",)), {1: 2}, 10**30], ids=str)
+@pytest.mark.parametrize("value", [Order(1), object(), Sneaky(("harmful",)), {1: 2}, 10**30], ids=lambda value: type(value).__name__)
 def test_what_cannot_be_judged_is_refused_with_a_way_out(value):
     with pytest.raises(ToolDeniedError, match=r"put no gate before it: instrument_tools\(\.\.\., skip=\['given'\]\)"):
         called(given, value)
@@ -261,3 +264,41 @@ def test_what_names_no_function_is_refused_and_nothing_is_changed(choice, words)
     with pytest.raises(ConfigurationError, match=words):
         ravi_otel.instrument_tools(tools, **choice)
     assert tools == {"main": main}
+
+
+# -- what no gate stands before is said ------------------------------------------------------------------------------------
+
+
+def test_what_of_a_class_or_module_runs_without_the_gate_is_said(caplog):
+    class Desk:
+        def pay(self, usd: int) -> int:
+            return usd
+
+        refund = pay
+        big = functools.partialmethod(pay, 10**6)
+
+        @property
+        def opened(self) -> str:
+            return "opened"
+
+    module = types.ModuleType("desk_tools")
+    exec("from statistics import mean\ndef close(): return 'closed'", vars(module))
+    with ravi_otel.instrument_tools(Desk, supervisor=Sees()), ravi_otel.instrument_tools(module, supervisor=Sees()) as made:
+        assert made.names == ("close",)
+    said = caplog.text
+    for words in ("pay and refund are one function", "big is a partialmethod", "opened is a property", "mean is written elsewhere"):
+        assert words in said
+
+
+def test_a_tool_is_copied_as_a_function_is():
+    config = {"tools": {"given": given}}
+    with ravi_otel.instrument_tools(config["tools"], supervisor=Sees()):
+        assert copy.deepcopy(config)["tools"]["given"] is config["tools"]["given"]
+        assert copy.copy(config["tools"]["given"]) is config["tools"]["given"]
+
+
+def test_an_argument_called_self_goes_by_its_name():
+    def keywords(**more: int) -> dict[str, int]:
+        return more
+
+    assert called(keywords, self=1)[0] == {"self": 1}

@@ -42,6 +42,7 @@ class Gating:
                     "Give a mapping, whose keys name them."
                 )
             found[place.name] = (place, fn)
+        _tell_aliases(found)
         if found:
             gate = self._gate_for({name: _unowned(fn, name, place.method) for name, (place, fn) in found.items()})
             for name, (place, fn) in found.items():
@@ -55,6 +56,15 @@ class Gating:
             _log.warning(
                 "ravi-otel: instrument_tools(%s, supervisor=...) puts no gate before: %s%s.", show(target), "; ".join(left[:_SAID]), more
             )
+
+
+def _tell_aliases(found: Mapping[str, tuple[Place, Callable[..., Any]]]) -> None:
+    """Say which names are of one function: what a supervisor knows of one of them does not hold for the other."""
+    first: dict[int, str] = {}
+    for name, (_, fn) in found.items():
+        other = first.setdefault(id(fn), name)
+        if other != name:
+            _log.warning("ravi-otel: %s and %s are one function, and two tools to a gate: rules are needed for both.", other, name)
 
 
 def _itself(place: Place) -> tuple[str, Callable[..., Any]]:

@@ -24,7 +24,7 @@ _IS_GATED: Final = "a tool already, behind a gate of its own"
 _MOST_WRAPPERS: Final = 32
 _CHAIN: Final[Any] = ChainMap
 _ELSEWHERE: Final = "written elsewhere: give the module it is in, or a mapping with it"
-_HIDING: Final = (property, functools.cached_property, functools.partialmethod, functools.singledispatchmethod)
+_HIDING: Final[tuple[Any, ...]] = (property, functools.cached_property, functools.partialmethod, functools.singledispatchmethod)
 _MODELS: Final = frozenset({"pydantic", "pydantic_settings"})
 _TAKES: Final = "a module, a class, a mapping of names to functions, or a list of functions"
 
