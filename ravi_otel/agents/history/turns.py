@@ -82,6 +82,12 @@ def answered(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     return [*whole[: last + 1], *results]
 
 
+def unfiltered(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leave out the model's last answer, which a provider's filter stopped, and what that filter would stop again."""
+    last = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].role == "assistant"), len(messages))
+    return answered(messages[:last])
+
+
 def _end_of_unit(messages: Sequence[ChatMessage], at: int) -> int:
     """Give where the unit that begins at `at` is over."""
     end = at + 1
