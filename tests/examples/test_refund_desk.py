@@ -30,7 +30,7 @@ def desk(tools):
 
     def make(person=None, **more):
         given = {
-            "registry": tools.registry,
+            "registry": {**tools.registry, **more.pop("registry", {})},
             "supervisor": RefundSupervisor(),
             "policy": Policy(),
             "state": RuntimeState(),
@@ -183,7 +183,7 @@ def test_a_refund_that_failed_may_have_paid_and_counts_on_but_lets_no_email_out(
     def fails(user_id: int, amount_usd: float, reason: str) -> dict:
         raise ConnectionResetError("the bank hung up")
 
-    gateway = desk(registry={"issue_refund": fails, "send_refund_email": RefundTools().send_refund_email})
+    gateway = desk(registry={"issue_refund": fails})
     assert stop_of(gateway, refund(900.0)) == "tool_error:issue_refund"
     assert gateway.state == RuntimeState(executed_refund_total_usd=900.0)
     assert stop_of(gateway, tool("send_refund_email", user_id=RICH, amount_usd=900.0, message="Paid.")) == (
@@ -212,7 +212,7 @@ def test_a_tool_that_the_supervisor_does_not_know_is_blocked_at_the_gate(desk, t
         """Fly."""
         raise AssertionError("it flew")
 
-    assert stop_of(desk(registry={**tools.registry, "fly": fly}), tool("fly")) == "supervisor_block:unknown_tool_for_supervisor:fly"
+    assert stop_of(desk(registry={"fly": fly}), tool("fly")) == "supervisor_block:unknown_tool_for_supervisor:fly"
 
 
 # -- how often ------------------------------------------------------------------------------------------------------------
