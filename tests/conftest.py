@@ -65,6 +65,13 @@ def pytest_collection() -> Generator[None, Any, Any]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names that differ from process to process: the workers must agree on what there is to be done."""
+    moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if moving:
+        raise pytest.UsageError(f"these tests are named by an address in memory; give their parameters ids: {', '.join(moving)}")
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what every module made is not looked through again by each collection

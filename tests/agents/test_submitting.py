@@ -137,7 +137,7 @@ async def test_limits_around_it_end_it(team):
         {"attempts": 0}, {"attempts": True}, {"limits": ["turns=3"]}, {"max_steps": 3}, {"truncation": "some"}, {"check": "42"},
         {"instructions": "x"}, {"tools": [submits]},
     ],
-    ids=repr,
+    ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_what_cannot_be_used_is_named(wrong):
