@@ -66,8 +66,9 @@ class AgentContext:
         """Ask the agent's model, through its middleware; charged, limited and told like any call.
 
         The instructions go before the messages. Raises LLMTimeout, LLMEmpty, refusals of limits, MiddlewareTermination, and what the
-        client raises.
+        client raises; ConfigurationError once the agent's run is over, whose limits would not hold any more.
         """
+        self._at_work("llm()")
         call = ChatCall(
             agent_name=self.agent_name,
             run_id=self.run_id,
@@ -101,11 +102,15 @@ class AgentContext:
         It ends with this agent at the latest. Raises SpawnDeniedError where there is no slot, ConfigurationError for an id that no
         living agent has.
         """
-        if self.group is None:
-            raise ConfigurationError(f"agent {self.agent_name!r} is not at work: spawn() belongs inside its run.")
+        group = self._at_work("spawn()")
         spawned = SpawnedAgent(find(agent_id, self.agent), checks.member("spawn(priority)", priority, Priority))
-        await spawned.start(self.group, boot)
+        await spawned.start(group, boot)
         return spawned
+
+    def _at_work(self, what: str) -> TaskGroup:
+        if self.group is None:
+            raise ConfigurationError(f"agent {self.agent_name!r} is not at work: {what} belongs inside its run.")
+        return self.group
 
     async def ask(self, handle: SpawnedAgent, message: str, *, timeout: float | None = None) -> AgentResult:  # noqa: ASYNC109 - the contract's own keyword
         """Send a spawned agent a message, and wait for what it answers: after its boot, and what others have asked it before.

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Final, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.line import Sleeper
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import CancellationError
 from ravi_otel.runtime.stopping import IN_FLIGHT
+
+ResultT = TypeVar("ResultT")
 
 GRACE_S: Final = 0.25
 """What a model call that the runtime ends is given to end."""
@@ -47,8 +53,75 @@ class _Hanging:
             self._sleeper.wake()  # where it sleeps in a thread, that ends too
 
 
-async def cut_when_over(scope: Scope, stop: anyio.CancelScope) -> None:
-    """Cancel what still hangs when the run is over: a tool that waits for ever. A model call ends by itself, in words of its own."""
-    await _Hanging(scope).until_over()
-    await anyio.sleep(GRACE_S)
-    stop.cancel()
+async def cut(
+    scope: Scope, work: Callable[[], Awaitable[ResultT]], *, unless: anyio.Lock | None = None, grace_s: float = GRACE_S
+) -> ResultT:
+    """Do `work`, and cancel what still hangs in it when the scope is over: a tool that waits for ever.
+
+    A model call ends by itself, in words of its own, for which there are `grace_s`. While somebody holds `unless`, nothing is cut. Raises
+    what `work` raises, in no group, and when it was cut what stands against going on in the scope.
+    """
+    failed: BaseException | None = None
+    done: list[ResultT] = []
+    async with anyio.create_task_group() as group:
+        watching = anyio.CancelScope()  # and not the group's: in this task a tool or a middleware may have left cancellations of its own
+        with anyio.CancelScope() as stop:
+            group.start_soon(_cut_when_over, scope, stop, watching, unless, grace_s)
+            try:
+                done.append(await work())
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+                failed = error
+        watching.cancel()
+    if failed is not None:
+        raise failed
+    if not done:
+        scope.checkpoint()
+        raise CancellationError("What was at work was cancelled: its run is over.")
+    return done[0]
+
+
+async def _cut_when_over(
+    scope: Scope, stop: anyio.CancelScope, watching: anyio.CancelScope, unless: anyio.Lock | None, grace_s: float
+) -> None:
+    with watching:
+        await _Hanging(scope).until_over()
+        await anyio.sleep(grace_s)
+        async with unless or nullcontext():
+            stop.cancel()
+
+
+@asynccontextmanager
+async def cut_short(scope: Scope) -> AsyncGenerator[None, None]:
+    """Cancel what hangs inside when the scope is over, and go on behind it."""
+    failed: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        watching = anyio.CancelScope()
+        with anyio.CancelScope() as stop:
+            group.start_soon(_cut_when_over, scope, stop, watching, None, GRACE_S)
+            try:
+                yield
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+                failed = error
+        watching.cancel()
+    if failed is not None:
+        raise failed
+
+
+@asynccontextmanager
+async def background() -> AsyncGenerator[TaskGroup, None]:
+    """Give room for agents in the background, which end with what is inside."""
+    failed: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+            failed = error
+        group.cancel_scope.cancel()
+    if failed is not None:
+        raise failed

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from anyio.lowlevel import checkpoint
+
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.last_answer import last_answer
@@ -18,8 +20,23 @@ from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import Outcome
 from ravi_otel.runtime.capping import CUT_SHORT
 
-_UNFINISHED: Final = {"length": "llm_length", "content_filter": "llm_content_filter", "refusal": "llm_refusal"}
-"""What an answer's finish reason makes of it; anything else is an answer."""
+_LENGTH: Final = "llm_length"
+_FILTERED: Final = "llm_content_filter"
+_BROKEN: Final = "llm_broken_off"
+_UNFINISHED: Final = {
+    "refusal": "llm_refusal",
+    **dict.fromkeys(
+        ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "context_length"), _LENGTH
+    ),
+    **dict.fromkeys(
+        ("content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii", "guardrail_intervened"),
+        _FILTERED,
+    ),
+    **dict.fromkeys(
+        ("error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource", "malformed_function_call"), _BROKEN
+    ),
+}
+"""What an answer's finish reason makes of it, as chat and the servers that resemble it spell them; anything else is an answer."""
 _CUT: Final = "The answer that asked for this was cut off, so it was not run. Ask again, for less at a time."
 
 
@@ -35,6 +52,7 @@ class Loop:
         self.partial: str | None = None
         self.action: Mapping[str, Any] | None = None
         self.raw_action: str | None = None
+        self._limit: BudgetError | None = None
         self._faults = Faults()
 
     async def run(self) -> Ended:
@@ -52,8 +70,8 @@ class Loop:
         return "stopped", "max_steps", "worker"
 
     def told(self, result: AgentResult) -> AgentResult:
-        """Add to the result what only this loop knows: the call that was not let through, if that ended it."""
-        return result if result.ok else replace(result, action=self.action, raw_action=self.raw_action)
+        """Add to the result what only this loop knows: the call that was not let through, or the limit behind a last answer."""
+        return result if result.ok else replace(result, action=self.action, raw_action=self.raw_action, error=result.error or self._limit)
 
     async def _step(self, number: int) -> Ended | None:
         """Go round once, told as a step; the end, or None to go on."""
@@ -73,12 +91,14 @@ class Loop:
 
     async def _go(self, number: int) -> Ended | None:
         agent = self.ctx.agent
+        await checkpoint()  # a step whose answers are all at hand waits for nothing, and must keep nobody waiting
+        self.ctx.check()
         CUT_SHORT.set(None)
         generation = await self.ctx.llm([*self._before, *self.new], tools=[tool.spec for tool in agent.tools.values()])
         message, calls = generation.message, generation.message.tool_calls
         self.new.append(message)
         self._keep(message.content)
-        unfinished = _UNFINISHED.get(generation.finish_reason or "")
+        unfinished = _UNFINISHED.get((generation.finish_reason or "").lower())
         if unfinished is not None:
             return self._unfinished(message, unfinished, number)
         if not calls:
@@ -113,7 +133,7 @@ class Loop:
         """End with an answer that was cut off: what it asks for may be half of what it meant, and is not run."""
         self._note(refuse_all(self.ctx, message.tool_calls, number, _CUT))
         ours = CUT_SHORT.get()
-        if ours is None or reason != _UNFINISHED["length"]:
+        if ours is None or reason != _LENGTH:
             return "stopped", reason, "worker"
         ours.partial = message.content
         raise ours
@@ -142,4 +162,5 @@ class Loop:
         if generation.message.content:
             self.answer = self.partial = generation.message.content
             self.new.append(ChatMessage("assistant", generation.message.content))
+        self._limit = error
         return ended[0], ended[1], "finalize"

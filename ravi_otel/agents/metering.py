@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final
 
@@ -13,10 +14,13 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, LLMClient
 from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.unseen import walk_unseen
 
 _BYTES_A_TOKEN: Final = 4
 _TOKENS_A_MESSAGE: Final = 4
+_MOST_TOKENS: Final = 2**53
+_COUNTED: Final = tuple(field.name for field in fields(Usage) if field.name != "source")
 
 
 async def ask(
@@ -25,16 +29,17 @@ async def ask(
     """Have the client generate; one of the program's own is given options, and the model, only where it takes them.
 
     Another model than its own, of one that takes none, raises ConfigurationError.
-    That one is counted, limited and told here, unless it calls a client that is instrumented, which is then.
+    That one is counted, limited and told here, unless it calls a client that is instrumented, which is then; and so is our own while
+    nothing is instrumented.
     """
-    if isinstance(client, OpenAIModel):
+    if isinstance(client, OpenAIModel) and STATE.instrumented:
         return await client.generate(messages, tools=tools, options=options, model=model)
     _refuse_unknown(client, model)
     generate = partial(client.generate, messages, tools=tools, **_taken(client, {"options": options or None, "model": model}))
     call = Call(
         "chat",
         "chat.completions",
-        provider=_named(client, "provider") or "custom",
+        provider="openai" if isinstance(client, OpenAIModel) else _named(client, "provider") or "custom",
         model=model or _named(client, "model"),
         input_estimate=sum(map(_tokens, messages)),
         messages=len(messages),
@@ -88,6 +93,12 @@ def _tokens(message: ChatMessage) -> int:
 def _read(answer: object) -> Reply:
     if not isinstance(answer, Generation):
         return Reply()
-    usage = answer.usage if isinstance(answer.usage, Usage) else None
+    usage = answer.usage if isinstance(answer.usage, Usage) and _is_count(answer.usage) else None
     reasons = () if answer.finish_reason is None else (answer.finish_reason,)
     return Reply(usage=usage, finish_reasons=reasons, answers=1)
+
+
+def _is_count(usage: Usage) -> bool:
+    """Tell whether all that a client reports are numbers of something: a ledger would never again be right with what is none."""
+    counts: list[object] = [getattr(usage, name) for name in _COUNTED]
+    return all(type(each) is int and 0 <= each <= _MOST_TOKENS for each in counts)

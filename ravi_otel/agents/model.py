@@ -58,6 +58,8 @@ class OpenAIModel:
         text is the message.
         """
         given = dict(options or {})
+        if given.get("stream"):
+            raise ConfigurationError("options={'stream': True}: an agent reads whole answers. Leave it out.")
         timeout = {} if "timeout" in given else {"timeout": self.timeout_s}
         name = model or self.model
         openai = load("openai")

@@ -92,18 +92,24 @@ class ReActAgent:
         return await work(self, Loop, input, session_id)
 
     def run_blocking(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Run like `run`, from a thread without an event loop."""
+        """Run like `run`, from a thread without an event loop; raises ConfigurationError where one runs."""
+        if _on_event_loop():
+            raise ConfigurationError("run_blocking() would stop the event loop that runs here: write `await agent.run(...)`.")
         return anyio.run(partial(self.run, input, session_id=session_id))
+
+
+def _on_event_loop() -> bool:
+    try:
+        anyio.get_cancelled_exc_class()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _model(given: str | LLMClient | None, api: Api) -> LLMClient:
     if given is None or isinstance(given, str):
         return OpenAIModel(given, api=api)
-    if not callable(getattr(given, "generate", None)):
-        raise ConfigurationError(
-            f"ReActAgent(model={checks.show(given)}) takes a model's name, or an LLMClient such as OpenAIModel(client=...)."
-        )
-    return given
+    return checks.instance("ReActAgent(model)", given, LLMClient, "a model's name, or an LLMClient such as OpenAIModel(client=...)")
 
 
 def _text(parameter: str, given: str | None) -> str | None:

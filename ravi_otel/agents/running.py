@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, overload
 
 import anyio
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
-from ravi_otel.agents.hanging import cut_when_over
+from ravi_otel.agents.hanging import background, cut
 from ravi_otel.agents.history import HistoryError
 from ravi_otel.agents.history.recollection import retention_of
-from ravi_otel.agents.history.turns import answered, sound
+from ravi_otel.agents.history.turns import answered, sound, unfiltered
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination, RaviError
+from ravi_otel.enforcement.ending import swallows
+from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = (400, 413, 422)
 """The statuses of a request that will be refused again."""
+
+_KEEPING_S: Final = 2.0
+"""What a store is given to keep what was said in a run whose time is up."""
 
 Input = str | Sequence[ChatMessage]
 
@@ -59,79 +64,147 @@ async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | 
     """Run an agent once, by the loop that `begin` makes of its context, the session so far, and what it is asked."""
     _messages(asked)
     scope_name("run(session_id)", session_id)
-    STATE.warn_uninstrumented(f"agent {agent.name!r} was run", "neither told nor counted, unless it is behind a client of your own")
+    STATE.warn_uninstrumented(f"agent {agent.name!r} was run", "neither told nor counted, but for those of agents")
     around = STATE.around()
     inside = around.facts.run_id is not None
     # A block, or a run, counts what is below the agent too, whose own scope does not.
     outer = apply_limits(()) if inside else open_run(agent.name, session_id=session_id)
     session_id = session_id or around.facts.session_id
-    result: AgentResult | None = None
     async with outer:
-        context = AgentRun(
-            agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked, hooks=agent.hooks
-        )
-
-        async def final(run: AgentRun) -> None:
-            run.result = await _entered(agent, begin, run)
-
-        try:
-            await agent.pipeline.run_agent(context, final)
-            result = context.result
-        except RaviError as error:
-            ended = None if isinstance(error, ConfigurationError) else how(error)
-            if ended is None:
-                raise
-            result = _stopped(context, ended, error)
-    return replace(cast("AgentResult", result), usage=outer.stats())
+        run = AgentRun(agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked, hooks=agent.hooks)
+        result = await _entered(agent, begin, run)
+    return replace(result, usage=outer.stats())
 
 
 def _stopped(run: AgentRun, ended: Ended, error: BaseException) -> AgentResult:
+    """Tell what was ended outside its loop: of what the agent has said nothing, which its middleware has not let through."""
+    status, reason, phase = ended
     return AgentResult(
         agent_name=run.agent_name,
         run_id=run.run_id,
-        status=ended[0],
-        stop_reason=ended[1],
-        phase=ended[2],
+        status=status,
+        stop_reason=reason,
+        phase=phase,
         partial=getattr(error, "partial", None),
         error=error,
     )
 
 
 async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResult:
-    """Enter the agent, and work; what ends it passes its scope, which knows by that how it ended."""
+    """Enter the agent, and work; what ends it passes its scope, which knows by that how it ended.
+
+    Its limits are opened once, around its middleware: however often that goes on inwards, they hold for all of it.
+    """
     handle = open_agent(
         agent.name, budget=agent.execution_budget, limits=agent.limits, hooks=agent.hooks, retention=retention_of(agent.name)
     ).owned_by(agent)
-    loop: AgentLoop | None = None
+    passing: _Passing | None = None
     ended: Ended | None = None
-    error: BaseException | None = None
-    ctx: AgentContext | None = None
+    error: Exception | None = None
     try:
         async with handle:
-            ctx = AgentContext(agent, handle.scope, run.session_id)
-            loop = await _begun(ctx, begin, run)
+            passing = _Passing(AgentContext(agent, handle.scope, run.session_id), begin, run)
             try:
-                ended = await _nursed(ctx, loop)
+                await passing.through()
             except Exception as raised:
-                error = raised if isinstance(raised, RaviError) else None
-                await _kept(ctx, loop, raised)
+                error = raised
+                await passing.kept(raised)
                 raise
-            await _remembered(ctx, loop.new)
     except Exception as raised:
         error = raised
-        ended = _read(ctx, raised)
+        ended = _read(None if passing is None else passing.ctx, raised)
         if ended is None:
             raise
-    quiet = None if error is None else how(error, swallowed=True)  # its own limit asked for that, and the scope has swallowed it
-    return _result(run, loop, ended or quiet or ("error", "error", "worker"), error)
+    if error is None or (passing is not None and error is passing.error):
+        return cast("AgentResult", run.result)
+    ended = ended or how(error, swallowed=True) or ("error", "error", "worker")  # its own limit asked for that, and its scope swallowed it
+    if passing is None or not passing.passed:
+        return _stopped(run, ended, error)
+    return replace(cast("AgentResult", run.result), status=ended[0], stop_reason=ended[1], phase=ended[2], error=error)
 
 
-def _read(ctx: AgentContext | None, error: Exception) -> Ended | None:
+class _Passing:
+    """Be one run's way through the agent's middleware, inside which the agent works, and what is kept of it."""
+
+    def __init__(self, ctx: AgentContext, begin: Begin, run: AgentRun) -> None:
+        self.ctx = ctx
+        self.error: Exception | None = None
+        """What ended the loop, and is in the result."""
+        self.passed = False
+        """That the middleware has let the result through."""
+        self._begin = begin
+        self._run = run
+        self._loop: AgentLoop | None = None
+        self._working = anyio.Lock()
+
+    async def through(self) -> None:
+        """Work inside the middleware, and remember it; raises what ended the loop if the middleware left it at that."""
+        await cut(self.ctx.scope, partial(self.ctx.agent.pipeline.run_agent, self._run, self._work), unless=self._working)
+        self.passed = True
+        if self.error is not None and self._run.result is not None and self._run.result.error is self.error:
+            raise self.error
+        self.error = None
+        if self._loop is not None:
+            said, self._loop = self._loop.new, None  # once: a store that fails is not asked again
+            filtered = self._run.result is not None and self._run.result.stop_reason == "llm_content_filter"
+            await self._remember(unfiltered(said) if filtered else said)
+
+    async def _work(self, run: AgentRun) -> None:
+        """Work once; what ends it is in the result, and only a mistake of the program's is raised."""
+        self._loop, self.error, ended = None, None, None
+        try:
+            async with self._working:
+                ended = await self._nursed(run)
+        except Exception as error:
+            ended = _read(self.ctx, error, swallowed=swallows(self.ctx.scope.facts.scope_id, error))
+            if ended is None:
+                raise
+            self.error = error
+        run.result = _result(run, self._loop, ended, self.error)
+
+    async def _nursed(self, run: AgentRun) -> Ended:
+        """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
+        ctx = self.ctx
+
+        async def work() -> Ended:
+            memory = ctx.agent.memory
+            before = () if memory is None else await memory.get_prompt_window(run.session_id)
+            self._loop = self._begin(ctx, before, _messages(run.input))
+            with ctx.entered():
+                return await self._loop.run()
+
+        try:
+            async with connected(), background() as ctx.group:
+                return await cut(ctx.scope, work)
+        finally:
+            ctx.group = None
+
+    async def _remember(self, messages: Sequence[ChatMessage]) -> None:
+        """Keep what was said: a session goes on after it."""
+        memory = self.ctx.agent.memory
+        if memory is not None and messages:
+            await cut(self.ctx.scope, partial(memory.remember, self.ctx.session_id, messages), grace_s=_KEEPING_S)
+
+    async def kept(self, error: Exception) -> None:
+        """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
+        if self._loop is None or _read(self.ctx, error) is None:  # nothing to keep, or a mistake of the program's, which is raised
+            return
+        said = self._loop.new
+        if not self.passed and said and said[-1].role == "assistant" and not said[-1].tool_calls:
+            said = said[:-1]  # the answer, which its middleware has not let through
+        refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
+        try:
+            await self._remember(answered(said) if refused else sound(said))
+        except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
+            error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
+
+
+def _read(ctx: AgentContext | None, error: Exception, *, swallowed: bool = False) -> Ended | None:
     if isinstance(error, ConfigurationError):
         return None
     if isinstance(error, HistoryError):  # what was answered until then was paid for, and is told
         return "error", "history_error", "worker"
-    ended = how(error)
+    ended = how(error, swallowed=swallowed)
     if ended is None and ctx is not None and error is ctx.failure:
         return "error", f"llm_error:{type(error).__name__}", "worker"
     return ended
@@ -155,52 +228,6 @@ def _result(run: AgentRun, loop: AgentLoop | None, ended: Ended, error: BaseExce
     return result if loop is None else loop.told(result)
 
 
-async def _begun(ctx: AgentContext, begin: Begin, run: AgentRun) -> AgentLoop:
-    memory = ctx.agent.memory
-    before = () if memory is None else await memory.get_prompt_window(run.session_id)
-    return begin(ctx, before, _messages(run.input))
-
-
-async def _remembered(ctx: AgentContext, messages: Sequence[ChatMessage]) -> None:
-    """Keep what was said: a session goes on after it."""
-    memory = ctx.agent.memory
-    if memory is not None and messages:
-        await memory.remember(ctx.session_id, messages)
-
-
-async def _kept(ctx: AgentContext, loop: AgentLoop, error: Exception) -> None:
-    """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
-    if _read(ctx, error) is None:  # a mistake of the program's, which is raised
-        return
-    refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
-    try:
-        await _remembered(ctx, answered(loop.new) if refused else sound(loop.new))
-    except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
-        error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
-
-
-async def _nursed(ctx: AgentContext, loop: AgentLoop) -> Ended:
-    """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
-    failed: Exception | None = None
-    ended: Ended | None = None
-    async with connected(), anyio.create_task_group() as ctx.group:
-        with anyio.CancelScope() as stop:
-            ctx.group.start_soon(cut_when_over, ctx.scope, stop)
-            try:
-                with ctx.entered():
-                    ended = await loop.run()
-            except Exception as error:  # noqa: BLE001 - raised again outside, where no group is made of it
-                failed = error
-        ctx.group.cancel_scope.cancel()
-    ctx.group = None
-    if ended is None and failed is None:  # the watch has cut it
-        ctx.scope.checkpoint()
-        failed = CancellationError(f"agent {ctx.agent_name!r} was cancelled")
-    if failed is not None:
-        raise failed
-    return cast("Ended", ended)
-
-
 def _messages(asked: Any) -> list[ChatMessage]:
     if isinstance(asked, str):
         return [ChatMessage("user", asked)]
@@ -212,13 +239,25 @@ def _messages(asked: Any) -> list[ChatMessage]:
 
 @overload
 async def run_agent(
-    agent: ReActAgent, input: Input, *, limits: Limits = (), return_limit_error: Literal[True], raise_on_limit: bool = False
-) -> tuple[AgentResult, BaseException | None]: ...
+    agent: ReActAgent,
+    input: Input,
+    *,
+    limits: Limits = (),
+    return_limit_error: Literal[True],
+    raise_on_limit: bool = False,
+    session_id: str | None = None,
+) -> tuple[AgentResult, BudgetError | None]: ...
 
 
 @overload
 async def run_agent(
-    agent: ReActAgent, input: Input, *, limits: Limits = (), return_limit_error: Literal[False] = False, raise_on_limit: bool = False
+    agent: ReActAgent,
+    input: Input,
+    *,
+    limits: Limits = (),
+    return_limit_error: Literal[False] = False,
+    raise_on_limit: bool = False,
+    session_id: str | None = None,
 ) -> AgentResult: ...
 
 
@@ -229,12 +268,16 @@ async def run_agent(
     limits: Limits = (),
     return_limit_error: bool = False,
     raise_on_limit: bool = False,
-) -> AgentResult | tuple[AgentResult, BaseException | None]:
+    session_id: str | None = None,
+) -> AgentResult | tuple[AgentResult, BudgetError | None]:
     """Run an agent inside `limits`, which hold for it and everything below it.
 
     By default a limit that ends it is in the result: `status`, `stop_reason`, `error`. With `return_limit_error` the error is given beside
-    the result, None where no limit ended it; with `raise_on_limit` it is raised. Limits of elsewhere that end it are told the same way.
+    the result, None where no limit ended it; with `raise_on_limit` it is raised. Limits of elsewhere that end it are told the same
+    way. `session_id` is the session that the run goes on with.
     """
+    if not callable(getattr(agent, "run", None)) or not isinstance(getattr(agent, "name", None), str):
+        raise ConfigurationError(f"run_agent({checks.show(agent)}, ...) takes an agent first, such as ReActAgent(...), and then its input.")
     checks.flag("run_agent(return_limit_error)", return_limit_error)
     checks.flag("run_agent(raise_on_limit)", raise_on_limit)
     if return_limit_error and raise_on_limit:
@@ -243,12 +286,17 @@ async def run_agent(
     opened = (
         apply_limits(read)
         if STATE.around().facts.run_id is not None
-        else open_run(agent.name, limits=read, spawn_budget=getattr(agent, "spawn_budget", None))
+        else open_run(
+            agent.name,
+            session_id=scope_name("run_agent(session_id)", session_id),
+            limits=read,
+            spawn_budget=getattr(agent, "spawn_budget", None),
+        )
     )
     result: AgentResult | None = None
-    error: BaseException | None = None
+    error: BudgetError | None = None
     async with opened:
-        result = await agent.run(input)
+        result = await (agent.run(input) if session_id is None else agent.run(input, session_id=session_id))
         error = result.error if isinstance(result.error, BudgetError) else None
     if raise_on_limit and error is not None:
         raise error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -12,9 +14,9 @@ import anyio
 
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.endings import how
-from ravi_otel.agents.middleware.contexts import ToolUse
+from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
 from ravi_otel.agents.results import ToolReport
-from ravi_otel.enforcement.ending import belongs_to, limit_of
+from ravi_otel.enforcement.ending import belongs_to, leaves, limit_of
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetError,
@@ -31,16 +33,21 @@ from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import args_hash
+from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.loops import SAME_ERROR
 from ravi_otel.supervisor.signatures import BadArguments
 
 if TYPE_CHECKING:
     from ravi_otel.agents.context import AgentContext
+    from ravi_otel.supervisor.calls import GateCall
 
 _MOST_CALLS: Final = 64
 """Tool calls of one answer that are run."""
 CUT_OFF: Final = "The run ended while this was at work. It may have been done, or not."
 _SAME_ERRORS: Final = 3
+_LONGEST_NAME: Final = 64
+_ENDS: Final = (StopRun, MiddlewareTermination, MiddlewareError, BudgetError, CancellationError, AgentPausedError)
+"""What a tool may raise that can end the agent's run."""
 _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 """What a gate knows of a call, and its caller does not."""
 
@@ -99,23 +106,37 @@ def _asked(call_id: str, function: Mapping[str, Any]) -> Used:
 async def use_all(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     """Run every call of one answer at the same time; none of them ends its siblings.
 
-    Only the program's own cancellation, the end of the run's time, and what is no Exception, are raised: each call has its row by then,
-    those that were cut off too.
+    Each works in a task of its own: what a tool leaves behind in its task, or has cancelled there, is not the agent's. Only the program's
+    own cancellation, the end of the run's time, and what is no Exception, are raised: each call has its row by then, those that were cut
+    off too.
     """
+    judged_before = {call.op_id for call in _calls_at_gate(ctx)}
+    fatal: list[BaseException] = []
     try:
-        if len(uses) == 1:
-            await _use(ctx, uses[0], step)
-        else:
-            async with anyio.create_task_group() as group:
-                for used in uses[:_MOST_CALLS]:
-                    group.start_soon(_use, ctx, used, step)
-    except BaseException:
-        _cut_off(ctx, uses[:_MOST_CALLS], step)
-        raise
+        async with anyio.create_task_group() as group:
+            for used in uses[:_MOST_CALLS]:
+                group.start_soon(_use_alone, ctx, used, step, fatal, group.cancel_scope)
     finally:
+        _cut_off(ctx, uses[:_MOST_CALLS], step)
         for used in uses[_MOST_CALLS:]:
             _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
-        _judged(ctx, uses, step)
+        _judged(ctx, uses, step, judged_before)
+    if fatal:
+        raise fatal[0]
+
+
+async def _use_alone(ctx: AgentContext, used: Used, step: int, fatal: list[BaseException], siblings: anyio.CancelScope) -> None:
+    """Run one call; what is no Exception, such as SystemExit, ends the others, and is raised by whoever waits for all."""
+    try:
+        await _use(ctx, used, step)
+    except (asyncio.CancelledError, anyio.get_cancelled_exc_class()):
+        if anyio.current_effective_deadline() == -math.inf:  # we are cancelled, and not only something that the tool waited for
+            raise
+        _failed(ctx, used, asyncio.CancelledError("What the tool waited for was cancelled."), step)
+        used.over = True
+    except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+        fatal.append(error)
+        siblings.cancel()
 
 
 def _cut_off(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
@@ -124,7 +145,7 @@ def _cut_off(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     for used in uses:
         if not used.over:
             used.text = tool_results.error(
-                "cut_off", "The run ended while this was at work. It may have been done, or not.", tool=used.tool
+                "cut_off", "The run ended while this was at work. It may have been done, or not.", tool=shown(used.tool)
             )
             used.row = {**(used.row or _row(step, used.tool, used.arguments)), "ok": False, "stop_reason": reason}
             used.over = True
@@ -141,15 +162,24 @@ def why_over(ctx: AgentContext) -> str:
     return StopReason.CANCELLED.value
 
 
-def _judged(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
-    """Write into the rows what a gate of ours decided, and whose arguments were executed."""
+def _calls_at_gate(ctx: AgentContext) -> Sequence[GateCall]:
+    """List the calls that a gate of ours has judged in this run; a gate of the program's own does not say."""
     gate = ctx.agent.gate
-    if not isinstance(gate, Gate):
-        return
-    judged = {call.call_id: call for call in gate.calls}  # the latest of each: ids are a model's to choose
+    return gate.calls if isinstance(gate, Gate) else ()
+
+
+def _judged(ctx: AgentContext, uses: Sequence[Used], step: int, before: Collection[str]) -> None:
+    """Write into the rows what a gate of ours decided, and whose arguments were executed.
+
+    Ids are a model's to choose, so it may give one to several calls: of those that were judged now, each goes with one call, by its
+    arguments if it can be.
+    """
+    judged = [call for call in _calls_at_gate(ctx) if call.op_id not in before]
     for used in uses:
-        call = judged.get(used.call_id)
-        if call is not None and call.tool == used.tool:
+        mine = [call for call in judged if call.call_id == used.call_id and call.tool == used.tool]
+        if mine:
+            call = next((call for call in mine if call.proposed == used.arguments), mine[0])
+            judged.remove(call)
             known = call.row(step)
             used.row = {**known, **used.row, **{key: known[key] for key in _GATES}}
 
@@ -164,16 +194,21 @@ def refuse_all(ctx: AgentContext, calls: Sequence[JsonObject], step: int, why: s
 
 def _not_run(ctx: AgentContext, used: Used, step: int, code: str, why: str, **facts: Any) -> None:
     INFERRING.ran(ctx.scope, used.tool, ctx.scope.engine.clock.monotonic_ns())  # it was dealt with here, and not run elsewhere
-    used.text = tool_results.error(code, why, tool=used.tool, **facts)
+    used.text = tool_results.error(code, why, tool=shown(used.tool), **facts)
     used.row = used.row or _row(step, used.tool, None)
     used.row["ok"] = False
     used.over = True
 
 
+def shown(name: str) -> str:
+    """Give the name of a tool as it can be told: a model may ask for one of any length, or of characters that drive a terminal."""
+    return "".join(char if char.isprintable() else "?" for char in name[:_LONGEST_NAME])
+
+
 def _row(step: int, tool: str, arguments: object) -> dict[str, Any]:
     return {
         "step": step,
-        "tool": tool,
+        "tool": shown(tool),
         "args_hash": None if arguments is None else args_hash(arguments),
         "supervisor_decision": None,
         "executed_from": "original",
@@ -187,8 +222,8 @@ async def _use(ctx: AgentContext, used: Used, step: int) -> None:
     tool = ctx.agent.tools.get(used.tool)
     if tool is None:
         listed = ", ".join(ctx.agent.tools)[:1_000] or "none"
-        _not_run(ctx, used, step, "unknown_tool", f"There is no tool {used.tool[:64]!r}. The tools: {listed}.")
-        used.stop = used.row["stop_reason"] = f"tool_missing:{used.tool[:64]}"
+        _not_run(ctx, used, step, "unknown_tool", f"There is no tool {shown(used.tool)!r}. The tools: {listed}.")
+        used.stop = used.row["stop_reason"] = f"tool_missing:{shown(used.tool)}"
         used.fault = (used.tool, "unknown_tool")
         return
     pipeline, gate = ctx.agent.pipeline, ctx.agent.gate
@@ -198,16 +233,7 @@ async def _use(ctx: AgentContext, used: Used, step: int) -> None:
 
     try:
         if parsed is not None and pipeline.at("tool"):
-            context = ToolUse(
-                agent_name=ctx.agent_name,
-                run_id=ctx.run_id,
-                session_id=ctx.session_id,
-                function_name=used.tool,
-                arguments=parsed,
-                call_id=used.call_id,
-            )
-            await pipeline.run_tool(context, final)
-            result = context.result
+            result = await _through_middleware(ctx, used, parsed, final)
         else:
             result = await tool.run(used.given, gate, used.call_id)
     except Exception as error:  # noqa: BLE001 - what a tool raises is the model's to know, and nobody's end
@@ -221,16 +247,36 @@ async def _use(ctx: AgentContext, used: Used, step: int) -> None:
     used.over = True
 
 
-def _parsed(given: str) -> dict[str, Any] | None:
-    """Read the arguments for middleware and trace; what is no object is left to the signature, which says why."""
+async def _through_middleware(ctx: AgentContext, used: Used, arguments: JsonObject, final: Callable[[ToolUse], Awaitable[None]]) -> Any:
+    """Walk one call through the agent's middleware; what that did not let through was not run, and is not counted as if it was."""
+    context = ToolUse(
+        agent_name=ctx.agent_name,
+        run_id=ctx.run_id,
+        session_id=ctx.session_id,
+        function_name=used.tool,
+        arguments=arguments,
+        call_id=used.call_id,
+    )
     try:
-        read = json.loads(given)
-    except (ValueError, RecursionError):
+        await ctx.agent.pipeline.run_tool(context, final)
+    finally:
+        if not context.calls:
+            INFERRING.ran(ctx.scope, used.tool, ctx.scope.engine.clock.monotonic_ns())  # nor is it run elsewhere
+    if not context.calls:
+        used.row["executed_from"] = "middleware"
+    return context.result
+
+
+def _parsed(given: str) -> dict[str, Any] | None:
+    """Read the arguments for middleware and trace, as a signature does; what is no object is left to it, which says why."""
+    try:
+        read = read_json(given)
+    except NotJsonError:
         return None
     return cast("dict[str, Any]", read) if isinstance(read, dict) else None
 
 
-def _failed(ctx: AgentContext, used: Used, error: Exception, step: int) -> None:
+def _failed(ctx: AgentContext, used: Used, error: BaseException, step: int) -> None:
     used.row["ok"] = False
     if isinstance(error, BadArguments):
         _not_run(ctx, used, step, "bad_arguments", error.message, reason=error.spelling)
@@ -238,7 +284,7 @@ def _failed(ctx: AgentContext, used: Used, error: Exception, step: int) -> None:
         used.fault = (used.tool, error.spelling)
         return
     if ends_run(ctx, error):
-        used.ends = error
+        used.ends = _grouped(error)
         used.text = tool_results.error("stopped", "The run ends here.", tool=used.tool)
         return
     if isinstance(error, (ToolDeniedError, SpawnDeniedError)):
@@ -262,11 +308,18 @@ def _limited(error: BudgetError) -> str:
     return f"The limit{reached} for {error.limit_kind} is reached. Go on without this, or answer with what you have."
 
 
+def _grouped(error: BaseException) -> BaseException:
+    """Give the first error of a group in which a tool's own tasks were ended by it alone; any other error is given as it is."""
+    found = leaves(error)
+    return found[0] if all(isinstance(leaf, _ENDS) for leaf in found) else error
+
+
 def ends_run(ctx: AgentContext, error: BaseException) -> bool:
     """Tell whether what a tool raised ends this agent: a limit, a cancellation or a pause of its own, and no child's."""
-    if isinstance(error, (StopRun, MiddlewareTermination)):
+    error = _grouped(error)
+    if isinstance(error, (StopRun, MiddlewareTermination, MiddlewareError)):
         return True
-    if not isinstance(error, (BudgetError, CancellationError, AgentPausedError)):
+    if not isinstance(error, _ENDS):
         return False
     limit = limit_of(error)
     if limit is not None:

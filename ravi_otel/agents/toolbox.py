@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, Final, TypeAlias, cast
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
+from anyio.lowlevel import RunVar
 
 from ravi_otel._flow import Step, run_async
 from ravi_otel.errors import ConfigurationError
@@ -23,6 +24,8 @@ from ravi_otel.supervisor.signatures import ToolSignature
 
 _MOST_TOOLS: Final = 128
 _LONGEST_NAME: Final = 64
+_MOST_THREADS: Final = 40
+_LIMITER: Final[RunVar[CapacityLimiter]] = RunVar("ravi_otel_agent_tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +101,20 @@ def in_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(fn)
     async def threaded(*args: Any, **kwargs: Any) -> Any:
-        result = await to_thread.run_sync(partial(fn, *args, **kwargs), abandon_on_cancel=True)
+        result = await to_thread.run_sync(partial(fn, *args, **kwargs), abandon_on_cancel=True, limiter=_limiter())
         return await result if inspect.isawaitable(result) else result
 
     threaded.__dict__.pop(MARK, None)
     return threaded
+
+
+def _limiter() -> CapacityLimiter:
+    """Give the threads of tools a limiter of their own: those that never return keep nobody else from a thread."""
+    limiter = _LIMITER.get(None)
+    if limiter is None:
+        limiter = CapacityLimiter(_MOST_THREADS)
+        _LIMITER.set(limiter)
+    return limiter
 
 
 def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, Tool]:

@@ -117,7 +117,7 @@ def _begin(call: Call) -> LiveCall | None:
     """Find out whose call it is; None when even that fails, and the call goes through unseen."""
     try:
         drain()
-        give_way()
+        give_way(call)
         scope, scoped = STATE.locate()
         live = LiveCall(scope, call)
         if call.tool_results or call.offers_tools:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -31,11 +32,13 @@ _unseen: Final[weakref.WeakSet[type]] = weakref.WeakSet()
 class UnseenCall(LiveCall):
     """Be such a call, until one that is seen takes its place."""
 
-    __slots__ = ("begun", "entered", "given_way")
+    __slots__ = ("begun", "entered", "given_way", "turned")
 
     def __init__(self, call: Call, *, begun: bool) -> None:
         super().__init__(STATE.locate()[0], call)
         self.given_way = False
+        self.turned = False
+        """That a call inside has asked a model, and may be the answer's."""
         self.begun = begun
         self.entered: Entered = self._begin() if begun else NOTHING_ENTERED
 
@@ -64,10 +67,11 @@ class UnseenCall(LiveCall):
 _AROUND: Final[ContextVar[UnseenCall | None]] = ContextVar("ravi_otel_unseen_call", default=None)
 
 
-def give_way() -> None:
+def give_way(call: Call) -> None:
     """Have the call around, that was not seen until now, give way to the one that begins here."""
     around = _AROUND.get()
     if around is not None:
+        around.turned = around.turned or call.turn
         around.give_way()
 
 
@@ -80,8 +84,13 @@ def walk_unseen(kind: type, call: Call, step: Step, read: Callable[[Any], Reply]
         yield from live.admit(blocking=False)
         token = _AROUND.set(live)
         result = yield step
+        seen = live.given_way
+        if seen and not live.turned:  # by an embedding or the like, on the way to an answer that nobody saw
+            live.entered.leave()
+            live = UnseenCall(replace(call), begun=True)
+            yield from live.admit(blocking=False)
         live.succeed(read(result))
-        if not live.given_way:
+        if not seen:
             _unseen.add(kind)
     except BaseException as raised:
         error = cause(raised)

@@ -12,7 +12,8 @@ from ravi_otel.agents.history.summarizing import PREFACE, Summarizing
 from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.usage import Usage
-from ravi_otel.testing import Text
+from ravi_otel.testing import Text, ToolCalls
+from ravi_otel.testing.script import Vector
 
 
 def fresh(base):
@@ -84,6 +85,42 @@ def test_a_client_that_is_seen_only_now_and_then_is_counted_once(team, go):
     team.plays("r", lambda _: Text("ok", usage=(10, 5)))
     agent = ReActAgent("r", model=Changing(), limits=["turns=1"])
     assert [go(agent.run, "hi").usage.total_tokens for _ in range(4)] == [15] * 4
+
+
+class Searching:
+    """Be a client that has a small call seen on the way to an answer that nobody sees."""
+
+    async def generate(self, messages, *, tools=()):
+        async with AsyncOpenAI(max_retries=0) as client:
+            await client.embeddings.create(model="e", input="hi")
+        return Generation(ChatMessage("assistant", "ok"), Usage(10, 5), "stop")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_small_call_that_is_seen_does_not_stand_for_the_answer(team, go, times):
+    team.plays("e", lambda _: Vector(usage=(3, 0)))
+    agent = ReActAgent("r", model=fresh(Searching))
+    for _ in range(times):
+        usage = go(agent.run, "hi").usage
+        assert (usage.turns, usage.requests, usage.total_tokens) == (1, 2, 18)
+
+
+@pytest.mark.parametrize(
+    "usage", [Usage(float("nan"), 5), Usage(-400, 0), Usage(True, 5), Usage(10**30, 5)], ids=["nan", "negative", "bool", "huge"]
+)
+def test_a_usage_that_counts_nothing_is_none_and_leaves_the_ledger_right(team, go, usage):
+    class Odd(Plain):
+        async def generate(self, messages, *, tools=()):
+            return Generation(ChatMessage("assistant", "ok"), usage, "stop")
+
+    async def main():
+        async with ravi_otel.run("outer", limits=["tokens=5k"]) as run:
+            await ReActAgent("r", model=Odd()).run("hi")
+            return run.limits[0], run.stats().unreported_calls
+
+    reading, unreported = go(main)
+    assert 0 <= reading.used <= 5_000
+    assert unreported == 1
 
 
 def test_what_a_client_raises_ends_the_run_by_its_name(team, go):
@@ -170,3 +207,19 @@ def test_a_summary_by_a_client_of_the_programs_own_is_counted_told_and_limited(g
         summary, spent = go(main, "requests=0")
     assert (summary.startswith(PREFACE), spent.requests) == (False, 0)
     assert heard[1][-1][:2] == ("refused", "mine")
+
+
+def test_the_limits_of_an_agent_hold_also_while_nothing_is_instrumented(team, go, caplog):
+    ravi_otel.uninstrument()
+    asked = []
+
+    def again(body):
+        asked.append(body)
+        return ToolCalls([("look", {})], usage=(10, 5))
+
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    result = go(ReActAgent("r", model=team.plays("r", again), tools=[look], limits=["turns=2"]).run, "hi")
+    assert (result.stop_reason, result.usage.turns, result.usage.total_tokens, len(asked)) == ("limit_turns", 2, 30, 2)
