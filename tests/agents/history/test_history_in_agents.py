@@ -186,3 +186,22 @@ def test_one_file_serves_programs_without_an_event_loop_too(server, instrumented
     for number in range(2):
         assert agent.run_blocking(f"q{number}", session_id="s").ok
     assert sent(server)[-1] == [("user", "q0"), ("assistant", "ok"), ("user", "q1")]
+
+
+async def test_what_a_content_filter_stopped_does_not_come_back_with_the_session(model, server, store):
+    answers = iter([Text("fine"), Text("bad th", finish_reason="content_filter"), Text("well")])
+    server.answer = lambda request: next(answers)
+    agent = ReActAgent("worker", model=model, history=store)
+    ends = [(await agent.run(text, session_id="s")).stop_reason for text in ("one", "two", "three")]
+    assert ends == ["success", "llm_content_filter", "success"]
+    assert texts(await store.load("s", agent_name="worker")) == ["one", "fine", "three", "well"]
+
+
+async def test_an_agent_whose_history_cannot_be_written_asks_nobody(model, server, tmp_path):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    agent = ReActAgent("worker", model=model, history=SqliteHistory(folder / "history.db"))
+    folder.rmdir()
+    result = await agent.run("hi", session_id="s")
+    assert (result.status, result.stop_reason, server.requests) == ("error", "history_error", ())
+    assert "Give a path at which this process may make, read and write a file." in str(result.error)

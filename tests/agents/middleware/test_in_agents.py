@@ -6,6 +6,7 @@ import pytest
 
 from ravi_otel import HookEvent, HookManager
 from ravi_otel.agents import OpenAIModel, ReActAgent
+from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.agents.middleware import (
     AgentRun,
     Cache,
@@ -15,9 +16,10 @@ from ravi_otel.agents.middleware import (
     Redaction,
     Retry,
     agent_middleware,
+    chat_middleware,
     tool_middleware,
 )
-from ravi_otel.errors import MiddlewareTermination
+from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
@@ -140,3 +142,51 @@ async def test_retry_fallback_cache_and_redaction_work_together(run, stage):
     assert stage.sent == 5
     assert third.usage.requests == 0
     assert b"bob@example.com" not in b"".join(request.raw for request in stage.requests)
+
+
+async def forgetful(context, call_next):
+    call_next()
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("wrap", [agent_middleware, chat_middleware, tool_middleware])
+async def test_who_forgets_to_await_hears_it_at_every_level(run, wrap):
+    with pytest.raises(ConfigurationError, match=r"forgetful\) did not await call_next\(\), so nothing was called: write `await call_next"):
+        await run(wrap(forgetful))
+
+
+async def test_a_tool_that_a_middleware_answers_for_is_not_charged_as_one_that_ran(run):
+    async def knowing(context, call_next):
+        context.result = "known"
+
+    async def failing(context, call_next):
+        raise OSError("no")
+
+    for answering, row in ((knowing, (True, "middleware")), (failing, (False, "original"))):
+        result, looked = await run(tool_middleware(answering))
+        assert (result.status, result.usage.tool_calls, looked) == ("ok", 0, [])
+        assert [(each["ok"], each["executed_from"]) for each in result.trace] == [row]
+    result, looked = await run(tool_middleware(passing))
+    assert (result.usage.tool_calls, [each["executed_from"] for each in result.trace]) == (1, ["original"])
+
+
+async def passing(context, call_next):
+    await call_next()
+
+
+async def test_an_agent_wants_a_list_of_middlewares():
+    with pytest.raises(ConfigurationError, match=r"^ReActAgent\(middleware\)=.* must be a list of middlewares, such as middleware=\[Cache"):
+        ReActAgent("a", middleware=Cache())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": OpenAIModel}, r"^ReActAgent\(model\)=OpenAIModel is a class; give an instance of it, OpenAIModel\(\.\.\.\)\.$"),
+        ({"model": 5}, r"^ReActAgent\(model\)=5 is no LLMClient; give a model's name, or an LLMClient"),
+        ({"history": MemoryHistory}, "^history=MemoryHistory is a class; give an instance of it"),
+    ],
+)
+async def test_a_class_in_the_place_of_an_instance_is_refused_when_the_agent_is_made(given, says):
+    with pytest.raises(ConfigurationError, match=says):
+        ReActAgent("a", **given)
