@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -13,9 +13,10 @@ from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.running import work
+from ravi_otel.agents.tool_calls import Used, ends_run
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.agents.truncating import Truncated
-from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, LLMClient
 
@@ -25,6 +26,13 @@ Truncation: TypeAlias = "Literal['auto', 'disabled'] | CompactionStrategy"
 
 NOT_ACCEPTED: Final = "not_accepted"
 """The stop reason when the last attempt was not accepted."""
+_OUTDONE: Final = (BudgetError, AgentPausedError)
+"""What a finished answer wins over: that more could not be done beside it. What somebody has forbidden it does not."""
+_ELSEWHERE: Final = {
+    "limits": "limits go to run_agent(limits=...) or handoff(limits=...)",
+    "max_steps": "it works until it submits, so a limit ends it: run_agent(limits=[turn_limit(20)])",
+    "instructions": "the prompt is its instructions, so give that",
+}
 _PROMPT: Final = "Work step by step. When you are done, call the tool submit with your answer: nothing else ends your work."
 _GO_ON: Final = "Go on with the next step. When you are done, call the tool submit with your answer."
 _AGAIN: Final = "It is not right. Go on, and submit another answer."
@@ -55,6 +63,8 @@ class _Submissions(Loop):
         self._left = agent.attempts
         self._accepted: str | None = None
         self._refused: str | None = None
+        self._broken: Exception | None = None
+        self._uses: Sequence[Used] = ()
 
     async def run(self) -> Ended:
         token = _OPEN.set(self)
@@ -64,12 +74,14 @@ class _Submissions(Loop):
             _OPEN.reset(token)
 
     async def _go(self, number: int) -> Ended | None:
+        self._uses = ()
         try:
             ended = await super()._go(number)
-        except RaviError:
-            if self._accepted is None:
-                raise
-            ended = None  # what was submitted beside it is the answer: a finished result wins
+        except RaviError as error:
+            self._win_over(error)
+            ended = None
+        if self._broken is not None:
+            raise self._broken
         if self._accepted is not None:
             self.answer = self._accepted
             return "ok", "success", "finalize"
@@ -82,13 +94,28 @@ class _Submissions(Loop):
         self.new.append(ChatMessage("user", _GO_ON))
         return None
 
+    def _note(self, uses: Sequence[Used]) -> None:
+        super()._note(uses)
+        self._uses = uses
+
+    def _win_over(self, error: RaviError) -> None:
+        """Let an accepted answer win over what ended the call of a tool beside it; raises what it does not win over."""
+        if self._accepted is None:
+            raise error
+        for used in self._uses:
+            if used.ends is not None and not isinstance(used.ends, _OUTDONE):
+                self._not_let_through(used)
+                raise used.ends
+        if not isinstance(error, _OUTDONE):
+            raise error
+
     async def judge(self, answer: str) -> ToolReport:
         """Take one submission; without a check the first one is the answer."""
         if self._accepted is not None or self._left == 0:
             return ToolReport({"accepted": False, "reason": "Another answer was submitted already."}, ok=False)
-        verdict = True if self._check is None else self._check(answer)
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
+        verdict = await self._verdict(answer)
+        if self._accepted is not None:  # another one, while this was looked at
+            return ToolReport({"accepted": False, "reason": "Another answer was submitted already."}, ok=False)
         if verdict is True:
             self._accepted = answer
             return ToolReport({"accepted": True})
@@ -96,6 +123,25 @@ class _Submissions(Loop):
         self._refused = answer
         reason = verdict if isinstance(verdict, str) and verdict else _AGAIN
         return ToolReport({"accepted": False, "reason": reason, "attempts_left": self._left}, ok=False, stop_reason=NOT_ACCEPTED)
+
+    async def _verdict(self, answer: str) -> bool | str:
+        """Ask the check; what it raises, and what is no verdict, is the program's to know, and not the model's: the run ends with it."""
+        if self._check is None:
+            return True
+        try:
+            verdict: object = self._check(answer)
+            if inspect.isawaitable(verdict):
+                verdict = await verdict
+            if not isinstance(verdict, (bool, str)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+                raise ConfigurationError(  # noqa: TRY301 - it is one of the check's own mistakes
+                    f"build_supervisor(check=) gave {checks.show(verdict)}. Give True, or False, or as text why the answer is not accepted."
+                )
+        except Exception as error:
+            if not ends_run(self.ctx, error):
+                self._broken = self._broken or error
+                self.partial = self.ctx.scope.partial = answer
+            raise
+        return verdict
 
 
 _OPEN: ContextVar[_Submissions | None] = ContextVar("ravi_otel_submissions", default=None)
@@ -125,15 +171,15 @@ def build_supervisor(
     Limits belong around it, `run_agent(supervisor, input, limits=[time_limit(90)])`, and around those it hands over to,
     `tools=[handoff(researcher, limits=[message_limit(12)])]`. An answer without a tool call is only a turn: the model is told to go on.
     `check` looks at a submission, and may be a coroutine function: True accepts it, False or a reason does not, and the model may
-    submit `attempts` times in all; without it the first submission is the answer. `truncation` "auto" shortens the conversation when the
-    model says that it is too long, a CompactionStrategy before each call; the task is always kept. `more` are ReActAgent's
-    keywords, without `limits` and `max_steps`. Raises ConfigurationError.
+    submit `attempts` times in all; without it the first submission is the answer. What `check` raises, the run raises. `truncation`
+    "auto" shortens the conversation when the model says that it is too long, a CompactionStrategy before each call; the task is always
+    kept. `more` are ReActAgent's keywords, without `instructions`, `limits` and `max_steps`. Raises ConfigurationError.
     """
-    unknown = sorted({"limits", "max_steps", "instructions"} & more.keys())
-    if unknown:
+    if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(
-            f"build_supervisor({unknown[0]}=) is not taken: limits go to run_agent(limits=...) or handoff(limits=...)."
+            f"build_supervisor(prompt={checks.show(prompt)}) must be text: what the agent is to do. Tools go to tools=."
         )
+    _known(more)
     if truncation not in ("auto", "disabled") and not isinstance(truncation, CompactionStrategy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(
             f'build_supervisor(truncation={checks.show(truncation)}) must be "auto", "disabled" or a CompactionStrategy.'
@@ -144,3 +190,15 @@ def build_supervisor(
     return SubmittingAgent(
         name, attempts=attempts, check=check, tools=tools, model=model, instructions=f"{prompt}\n\n{_PROMPT}", middleware=middleware, **more
     )
+
+
+def _known(more: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for a keyword that is none of ours, with where it belongs."""
+    taken = {*inspect.signature(ReActAgent).parameters} - {"name", "tools", "model", *_ELSEWHERE}
+    for keyword in more:
+        if keyword in _ELSEWHERE:
+            raise ConfigurationError(f"build_supervisor({keyword}=) is not taken: {_ELSEWHERE[keyword]}.")
+        if keyword not in taken:
+            raise ConfigurationError(
+                f"build_supervisor({keyword}=) is not known. Besides its own keywords it takes {', '.join(sorted(taken))}."
+            )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+from weakref import WeakKeyDictionary
 
+from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.history.windows import TokenWindow, tokens_of
 from ravi_otel.agents.middleware.contexts import ChatCall
 from ravi_otel.policy.contracts import CallNext, ChatMessage, CompactionStrategy
@@ -16,14 +18,15 @@ _TIMES: Final = 4
 class Truncated:
     """Be the middleware around model calls that shortens what is sent: by a strategy each time, or by half where the model says too long.
 
-    The first message, which is the task, is always kept. What the model took is remembered, so that the next call is not refused first.
+    The first message, which is the task, is always kept. What the model took is remembered in the run, so that
+    its next call is not refused first.
     """
 
     level: Final = "chat"
 
     def __init__(self, strategy: CompactionStrategy | None = None) -> None:
         self._strategy = strategy
-        self._most: int | None = None
+        self._most: WeakKeyDictionary[AgentContext, int] = WeakKeyDictionary()  # by run: the agent's others are none of this one's
 
     async def process(self, context: ChatCall, call_next: CallNext) -> None:
         """See `Middleware.process`."""
@@ -31,8 +34,10 @@ class Truncated:
             context.messages = _with_task(context.messages, await self._strategy.compact(context.messages))
             await call_next()
             return
-        if self._most is not None and tokens_of(context.messages) > self._most:
-            context.messages = _cut(context.messages, self._most)
+        run = AgentContext.current()
+        most = None if run is None else self._most.get(run)
+        if most is not None and tokens_of(context.messages) > most:
+            context.messages = _cut(context.messages, most)
         for left in reversed(range(_TIMES)):
             try:
                 await call_next()
@@ -41,7 +46,8 @@ class Truncated:
                 if not left or getattr(error, "code", None) != _OVERFLOW or len(shorter) >= len(context.messages):
                     raise
                 context.messages = shorter
-                self._most = tokens_of(shorter)
+                if run is not None:
+                    self._most[run] = tokens_of(shorter)
             else:
                 return
 

@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from ravi_otel import ConfigurationError
-from ravi_otel.agents import build_supervisor, run_agent
+import ravi_otel
+from ravi_otel import ConfigurationError, StopRun
+from ravi_otel.agents import AgentContext, build_supervisor, run_agent
 from ravi_otel.agents.history import SlidingWindow
+from ravi_otel.agents.middleware import OutputGuardrail
+from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
@@ -124,6 +127,81 @@ async def test_what_was_submitted_wins_over_a_limit_that_ends_what_was_asked_for
     assert (result.ok, result.answer) == (True, "42")
 
 
+def both_of(team):
+    return team.plays("chief", ToolCalls([("submit", {"answer": "42"}), ("look", {"what": "more"})]))
+
+
+@pytest.mark.parametrize("blocked", ["nothing yet", "accepted"], ids=["beside it", "itself"])
+async def test_a_guardrail_that_trips_in_the_same_answer_is_not_outdone_by_a_submission(team, blocked):
+    rail = OutputGuardrail(lambda text: "no" if blocked in text else None, name="rail", level="tool")
+    result = await build_supervisor("Find it.", [look], model=both_of(team), middleware=[rail]).run("Go.")
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "guardrail:rail", None)
+
+
+async def test_a_refusal_beside_a_limit_is_not_hidden_by_it(team):
+    def stop() -> str:
+        """Be refused by a person."""
+        raise StopRun("human_rejected")
+
+    three = ToolCalls([("submit", {"answer": "42"}), ("look", {"what": "more"}), ("stop", {})])
+    supervisor = build_supervisor("Find it.", [look, stop], model=team.plays("chief", three))
+    result = await run_agent(supervisor, "Go.", limits=["tool.look=0"])
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "human_rejected", None)
+
+
+async def test_a_run_that_is_cancelled_beside_a_submission_is_cancelled(team):
+    async def look(what: str) -> str:
+        """Cancel the run."""
+        run.cancel()
+        AgentContext.current().check()
+        return what
+
+    async with ravi_otel.run("case") as run:
+        result = await build_supervisor("Find it.", [look], model=both_of(team)).run("Go.")
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "cancelled", None)
+
+
+@pytest.mark.parametrize("broken", [lambda _: {}["no"], lambda: True], ids=["raises", "takes nothing"])
+async def test_a_check_with_a_mistake_in_it_raises_it_and_is_no_news_for_the_model(team, broken):
+    supervisor = build_supervisor("Count.", model=team.plays("chief", submits("42")), check=broken)
+    with pytest.raises((KeyError, TypeError)):
+        await supervisor.run("How many?")
+    assert len(team.requests("chief")) == 1
+
+
+@pytest.mark.parametrize("verdict", [None, 1], ids=repr)
+async def test_a_check_that_gives_no_verdict_is_a_mistake(team, verdict):
+    supervisor = build_supervisor("Count.", model=team.plays("chief", submits("42")), check=lambda _: verdict)
+    with pytest.raises(ConfigurationError, match="Give True, or False"):
+        await supervisor.run("How many?")
+
+
+async def test_a_limit_that_a_check_meets_ends_the_run_as_any(team):
+    async def check(answer):
+        ravi_otel.current_scope().charge("looks")
+
+    supervisor = build_supervisor("Count.", model=team.plays("chief", submits("42")), check=check)
+    assert (await run_agent(supervisor, "How many?", limits=["charge.looks=0"])).stop_reason == "limit_custom"
+
+
+async def test_what_one_run_has_shortened_shortens_no_other(team):
+    sizes = []
+
+    def play(request):
+        long = request.body["messages"][1]["content"].startswith("long")
+        sizes.append((long, len(request.body["messages"])))
+        if long:
+            return overflow() if len(sizes) == 1 else submits("done")
+        return submits("done") if len(sizes) > 6 else ToolCalls([("look", {"what": "more"})])
+
+    supervisor = build_supervisor("Find it.", [look], model=team.plays("chief", play), truncation="auto")
+    said = [ChatMessage("user", "long"), *[ChatMessage("assistant", "word")] * 6]
+    assert (await supervisor.run(said)).ok
+    assert (await supervisor.run("short")).ok
+    assert [size for long, size in sizes if long][1] < len(said)
+    assert [size for long, size in sizes if not long] == [2, 4, 6, 8, 10]
+
+
 async def test_limits_around_it_end_it(team):
     result, error = await run_agent(
         build_supervisor("Talk.", model=team.plays("chief", lambda _: Text("Hm."))), "Go.", limits=["turns=3"], return_limit_error=True
@@ -135,7 +213,7 @@ async def test_limits_around_it_end_it(team):
     "wrong",
     [
         {"attempts": 0}, {"attempts": True}, {"limits": ["turns=3"]}, {"max_steps": 3}, {"truncation": "some"}, {"check": "42"},
-        {"instructions": "x"}, {"tools": [submits]},
+        {"instructions": "x"}, {"tools": [submits]}, {"modle": "x"}, {"prompt": None}, {"prompt": [look]},
     ],
     ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
@@ -149,4 +227,4 @@ async def test_what_cannot_be_used_is_named(wrong):
 
         wrong = {"tools": [submit]}
     with pytest.raises(ConfigurationError):
-        build_supervisor("Count.", **wrong)
+        build_supervisor(**{"prompt": "Count.", **wrong})
