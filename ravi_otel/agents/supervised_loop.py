@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import anyio
 
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
+from ravi_otel.agents.hanging import GRACE_S
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
-from ravi_otel.agents.results import AgentResult, Phase
+from ravi_otel.agents.results import AgentResult, Phase, ToolReport
 from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
@@ -27,6 +29,7 @@ from ravi_otel.supervisor.hashing import args_hash
 
 _CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
+_LATE: Final = "max_seconds"
 _WARNING: Final = (
     "You are going round in circles: this call was not made. Do something else, or give your final answer. The next loop ends the run."
 )
@@ -55,6 +58,7 @@ class SupervisedLoop(Loop):
         self.error: BaseException | None = None
         self._warns = warn_loops
         self._number = 0
+        self._late = False  # the budget's time was up while something was at work
 
     def told(self, result: AgentResult) -> AgentResult:
         """Put the rows into the result, and what was not let through."""
@@ -85,15 +89,25 @@ class SupervisedLoop(Loop):
 
     async def _reviewed(self, ended: Ended) -> Ended:
         """Have the answer of the last call reviewed like any other; one that is refused is not given."""
-        if self.answer is not None:
-            verdict = await self.gateway.gate.review_final(self.answer)
+        answer, self.answer = self.answer, None
+        if answer is None:
+            return ended
+
+        async def review() -> None:
+            verdict = await self.gateway.gate.review_final(answer)
             self.answer = str((verdict.arguments or {})["answer"]) if verdict.allowed else None
-            self.partial = self.answer
+
+        await self._in_time(review)
+        self.partial = self.answer
         return ended
 
     def _end(self, reason: str, phase: Phase, error: BaseException | None = None) -> Ended:
         self.error = error
         return "stopped", reason, phase
+
+    def _too_late(self, phase: Phase) -> Ended:
+        most = self.gateway.budget.max_seconds
+        return self._end(_LATE, phase, StopRun(_LATE, f"{most:g} s are allowed, and something was still at work then.", phase=phase))
 
     async def _go(self, number: int) -> Ended | None:  # noqa: ARG002 - the loop's own shape; the gateway counts the steps
         try:
@@ -101,7 +115,7 @@ class SupervisedLoop(Loop):
         except (LLMTimeout, LLMEmpty) as error:
             return self._end("llm_timeout" if isinstance(error, LLMTimeout) else "llm_empty", "worker", error)
         if generation is None:
-            return self._end("max_seconds", "worker")
+            return self._too_late("worker")
         raw = generation.message.content
         if not raw or not raw.strip():
             return self._end("llm_empty", "worker")
@@ -111,7 +125,12 @@ class SupervisedLoop(Loop):
         except InvalidAction as error:
             self.raw_action = raw
             return self._end(error.reason, "worker", error)
-        return await (self._finish(action) if action["kind"] == "final" else self._use(action))
+        final = action["kind"] == "final"
+        ended = await self._in_time(partial(self._finish if final else self._use, action))
+        if self._late:
+            self.action = action
+            return self._too_late("supervisor" if final else "execution")
+        return ended
 
     async def _ask(self) -> Generation | None:
         """Ask the worker; None when the budget's time is up before it answers."""
@@ -120,6 +139,40 @@ class SupervisedLoop(Loop):
             CUT_SHORT.set(None)
             return await self.ctx.llm([*self._before, *self.new])
         return None
+
+    async def _in_time(self, work: Callable[[], Awaitable[Ended | None]]) -> Ended | None:
+        """Work inside the budget's time, in which declared waits do not count; what hangs past it, such as a review, is cut off.
+
+        A tool is ended by the gate itself, in its own words, and so has a moment more.
+        """
+        tab, most, done = self.gateway.gate.tab(), self.gateway.budget.max_seconds + GRACE_S, anyio.Event()
+        stop, ended, failed = anyio.CancelScope(), cast("Ended | None", None), cast("BaseException | None", None)
+
+        async def look() -> None:
+            while not done.is_set():
+                left = most - tab.seconds()
+                if left <= 0:
+                    self._late = True
+                    stop.cancel()
+                    return
+                with anyio.move_on_after(max(left, GRACE_S)):
+                    await done.wait()
+
+        async with anyio.create_task_group() as group:
+            with stop:
+                group.start_soon(look)
+                try:
+                    ended = await work()
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+                    failed = error
+                finally:
+                    done.set()
+        self._late = stop.cancelled_caught
+        if failed is not None:
+            raise failed
+        return ended
 
     def _read(self, raw: str, finish_reason: str | None) -> Action:
         if finish_reason in _CUT:  # an action that was cut is none, also where what is left of it can be read
@@ -133,7 +186,11 @@ class SupervisedLoop(Loop):
 
     async def _finish(self, action: Action) -> Ended:
         before = self._last()
-        verdict = await self.gateway.gate.review_final(str(action["answer"]))
+        try:
+            verdict = await self.gateway.gate.review_final(str(action["answer"]))
+        except BaseException:
+            self._write(action, self._judged(before), None, None)  # nobody knows what would have been decided
+            raise
         call = self._judged(before)
         executed = {"kind": "final", "answer": str((verdict.arguments or action)["answer"])} if verdict.allowed else None
         self._write(action, call, executed, None)
@@ -161,13 +218,15 @@ class SupervisedLoop(Loop):
         call = self._judged(before)
         observation = _plain(result)
         self._row(action, call, None)
+        if isinstance(result, ToolReport):  # of what it stands for: whoever was handed over to may have come to no end
+            self.trace[-1] |= {"ok": result.ok} if result.stop_reason is None else {"ok": result.ok, "stop_reason": result.stop_reason}
         self._write(action, call, _executed(action, call), observation)
         self._observe(call, observation)
         return None
 
     def _cut_off(self, action: Action, call: GateCall | None) -> None:
         """Write down what was at work when the run was ended: how far it came nobody knows."""
-        reason = why_over(self.ctx)
+        reason = _LATE if self._late else why_over(self.ctx)
         observation = {"error": reason, "message": CUT_OFF}
         self._row(action, call, reason)
         self._write(action, call, _executed(action, call) if call is not None and call.effective is not None else None, observation)
@@ -175,13 +234,12 @@ class SupervisedLoop(Loop):
 
     async def _call(self, action: Action) -> Any:
         """Call the tool, through the agent's middleware."""
-        name, arguments, pipeline, ctx = str(action["name"]), action["args"], self.ctx.agent.pipeline, self.ctx
+        name, pipeline, ctx = str(action["name"]), self.ctx.agent.pipeline, self.ctx
+        arguments: Mapping[str, Any] = action["args"]  # as `read_action` has read it
 
         async def final(context: ToolUse) -> None:
             context.result = await self.gateway.call_async(name, context.arguments)
 
-        if not isinstance(arguments, Mapping):  # `read_action` has seen to it
-            raise StopRun("invalid_action:bad_tool_args", phase="worker")
         if not pipeline.at("tool"):
             return await self.gateway.call_async(name, arguments)
         context = ToolUse(

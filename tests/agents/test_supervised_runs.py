@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import anyio
 import anyio.lowlevel
 import pytest
 from desk_stage import NEVER_REFUND, REFUND, Desk, Judge, agent_of, final, use
+from team_stage import patiently
 
 import ravi_otel
 from ravi_otel.agents import AgentContext, AgentResult, SupervisedAgent, run_agent
 from ravi_otel.agents.middleware import agent_middleware
+from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget
 from ravi_otel.testing import Text, ToolCalls
@@ -174,6 +177,63 @@ async def test_a_supervised_agent_is_a_sub_agent_like_any_other(team):
     assert isinstance(result, AgentResult)
     assert (result.ok, result.trace[0]["stop_reason"]) == (True, "supervisor_block:never")
     assert desk.done == []
+
+
+async def test_a_handoff_that_came_to_no_end_is_no_success_in_its_row(team):
+    child = ravi_otel.agents.ReActAgent("child", model=team.plays("child", lambda _: Text("Hm.")))
+    tool = ravi_otel.agents.handoff(child, limits=["turns=0"])
+    agent = SupervisedAgent("desk", model=team.plays("desk", use("transfer_to_child", task="t"), final("Bye.")), tools=[tool])
+    result = await agent.run("Go.")
+    assert result.ok
+    assert [(row["ok"], row["stop_reason"]) for row in result.trace] == [(False, "limit_turns")]
+
+
+@pytest.mark.parametrize("what", ["tool", "final"])
+async def test_a_review_that_hangs_ends_with_the_budgets_time(team, what):
+    class Hangs:
+        async def review(self, action, state, policy):
+            if action["kind"] == what:
+                await anyio.sleep_forever()
+            return Decision(DecisionKind.APPROVE, "fine")
+
+    async def attempt(seconds):
+        desk = Desk()
+        script = use("look", user_id=1) if what == "tool" else final("Bye.")
+        agent = agent_of(team, desk, script, supervisor=Hangs(), budget=Budget(max_seconds=seconds))
+        with anyio.fail_after(60):
+            result = await agent.run("Go.")
+        return (desk, result) if result.history else None
+
+    desk, result = await patiently(attempt)
+    assert (result.status, result.stop_reason, result.answer, desk.done) == ("stopped", "max_seconds", None, [])
+    assert (result.error.reason, result.action["kind"]) == ("max_seconds", what)
+    assert [row["executed_action"] for row in result.history] == [None]
+    assert [row["stop_reason"] for row in result.trace] == (["max_seconds"] if what == "tool" else [])
+
+
+def wait_until(clock, until):
+    while clock.monotonic_ns() < until:
+        threading.Event().wait(0.05)
+
+
+async def test_a_person_who_takes_long_takes_none_of_the_budgets_time(team):
+    asked = []
+
+    async def attempt(seconds):
+        async def later(request):
+            asked.append(request)
+            clock = ravi_otel.current_scope().engine.clock
+            until = clock.monotonic_ns() + (seconds + 0.5) * 1e9  # past the budget's time, and the moment more that a tool has
+            await anyio.to_thread.run_sync(wait_until, clock, until)
+            return True
+
+        terms = {"supervisor": Judge(refund=Decision(DecisionKind.ESCALATE, "ask")), "approver": CallbackApprover(later)}
+        agent = agent_of(team, Desk(), use("refund", **REFUND), final("Paid."), budget=Budget(max_seconds=seconds), **terms)
+        result = await agent.run("Go.")
+        return result if result.ok else None  # a machine that was too slow
+
+    assert (await patiently(attempt)).answer == "Paid."
+    assert asked
 
 
 async def test_a_tool_that_a_deadline_cut_off_has_its_rows(team):
