@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -19,6 +18,8 @@ from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, 
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.runtime.asking import Limits, read_limits
+from ravi_otel.runtime.handles import ScopeHandle
+from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.scopes import handoff as open_handoff
 from ravi_otel.runtime.spawning import spawn
 
@@ -44,7 +45,7 @@ class Delegate(Protocol):
 class SubAgentConfig:
     """Say how an agent may be delegated to: with which priority, and how many seconds its parent waits for it, None as long as it takes."""
 
-    agent: Delegate
+    agent: Delegate = field(kw_only=False)
     priority: Priority = Priority.NORMAL
     ask_timeout: float | None = None
 
@@ -84,6 +85,7 @@ def delegation_tool(config: SubAgentConfig) -> AgentTool:
         description=_described(agent, "Have agent {} work on a task, and get its answer. It knows nothing but what the task says."),
         priority=config.priority,
         ask_timeout=config.ask_timeout,
+        around=partial(apply_limits, ()),
     )
 
 
@@ -96,7 +98,7 @@ def handoff(
     priority: Priority = Priority.NORMAL,
     ask_timeout: float | None = None,
 ) -> AgentTool:
-    """Make a tool that hands over to an agent: `ReActAgent("lead", tools=[handoff(researcher, limits=["message=12"])])`.
+    """Make a tool that hands over to an agent: `ReActAgent("lead", tools=[handoff(researcher, limits=["messages=12"])])`.
 
     Each time the model calls it, a handoff of the agent's name is opened with these limits, afresh, and the agent runs in it. What ends
     it early, such as one of the limits, is the tool's result, and the `stop_reason` of its row in the trace; the agent that handed over
@@ -129,7 +131,7 @@ def _entrusting(
     description: str,
     priority: Priority,
     ask_timeout: float | None,
-    around: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    around: Callable[[], ScopeHandle],
 ) -> AgentTool:
     """Make a tool that runs an agent; `around` is opened around each run of it."""
 
@@ -141,7 +143,7 @@ def _entrusting(
 
 
 async def _entrust(
-    agent: Delegate, task: str, priority: Priority, ask_timeout: float | None, around: Callable[[], AbstractContextManager[Any]]
+    agent: Delegate, task: str, priority: Priority, ask_timeout: float | None, around: Callable[[], ScopeHandle]
 ) -> ToolReport:
     """Run the agent on a slot of its own, and tell how it ended; past `ask_timeout` it is cancelled, and its slot given back.
 
@@ -150,9 +152,13 @@ async def _entrust(
     result: AgentResult | None = None
     with anyio.move_on_after(ask_timeout):
         try:
-            with around():
-                async with spawn(str(getattr(agent, "id", agent.name)), priority=priority):
-                    result = await agent.run(task)
+            with around() as opened:
+                try:
+                    async with spawn(str(getattr(agent, "id", agent.name)), priority=priority):
+                        result = await agent.run(task)
+                except anyio.get_cancelled_exc_class():
+                    opened.close()  # also for what goes on in threads that it has left behind
+                    raise
         except SpawnDeniedError:
             raise  # the tool's own refusal: the model is told there is no room
         except Exception as error:  # noqa: BLE001 - whatever a sub-agent dies of is its parent's to know, and nobody's end but its own

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,11 +13,13 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from ravi_otel.agents.delegation import check_seconds
 from ravi_otel.agents.results import ASK_TIMEOUT, AgentResult
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.ids import AgentId
+from ravi_otel.policy.stops import StopReason
+from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.spawning import spawn
 
 if TYPE_CHECKING:
@@ -83,6 +87,7 @@ class SpawnedAgent:
         self.priority = priority
         self.result: AgentResult | None = None
         self._said: tuple[ChatMessage, ...] = ()
+        self._thread = threading.get_ident()  # of the event loop in which it works
         self._to, self._from = anyio.create_memory_object_stream[_Asked](math.inf)
 
     def __repr__(self) -> str:
@@ -100,15 +105,29 @@ class SpawnedAgent:
 
     async def _live(self, *, task_status: TaskStatus[None]) -> None:
         with self._to, self._from:
-            async with spawn(self.agent_id, priority=self.priority):
-                task_status.started()
-                async for asked in self._from:
-                    await self._work(asked)
+            try:
+                async with spawn(self.agent_id, priority=self.priority):
+                    task_status.started()
+                    async for asked in self._from:
+                        await self._work(asked)
+            finally:
+                self._leave_unanswered()
+
+    def _leave_unanswered(self) -> None:
+        """Let go whoever still waits for it: what is in line nobody will work on."""
+        with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+            while True:
+                self._from.receive_nowait().done.set()
 
     async def _work(self, asked: _Asked) -> None:
         try:
-            with asked.scope:
-                asked.result = self.result = await self.agent.run([*self._said, ChatMessage("user", asked.message)])
+            with asked.scope, apply_limits(()) as around:
+                try:
+                    result = await self.agent.run([*self._said, ChatMessage("user", asked.message)])
+                except anyio.get_cancelled_exc_class():
+                    around.close()  # also for what goes on in threads that it has left behind
+                    raise
+                asked.result = self.result = result
                 self._said = tuple(each for each in self.result.history if isinstance(each, ChatMessage))
         except Exception as error:  # noqa: BLE001 - it is raised where somebody asked, and ends nobody else
             asked.error = error
@@ -118,25 +137,37 @@ class SpawnedAgent:
     async def ask(self, message: str, timeout_s: float | None = None) -> AgentResult:
         """Have it work on another message; see `AgentContext.ask`."""
         check_seconds("ask(timeout)", timeout_s)
+        if threading.get_ident() != self._thread:
+            raise ConfigurationError(
+                f"ask() of agent {self.agent_id!r} belongs to the event loop that has spawned it. From a thread, such as that of a "
+                "plain function, write anyio.from_thread.run(ctx.ask, handle, message)."
+            )
         asked = _Asked(message)
         try:
             self._to.send_nowait(asked)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise ConfigurationError(f"agent {self.agent_id!r} has ended, with the agent that spawned it or by leave().") from None
         try:
-            with anyio.move_on_after(timeout_s):
+            with anyio.move_on_after(timeout_s) as patience:
                 await asked.done.wait()
         finally:
             if not asked.done.is_set():
                 asked.scope.cancel()
         if asked.error is not None:
             raise asked.error
-        return asked.result or self._unanswered()
+        return asked.result or self._unanswered(late=patience.cancelled_caught)
 
-    def _unanswered(self) -> AgentResult:
-        run_id = "" if self.result is None else self.result.run_id
+    def _unanswered(self, *, late: bool) -> AgentResult:
+        """Tell that it was given up, or that the agent itself was ended."""
+        error = None if late else CancellationError(f"agent {self.agent_id!r} was ended before it had answered.")
         return AgentResult(
-            agent_name=self.agent.name, run_id=run_id, status="stopped", stop_reason=ASK_TIMEOUT, history=self._said, phase="worker"
+            agent_name=self.agent.name,
+            run_id="" if self.result is None else self.result.run_id,
+            status="stopped",
+            stop_reason=ASK_TIMEOUT if late else StopReason.CANCELLED.value,
+            history=self._said,
+            phase="worker",
+            error=error,
         )
 
     def leave(self) -> None:

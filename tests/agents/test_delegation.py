@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import anyio
 import pytest
@@ -167,6 +168,40 @@ async def test_ask_timeout_hangs_up_on_the_model_that_the_sub_agent_waits_for(te
     assert (await patiently(attempt)).ok
     assert team.told("lead")[0]["stop_reason"] == "ask_timeout"
     await anyio.to_thread.run_sync(team.server.wait_for_hang_ups, before + 1)
+
+
+async def test_what_a_sub_agent_has_left_in_a_thread_asks_nobody_any_more(team):
+    async def attempt(seconds):
+        begun, go_on, over, ends = threading.Event(), threading.Event(), threading.Event(), []
+
+        def linger() -> str:
+            """Be at work until the one who waited has given up."""
+            begun.set()
+            go_on.wait(LONGEST_S)
+            return "and again"
+
+        hired = ReActAgent("hired", model=team.plays("hired", lambda _: ToolCalls([("linger", {})])), tools=[linger])
+
+        def hire() -> str:
+            """Run another agent in this thread."""
+            try:
+                ends.append(hired.run_blocking("Go.").stop_reason)
+            finally:
+                over.set()
+            return "hired"
+
+        slow = ReActAgent("slow", model=team.plays("slow", ToolCalls([("hire", {})])), tools=[hire])
+        async with ravi_otel.run("case"):
+            assert (await lead_of(team, SubAgentConfig(slow, ask_timeout=seconds)).run("Ask.")).ok
+            asked = len(team.requests("hired"))
+            go_on.set()
+            if not begun.is_set():
+                return None
+            assert await anyio.to_thread.run_sync(over.wait, LONGEST_S)
+        assert len(team.requests("hired")) == asked
+        return ends
+
+    assert await patiently(attempt) == ["closed"]
 
 
 async def test_a_paused_sub_agent_is_told_with_what_it_has(team):
