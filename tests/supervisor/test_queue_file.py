@@ -12,6 +12,7 @@ import pytest
 from approval_desk import Asked, Clock, answered, desk, pending, requested, until
 
 from ravi_otel import ConfigurationError
+from ravi_otel.supervisor.approval import store
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.place import place
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
@@ -181,6 +182,20 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(queue, path, content):
     with pytest.raises(QueueError, match="cannot be used"):
         queue.ask(requested())
     assert path.read_bytes() == content
+
+
+def test_a_file_that_another_process_makes_at_the_same_moment_is_a_queue(path, monkeypatch):
+    asked, real = [], store._asked
+
+    def while_another_makes_it(connection, pragma):
+        found = real(connection, pragma)
+        asked.append(pragma)
+        if len(asked) == 1:
+            assert desk(path).all(pending=True, most=1) == []
+        return found
+
+    monkeypatch.setattr(store, "_asked", while_another_makes_it)
+    assert desk(path).all(pending=True, most=1) == []
 
 
 def test_another_programs_database_is_refused(queue, path):

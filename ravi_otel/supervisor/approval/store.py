@@ -293,6 +293,7 @@ class QueueFile:
                 for statement in (*_SCHEMA, f"PRAGMA application_id={_APPLICATION}", f"PRAGMA user_version={FORMAT}"):
                     connection.execute(statement)
             connection.execute("COMMIT")
+        if application == 0:  # whoever came at the same time may have made it since
             application = _asked(connection, "application_id")
         if application != _APPLICATION:
             raise self._failed("it is a database of another program")
