@@ -91,8 +91,7 @@ class SupervisedAgent(ReActAgent):
             api=api,
             description=description,
         )
-        self.tools = read_tools(tools, gated=True)
-        tell_misspelt(self.name, self.limits, self.tools)
+        self.tools = tell_misspelt(self.name, self.limits, read_tools(tools, gated=True))
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
         self._states = _States(state)
