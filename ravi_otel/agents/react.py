@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from ravi_otel.agents.history import AgentMemory
+from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.limited_tools import tell_misspelt
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
@@ -26,6 +26,7 @@ from ravi_otel.policy.contracts import ChatMessage, LLMClient
 from ravi_otel.policy.gate import ToolGate
 from ravi_otel.policy.ids import AgentId
 from ravi_otel.runtime.asking import Limits, read_limits, tab
+from ravi_otel.supervisor.decisions import Supervisor
 from ravi_otel.supervisor.gate import gate_for
 
 
@@ -49,8 +50,8 @@ class ReActAgent:
         limits: Limits = (),
         hooks: Hooks = None,
         middleware: Iterable[Any] = (),
-        history: Any = None,
-        supervisor: Any = None,
+        history: HistoryStore | AgentMemory | None = None,
+        supervisor: Supervisor | ToolGate | None = None,
         max_steps: int = 20,
         api: Api = "chat",
         description: str | None = None,

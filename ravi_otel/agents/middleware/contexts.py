@@ -79,7 +79,7 @@ class AgentRun:
 
     `input` is what the agent is asked and may be replaced; `result` what came of it, None until then. `calls` counts how often the
     innermost of the chain, the agent itself, was reached: 0 says that a middleware answered instead. `notes` is room for what
-    middlewares tell each other; nothing reads it. `hooks` are the agent's own, which its middleware is outside of.
+    middlewares tell each other; nothing reads it. `hooks` are the agent's own.
     """
 
     level: ClassVar[Level] = "agent"
