@@ -46,7 +46,11 @@ class AgentLoop(Protocol):
     new: list[ChatMessage]
     trace: list[dict[str, Any]]
     answer: str | None
-    partial: str | None
+
+    @property
+    def partial(self) -> str | None:
+        """Give what there is of an answer so far."""
+        ...
 
     async def run(self) -> Ended:
         """Work to the end; raises what ends it otherwise."""
