@@ -8,16 +8,20 @@ from functools import partial
 from typing import TypeAlias, cast
 
 import anyio
+import anyio.lowlevel
 
 from ravi_otel.agents.delegation import Delegate, check_delegate
+from ravi_otel.agents.endings import how
+from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import SpawnBudget
 from ravi_otel.runtime.asking import Limits, read_limits, slots
-from ravi_otel.runtime.scopes import current_scope, run
+from ravi_otel.runtime.scopes import run
 
 Step: TypeAlias = "Delegate | Sequence[Delegate]"
 """One agent, or several that work side by side on the same input."""
@@ -50,8 +54,8 @@ class Flow:
     """Be agents in a row: `Flow("report", [researcher, (critic, checker), writer])`, each given what the step before answered.
 
     `run()` opens a run of the flow's name, which `limits` and `spawn_budget` hold for and `hooks` hear of: FLOW_START, then what the
-    agents do, then FLOW_END. The flow ends with the first step of which an agent did not come to its end. One Flow may run often, and
-    at once. Raises ConfigurationError without steps, and for what is no agent.
+    agents do, then FLOW_END. The flow ends with the first step of which an agent did not come to its end; an agent that hangs when the
+    run is over is cut off. One Flow may run often, and at once. Raises ConfigurationError without steps, and for what is no agent.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class Flow:
         if not self.steps:
             raise ConfigurationError(f"Flow({name!r}, steps=[]) has nobody to run. Give it agents.")
         self.limits = read_limits("Flow(limits)", limits)
-        self.spawn_budget = slots(spawn_budget)
+        self.spawn_budget = slots(spawn_budget, "Flow(spawn_budget)")
         self.tags = tags
         read_hooks("Flow(hooks)", hooks)
         self.hooks = hooks
@@ -81,7 +85,7 @@ class Flow:
         told, failed = input, cast("AgentResult | None", None)
         async with around:
             for step in self.steps:
-                latest = await _together(step, told)
+                latest = await _together(around.scope, step, told)
                 results += latest
                 failed = next((each for each in latest if not each.ok), None)
                 if failed is not None:
@@ -103,28 +107,50 @@ class Flow:
         return anyio.run(partial(self.run, input, session_id=session_id))
 
 
-async def _together(step: tuple[Delegate, ...], told: str) -> list[AgentResult]:
-    """Run agents side by side; one that crashes or is stopped keeps none of the others from its end."""
+async def _together(scope: Scope, step: tuple[Delegate, ...], told: str) -> list[AgentResult]:
+    """Run agents side by side, each to a result; one that crashes or is stopped keeps none of the others from its end."""
     results: dict[int, AgentResult] = {}
+    signals: list[BaseException] = []
 
-    async def one(place: int, agent: Delegate) -> None:
-        results[place] = await _run(agent, told)
+    async with cut_short(scope), anyio.create_task_group() as group:
 
-    if len(step) == 1:
-        await one(0, step[0])
-    else:
-        async with anyio.create_task_group() as group:
-            for place, agent in enumerate(step):
-                group.start_soon(one, place, agent)
-    return [results[place] for place in sorted(results)]
+        async def one(place: int, agent: Delegate) -> None:
+            try:
+                results[place] = await _run(scope, agent, told)
+            except anyio.get_cancelled_exc_class():
+                await anyio.lowlevel.checkpoint_if_cancelled()  # that goes on; else something in it was cancelled, and nobody else
+            except BaseException as signal:  # noqa: BLE001 - raised again outside, where no group is made of it
+                signals.append(signal)
+                group.cancel_scope.cancel()
+
+        for place, agent in enumerate(step):
+            group.start_soon(one, place, agent)
+    if signals:
+        raise signals[0]
+    return [results.get(place) or _cut_off(scope, agent) for place, agent in enumerate(step)]
 
 
-async def _run(agent: Delegate, told: str) -> AgentResult:
+async def _run(scope: Scope, agent: Delegate, told: str) -> AgentResult:
     try:
+        scope.checkpoint()  # an agent that is not ours may look at nothing
         return await agent.run(told)
     except Exception as error:  # noqa: BLE001 - what an agent dies of ends the flow, and is in its result
-        run_id = str(current_scope().facts.run_id)
-        return AgentResult(agent_name=agent.name, run_id=run_id, status="error", stop_reason="error", error=error)
+        return _failed(scope, agent, error)
+
+
+def _cut_off(scope: Scope, agent: Delegate) -> AgentResult:
+    """Give the result of an agent that has none: it was cut when the run was over, or something in it cancelled it."""
+    try:
+        scope.checkpoint()
+    except RaviError as over:
+        return _failed(scope, agent, over)
+    return _failed(scope, agent, CancellationError(f"agent {agent.name!r} was cancelled by what it ran, and not by its run"))
+
+
+def _failed(scope: Scope, agent: Delegate, error: Exception) -> AgentResult:
+    status, reason, phase = how(error) or ("error", "error", None)
+    run_id = str(scope.facts.run_id)
+    return AgentResult(agent_name=agent.name, run_id=run_id, status=status, stop_reason=reason, phase=phase, error=error)
 
 
 def _joined(results: list[AgentResult]) -> str:

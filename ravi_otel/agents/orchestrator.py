@@ -51,7 +51,7 @@ class OrchestratorAgent(ReActAgent):
         description: str | None = None,
     ) -> None:
         self.sub_agents = _read(sub_agents)
-        self.spawn_budget = slots(spawn_budget) or SpawnBudget()
+        self.spawn_budget = slots(spawn_budget, "OrchestratorAgent(spawn_budget)") or SpawnBudget()
         super().__init__(
             name,
             model=model,

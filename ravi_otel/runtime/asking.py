@@ -77,8 +77,8 @@ def tab(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> Ex
     )
 
 
-def slots(budget: SpawnBudget | None) -> SpawnBudget | None:
+def slots(budget: SpawnBudget | None, parameter: str = "run(spawn_budget)") -> SpawnBudget | None:
     """Accept a spawn budget or None."""
     if budget is None or isinstance(budget, SpawnBudget):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         return budget
-    raise ConfigurationError(f"run(spawn_budget)={checks.show(budget)} must be a SpawnBudget, such as SpawnBudget(max_agents=10).")
+    raise ConfigurationError(f"{parameter}={checks.show(budget)} must be a SpawnBudget, such as SpawnBudget(max_agents=10).")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import anyio
 import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, HookEvent, HookManager
 from ravi_otel.agents import Flow, ReActAgent
+from ravi_otel.agents.results import AgentResult
 from ravi_otel.testing import Text
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +100,65 @@ async def test_its_limits_hold_for_all_its_agents_together(team):
     first, again = await flow.run("ants"), await flow.run("bees")
     for result in (first, again):
         assert (result.stop_reason, [each.ok for each in result.results]) == ("limit_turns", [True, False])
+
+
+class Late:
+    """Be somebody else's agent, at work when the flow's time is up, which it does not look at."""
+
+    name = "late"
+
+    def __init__(self, *, ends):
+        self.ends, self.runs = ends, 0
+
+    async def run(self, task):
+        self.runs += 1
+        ravi_otel.current_scope().set_limit("time", 0.001)
+        if not self.ends:
+            await anyio.sleep_forever()
+        return AgentResult(agent_name="late", run_id="", status="ok", stop_reason="success", answer="late")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_an_agent_that_hangs_past_the_flows_time_is_cut_off(team, beside):
+    late = Late(ends=False)
+    flow = Flow("report", [(late, agent_of(team, "fine")) if beside else late], limits=["time=1h"])
+    with anyio.fail_after(30):
+        result = await flow.run("ants")
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "deadline", None)
+    assert isinstance(result.error, ravi_otel.DeadlineExceededError)
+    assert result.results[0].stop_reason == "deadline"
+
+
+async def test_no_step_begins_past_the_flows_time(team):
+    late = Late(ends=True)
+    result = await Flow("report", [late, late], limits=["time=1h"]).run("ants")
+    assert (result.status, result.stop_reason, late.runs) == ("stopped", "deadline", 1)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_an_agent_that_is_cancelled_by_what_it_waits_for_has_not_come_to_its_end(team, beside):
+    class Vanishes:
+        name = "vanishes"
+
+        async def run(self, task):
+            raise asyncio.CancelledError
+
+    result = await Flow("report", [(Vanishes(), agent_of(team, "fine")) if beside else Vanishes()]).run("ants")
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "cancelled", None)
+    assert [(each.agent_name, each.ok) for each in result.results] == [("vanishes", False), ("fine", True)][: 1 + beside]
+
+
+async def test_a_signal_comes_out_as_it_is(team):
+    class Exits:
+        name = "exits"
+
+        async def run(self, task):
+            raise SystemExit(3)
+
+    with pytest.raises(SystemExit) as raised:
+        await Flow("report", [(Exits(), agent_of(team, "fine"))]).run("ants")
+    assert raised.value.code == 3
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
