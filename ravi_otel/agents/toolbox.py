@@ -18,6 +18,7 @@ from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import ToolGate
 from ravi_otel.runtime.bounded import is_async
 from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.handles import ScopeHandle
 from ravi_otel.runtime.tool import LABEL, MARK, bare
 from ravi_otel.runtime.walking import told_content, walk
 from ravi_otel.supervisor.signatures import ToolSignature
@@ -39,6 +40,11 @@ class AgentTool:
     name: str | None = None
     description: str | None = None
     parameters: JsonObject | None = None
+
+    def __post_init__(self) -> None:
+        """Check the name that was given."""
+        if self.name is not None:
+            _checked_name(self.name)
 
 
 ToolLike: TypeAlias = "Callable[..., Any] | AgentTool | tuple[Mapping[str, Any], Callable[..., Any]]"
@@ -126,7 +132,8 @@ def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, T
         tool = Tool(_named(given), gated=gated)
         if tool.name in found:
             raise ConfigurationError(
-                f"tools has two of the name {tool.name!r}: a model could not tell them apart. Rename one: AgentTool(fn, name=...)."
+                f"tools has two of the name {tool.name!r}: a model could not tell them apart. "
+                "Rename one: AgentTool(fn, name=...), or handoff(agent, name=...)."
             )
         found[tool.name] = tool
     if len(found) > _MOST_TOOLS:
@@ -138,6 +145,8 @@ def _named(given: Any) -> AgentTool:
     if isinstance(given, tuple):
         given = _described(given)  # pyright: ignore[reportUnknownArgumentType]  # of whatever
     tool = given if isinstance(given, AgentTool) else AgentTool(given)
+    if isinstance(tool.fn, ScopeHandle):
+        raise ConfigurationError(f"tools holds {tool.fn!r}, which is no function. To hand over, give ravi_otel.agents.handoff(agent, ...).")
     if not callable(tool.fn):
         raise ConfigurationError(
             f"tools holds {checks.show(tool.fn)}, which cannot be called. Give functions, AgentTool(fn, ...), or ({{openai tool}}, fn)."
@@ -159,8 +168,9 @@ def _described(given: tuple[Any, ...]) -> AgentTool:
     return AgentTool(given[1], told["name"], told.get("description"), told.get("parameters"))
 
 
-def _checked_name(name: str) -> str:
-    if not (0 < len(name) <= _LONGEST_NAME and name.isascii() and name.replace("_", "a").replace("-", "a").isalnum()):
+def _checked_name(name: object) -> str:
+    letters = name.replace("_", "a").replace("-", "a") if isinstance(name, str) else ""
+    if not isinstance(name, str) or not (len(name) <= _LONGEST_NAME and letters.isascii() and letters.isalnum()):
         raise ConfigurationError(
             f"tool name {checks.show(name)} must be 1 to {_LONGEST_NAME} ASCII letters, digits, _ or -. "
             "Give it one: AgentTool(fn, name=...)."

@@ -10,6 +10,7 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.sharing import OWN, Share, check_share
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
@@ -108,7 +109,12 @@ def handoff(name: str, *, limits: Limits = ()) -> Handoff:
     """Open the stretch of a run in which another takes over, with limits of its own.
 
     Limits written for it anywhere around, such as `handoff.researcher.message=12`, apply to each handoff of that name afresh.
+    As a tool that hands over to an agent it is another one: `ravi_otel.agents.handoff(agent)`.
     """
+    if callable(getattr(name, "run", None)):
+        raise ConfigurationError(
+            f"handoff(name={checks.show(name)}) takes a name. A tool that hands over is ravi_otel.agents.handoff(agent)."
+        )
     ask = Opening(
         kind=ScopeKind.HANDOFF,
         name=scope_name("handoff(name)", name, required=True),

@@ -11,7 +11,7 @@ from team_stage import Waiting, delegates, lead_of, patiently, waits
 
 import ravi_otel
 from ravi_otel import ExecutionBudget, Priority, SpawnBudget, SpawnTracker
-from ravi_otel.agents import OrchestratorAgent, ReActAgent, SubAgentConfig, handoff
+from ravi_otel.agents import AgentTool, OrchestratorAgent, ReActAgent, SubAgentConfig, handoff
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
@@ -311,3 +311,20 @@ async def test_a_handoff_has_a_name_of_its_own_and_tells_hooks_who_takes_over(te
     async with ravi_otel.run("office", hooks=hooks):
         assert (await lead.run("File it.")).ok
     assert told == [("lead", "the clerk")]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda one: ReActAgent("lead", tools=[ravi_otel.handoff("one")]), r"ravi_otel\.agents\.handoff\(agent"),
+        (ravi_otel.handoff, r"ravi_otel\.agents\.handoff\(agent\)"),
+        (lambda one: ReActAgent("lead", tools=[handoff(one), handoff(one)]), r"handoff\(agent, name="),
+        (lambda one: handoff(one, name="to the one"), "ASCII letters"),
+        (lambda one: AgentTool(len, name=5), "ASCII letters"),
+        (lambda one: OrchestratorAgent("lead", spawn_budget=10), r"OrchestratorAgent\(spawn_budget\)=10"),
+    ],
+)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_what_cannot_hand_over_is_refused_with_what_can(make, said):
+    with pytest.raises(ravi_otel.ConfigurationError, match=said):
+        make(ReActAgent("one"))
