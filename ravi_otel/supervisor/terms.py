@@ -237,6 +237,8 @@ def _version_of(supervisor: object) -> str:
         return "none"
     own = getattr(supervisor, "version", None)
     name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
-    if own is None or isinstance(own, str):
-        return name if own is None else f"{name} {own}"
+    if own is None or callable(own):
+        return name
+    if isinstance(own, str):
+        return f"{name} {own}"
     return f"{name} {unfolded(own)}"

@@ -46,7 +46,7 @@ class _Unfolding:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, (int, float, str, bytes, Enum, type)) or callable(value):
-            return [type(value).__qualname__, _shown(value)]
+            return [type(value).__qualname__, repr(value)]  # of a method, which is made anew each time, the object's place
         known = self._numbers.get(id(value))
         if known is None:
             known = self._numbers[id(value)] = len(self._numbers)

@@ -60,6 +60,17 @@ def test_another_value_is_another_version_and_an_equal_one_is_none(wrap, one, ot
     assert unfolded(wrap(one)) == unfolded(wrap(one))
 
 
+class WithMethod:
+    def method(self):
+        """Do nothing."""
+
+
+def test_a_method_is_written_the_same_each_time_it_is_looked_up():
+    policy = WithMethod()
+    methods = [policy.method for _ in range(3)]
+    assert len({unfolded(method) for method in methods}) == 1
+
+
 def test_a_value_that_holds_itself_is_written():
     policy = Plain(limit=1)
     policy.me = policy
