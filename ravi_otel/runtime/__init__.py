@@ -5,8 +5,11 @@ Where what is:
 * what a program writes: `scopes` has the factories, `asking` checks their words, `handles` is what they give; `spawning`, `supervising`
   and `resumption` take, keep and regain slots, `waiting` declares waits, `family` draws the tree, `resuming` reads snapshots.
 * one model call: `call` is its walk, `live` follows it, `charging` prices and `settlement` settles it; `capping` and `attempts` keep strict
-  limits, `guard` open streams, `unasked` connections of many calls, `awaited` answers made in the background, `conversations` their length.
-* one tool call: `tool` is its walk, `inferring` remembers what models asked for, `inferred` tells what nobody saw run.
+  limits, `guard` open streams, `unasked` connections of many calls, `awaited` answers made in the background, `conversations` their length;
+  `unseen` walks those of a client that no wrapper sees.
+* one tool call: `tool` wraps a function, `walking` is its walk, `gated` its walk through a gate, which `asking_gates` asks; `parameters`
+  names what it is given, `bounded` gives it up after its time; `inferring` remembers what models asked for, `inferred` tells what nobody
+  saw run.
 * time and ends: `alarms` looks at clocks, `stopping` ends what is in flight, `late` what was dropped; `patience` and `pausing` are waits.
 * being followed: `board` hears, `progress` reads.
 * the process: `state` knows the engine and the open runs, `settings` and `options` what was chosen, `surroundings` the launcher;

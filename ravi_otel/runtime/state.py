@@ -148,10 +148,14 @@ class State:
         scope.error = None
 
     def warn_uninstrumented(self, given: str = "limits were set", missed: str = "neither counted nor refused") -> None:
-        """Say once of each thing that was given that no client is wrapped, so that model calls do not take part in it."""
+        """Say once of each thing that was given that no client is wrapped: of model calls only those of our agents take part in it."""
         if not self.instrumented and given not in self._warned:
             self._warned.add(given)
-            _log.warning("ravi-otel: %s, but ravi_otel.instrument() was not called: model calls are %s.", given, missed)
+            _log.warning(
+                "ravi-otel: %s, but ravi_otel.instrument() was not called: model calls are %s, except those of ravi_otel.agents.",
+                given,
+                missed,
+            )
 
     def renew_after_fork(self) -> None:
         """Start anew in a forked child: same limits, zero counters unless they are shared, nothing of the parent's in flight."""

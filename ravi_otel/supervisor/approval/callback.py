@@ -25,8 +25,9 @@ class CallbackApprover:
 
     A plain function runs where the call is made and should be quick; an `async def` may take its time, and is cancelled when the
     request expires ("expired") or when something ends the run. `fn` gets a copy of the arguments: what it changes in there changes
-    nothing, an edit is `ApprovalAnswer(True, arguments=...)`. What it raises reaches the caller, and nothing is executed; so does a
-    ConfigurationError for any other answer: what merely looks true is no approval.
+    nothing, an edit is `ApprovalAnswer(True, arguments=...)`. What it raises is raised by `ask()`, of which a gate makes a
+    ToolDeniedError with it as the cause; so is a ConfigurationError for any other answer, which a gate raises as it is: what merely looks
+    true is no approval. Nothing is executed then.
     """
 
     def __init__(self, fn: Callback) -> None:
