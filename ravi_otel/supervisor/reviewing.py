@@ -34,7 +34,7 @@ _log = logging.getLogger("ravi_otel")
 MOST_REVISIONS: Final = 3
 MOST_QUESTIONS: Final = 3
 MOST_REVIEWS: Final = 100
-"""How often one call is reviewed at most while others begin and end around it."""
+"""How often one call is reviewed at most while others begin and end around it, or what is decided by changes."""
 
 
 def let_through(terms: Terms, call: Call) -> Flow[Decision]:
@@ -79,7 +79,7 @@ def _let_through(terms: Terms, call: Call) -> Flow[Decision]:
             _tell(call, decision, final=True)
             return decision
         _tell(call, decision)
-    raise Refused("supervisor_block:state_kept_changing", "Other calls began and ended during each of its reviews; ask again.")
+    raise Refused("supervisor_block:state_kept_changing", "What it was judged by changed during each of its reviews; ask again.")
 
 
 def _phase(call: Call) -> Any:

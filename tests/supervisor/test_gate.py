@@ -25,6 +25,7 @@ from refund_gate import (
 import ravi_otel
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.reviewing import MOST_REVIEWS
 
 pytestmark = pytest.mark.usefixtures("run")
 
@@ -242,6 +243,20 @@ def test_a_policy_that_changes_during_the_review_is_reviewed_by_anew(till):
     assert refused("sync", desk_gate(till, supervisor=supervisor, policy=policy), till, SMALL).stop_reason.endswith(
         "refund_budget_exhausted"
     )
+    assert till.paid == []
+
+
+def test_a_call_whose_policy_changes_in_each_review_is_given_up_and_not_run(till):
+    policy = Policy()
+
+    def move(action, state, given):
+        policy.per_run += 1
+        return APPROVE
+
+    supervisor = Says(move)
+    denied = refused("sync", desk_gate(till, supervisor=supervisor, policy=policy), till, SMALL)
+    assert denied.stop_reason == "supervisor_block:state_kept_changing"
+    assert len(supervisor.heard) == MOST_REVIEWS
     assert till.paid == []
 
 
