@@ -61,21 +61,9 @@ async def cut(
     A model call ends by itself, in words of its own, for which there are `grace_s`. While somebody holds `unless`, nothing is cut. Raises
     what `work` raises, in no group, and when it was cut what stands against going on in the scope.
     """
-    failed: BaseException | None = None
     done: list[ResultT] = []
-    async with anyio.create_task_group() as group:
-        watching = anyio.CancelScope()  # and not the group's: in this task a tool or a middleware may have left cancellations of its own
-        with anyio.CancelScope() as stop:
-            group.start_soon(_cut_when_over, scope, stop, watching, unless, grace_s)
-            try:
-                done.append(await work())
-            except anyio.get_cancelled_exc_class():
-                raise
-            except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
-                failed = error
-        watching.cancel()
-    if failed is not None:
-        raise failed
+    async with cut_short(scope, unless=unless, grace_s=grace_s):
+        done.append(await work())
     if not done:
         scope.checkpoint()
         raise CancellationError("What was at work was cancelled: its run is over.")
@@ -93,13 +81,13 @@ async def _cut_when_over(
 
 
 @asynccontextmanager
-async def cut_short(scope: Scope) -> AsyncGenerator[None, None]:
-    """Cancel what hangs inside when the scope is over, and go on behind it."""
+async def cut_short(scope: Scope, *, unless: anyio.Lock | None = None, grace_s: float = GRACE_S) -> AsyncGenerator[None, None]:
+    """Cancel what hangs inside when the scope is over, and go on behind it; else as `cut`."""
     failed: BaseException | None = None
     async with anyio.create_task_group() as group:
-        watching = anyio.CancelScope()
+        watching = anyio.CancelScope()  # and not the group's: in this task a tool or a middleware may have left cancellations of its own
         with anyio.CancelScope() as stop:
-            group.start_soon(_cut_when_over, scope, stop, watching, None, GRACE_S)
+            group.start_soon(_cut_when_over, scope, stop, watching, unless, grace_s)
             try:
                 yield
             except anyio.get_cancelled_exc_class():

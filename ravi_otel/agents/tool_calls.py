@@ -144,9 +144,7 @@ def _cut_off(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     reason = why_over(ctx)
     for used in uses:
         if not used.over:
-            used.text = tool_results.error(
-                "cut_off", "The run ended while this was at work. It may have been done, or not.", tool=shown(used.tool)
-            )
+            used.text = tool_results.error("cut_off", CUT_OFF, tool=shown(used.tool))
             used.row = {**(used.row or _row(step, used.tool, used.arguments)), "ok": False, "stop_reason": reason}
             used.over = True
 

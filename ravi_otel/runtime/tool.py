@@ -156,7 +156,7 @@ def _marked(wrapper: Callable[P, R], switch: Switch, label: str) -> Callable[P, 
 _Proxy: Final[Any] = wrapt.CallableObjectProxy  # of older versions it takes no type
 
 
-class Standing(_Proxy):  # type: ignore[misc]  # written in C
+class StandIn(_Proxy):  # type: ignore[misc]  # written in C
     """Stand where a program keeps something it calls: all of it but its calls, also in the eyes of who asks for its class.
 
     Pickled it is what it stands for: the process that it is sent to has none of ours.
@@ -170,11 +170,11 @@ class Standing(_Proxy):  # type: ignore[misc]  # written in C
         """Call it as a tool."""
         return self._self_called(*args, **kwargs)
 
-    def __copy__(self) -> Standing:
+    def __copy__(self) -> StandIn:
         """Be copied as a function is, which stays itself."""
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Standing:
+    def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
         """Be copied as a function is, also with what holds it: a copy that is no tool would go past its limits and its gate."""
         return self
 

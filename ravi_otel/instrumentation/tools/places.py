@@ -11,9 +11,9 @@ from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import is_generator_function, show
-from ravi_otel.runtime.tool import GATED, MARK, Standing
+from ravi_otel.runtime.tool import GATED, MARK, StandIn
 
-_PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, Standing)
+_PLAIN: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, StandIn)
 """What can be replaced by a function; another object that can be called may have more to it than its call."""
 
 _METHODS: Final[tuple[Any, ...]] = (classmethod, staticmethod)
@@ -136,7 +136,7 @@ def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any], 
             yield (name or show(key)), reason or "without a name"
         else:
             now = functools.partial(mapping.get, key)
-            yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, functools.partial(Standing, value))
+            yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, functools.partial(StandIn, value))
 
 
 def _in_list(functions: list[Any], *, gated: bool) -> Found:
@@ -146,7 +146,7 @@ def _in_list(functions: list[Any], *, gated: bool) -> Found:
             yield (name or f"[{index}]"), reason or "without a name: give a mapping, whose keys name the functions"
         else:
             spot = _Spot(functions, index)
-            yield Place(name, value, value, spot.put, spot.now, functools.partial(Standing, value))
+            yield Place(name, value, value, spot.put, spot.now, functools.partial(StandIn, value))
 
 
 class _Spot:
