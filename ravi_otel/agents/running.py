@@ -68,7 +68,7 @@ async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | 
     """Run an agent once, by the loop that `begin` makes of its context, the session so far, and what it is asked."""
     _messages(asked)
     scope_name("run(session_id)", session_id)
-    STATE.warn_uninstrumented(f"agent {agent.name!r} was run", "neither told nor counted")
+    STATE.warn_uninstrumented("an agent was run", "neither told nor counted")
     around = STATE.around()
     inside = around.facts.run_id is not None
     # A block, or a run, counts what is below the agent too, whose own scope does not.
