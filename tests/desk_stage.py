@@ -51,6 +51,11 @@ class Desk:
         self.done.append(("complain", about))
         return {"error": "closed today"}
 
+    def puzzle(self, value: NoSuchType) -> str:  # noqa: F821 - the name that nobody knows is the example
+        """Take what nobody can check."""
+        self.done.append(("puzzle", value))
+        return "solved"
+
     async def wait(self) -> str:
         """Wait without end."""
         await anyio.Event().wait()
@@ -84,7 +89,7 @@ def up_to(most):
 
 
 def agent_of(team, desk, *script, **more):
-    tools = [desk.look, desk.refund, desk.crash, desk.lie, desk.complain, desk.wait]
+    tools = [desk.look, desk.refund, desk.crash, desk.lie, desk.complain, desk.puzzle, desk.wait]
     return SupervisedAgent("desk", model=team.plays("desk", *script), tools=tools, **{"read_only": ["look"], **more})
 
 

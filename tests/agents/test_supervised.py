@@ -135,6 +135,7 @@ ENDINGS = {
     "invalid_action:extra_tool_args:look": ("worker", [use("look", user_id=1, admin=True)], {}),
     "invalid_action:missing_required_arg:refund:reason": ("worker", [use("refund", user_id=1, amount_usd=1.0)], {}),
     "invalid_action:bad_arg_type:look:user_id": ("worker", [use("look", user_id=True)], {}),
+    "invalid_action:unknown_arg_spec:puzzle:value": ("worker", [use("puzzle", value=1)], {}),
 }
 
 
