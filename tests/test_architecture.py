@@ -182,3 +182,13 @@ def test_the_lock_names_public_packages_only():
     assert {source.get("registry") for source in sources} == {"https://pypi.org/simple"}
     files = [file["url"] for package in lock["package"] for file in [package.get("sdist"), *package.get("wheels", [])] if file]
     assert {url.split("/")[2] for url in files} == {"files.pythonhosted.org"}
+
+
+def test_no_two_modules_beside_tests_have_one_name():
+    names = [
+        path.name
+        for path in python_files()
+        if path.is_relative_to(ROOT / "tests") and not path.is_relative_to(ROOT / "tests/launch/programs")
+    ]
+    beside = [name for name in names if not name.startswith(("test_", "conftest", "__init__"))]
+    assert sorted({name for name in beside if beside.count(name) > 1}) == []

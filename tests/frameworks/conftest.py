@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # as the modules beside the tests have it
 
-from seen import ALL, EVERYTHING, KINDS
+from framework_programs import ALL, EVERYTHING, KINDS
 
 HEADINGS = ("program", "kind", "sent", "allowed", "status", "tokens counted", "tools counted")
 

@@ -7,7 +7,7 @@ import pytest
 if not os.environ.get("RAVI_FRAMEWORKS"):
     pytest.skip("make frameworks runs these, in an environment of their own", allow_module_level=True)
 
-from seen import ALL, EVERYTHING, LIMITS, TOKENS
+from framework_programs import ALL, EVERYTHING, LIMITS, TOKENS
 from story import COST, TOOLS, USAGE
 
 # All of them are started at the first test, and it waits for one of them.
