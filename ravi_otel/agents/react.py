@@ -9,14 +9,13 @@ from typing import Any
 import anyio
 
 from ravi_otel.agents.history import AgentMemory, HistoryStore
-from ravi_otel.agents.limited_tools import tell_misspelt
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
 from ravi_otel.agents.model import Api, OpenAIModel
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.spawned import OwnId, known
-from ravi_otel.agents.toolbox import ToolLike, read_tools
+from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
@@ -34,9 +33,11 @@ class ReActAgent:
     """Be an agent over one model: it asks, runs the tools that are asked for, and asks again until there is an answer.
 
     `model` is a name, an LLMClient such as OpenAIModel, or None for the default; `api` is for a name. `execution_budget` is each run's,
-    or as an ExecutionTracker the one tab of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `history` is
-    a HistoryStore or AgentMemory, in which sessions are kept. `supervisor` is a Supervisor or a ToolGate, and judges every tool call.
-    `max_steps` is how often the model is asked in one run at most. One agent may run often, and at once. Raises ConfigurationError.
+    or as an ExecutionTracker the one tab of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `middleware`
+    stands around its runs, its model calls and its tools, the first one outermost. `history` is a HistoryStore or AgentMemory, in which
+    sessions are kept. `supervisor` is a Supervisor or a ToolGate, and judges every tool call. `max_steps` is how often the model is asked
+    in one run at most; `description` is what an agent that may delegate to it is told. One agent may run often, and at once. Raises
+    ConfigurationError.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords

@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.limited_tools import tell_misspelt
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.supervised_loop import SupervisedLoop
-from ravi_otel.agents.toolbox import ToolLike, read_tools
+from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.hooks.dispatch import Hooks

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
@@ -16,12 +17,17 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.limits import Kind, Limit
 from ravi_otel.runtime.bounded import is_async
 from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.runtime.handles import ScopeHandle
 from ravi_otel.runtime.tool import LABEL, MARK, bare
 from ravi_otel.runtime.walking import told_content, walk
 from ravi_otel.supervisor.signatures import ToolSignature
+
+_log = logging.getLogger("ravi_otel")
+
+ToolsT = TypeVar("ToolsT", bound=Collection[str])
 
 _MOST_TOOLS: Final = 128
 _LONGEST_NAME: Final = 64
@@ -139,6 +145,18 @@ def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, T
     if len(found) > _MOST_TOOLS:
         raise ConfigurationError(f"tools has {len(found)}, and endpoints take at most {_MOST_TOOLS}. Leave some out.")
     return found
+
+
+def tell_misspelt(agent: str, limits: Iterable[Limit], tools: ToolsT) -> ToolsT:
+    """Say in the log which limit seems to mean another of the tools; an agent under this one may have one of that name, so it stays."""
+    for limit in limits:
+        name = limit.detail
+        if limit.kind is not Kind.TOOL_CALLS or name is None or name in tools:
+            continue
+        close = checks.nearest(name, tools)
+        if close is not None:
+            _log.warning("ravi-otel: agent %s has a limit on tool.%s, and no such tool: did you mean tool.%s?", agent, name, close)
+    return tools
 
 
 def _named(given: Any) -> AgentTool:
