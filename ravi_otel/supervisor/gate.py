@@ -28,6 +28,7 @@ from ravi_otel.supervisor.hashing import NotPlainError, canonical
 from ravi_otel.supervisor.looking import is_reviewing
 from ravi_otel.supervisor.loops import LoopRules, Loops
 from ravi_otel.supervisor.reviewing import bad_arguments, let_through, refuse_expired
+from ravi_otel.supervisor.rules_reading import error_in
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature
 from ravi_otel.supervisor.standing import Standing, keep, state_of
 from ravi_otel.supervisor.terms import (
@@ -157,7 +158,7 @@ class Gate:
             return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
         try:
             call.signature.read_result(result)
-            self._look_for_errors(call, _error_in(result))
+            self._look_for_errors(call, _told(result))
         except BadResult as bad:
             return self._refused(call, Refused(f"tool_bad_result:{call.tool}", bad.message))
         except Refused as refused:
@@ -392,9 +393,7 @@ def _named(tool: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in str(tool)[:_MOST_NAME]) or "?"
 
 
-def _error_in(result: Any) -> str | None:
-    """Give the error that a result tells of: of a mapping its `error`."""
-    if not isinstance(result, Mapping):
-        return None
-    said = cast("Mapping[Any, Any]", result).get("error")  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+def _told(result: object) -> str | None:
+    """Write the error that a result tells of, bounded; None where it tells of none, or of one that says nothing."""
+    said = error_in(result)
     return str(said)[:500] if said else None

@@ -163,14 +163,19 @@ class Case:
         return None not in keys and self.past.done_with(tool, fields, keys)
 
 
-def told_an_error(result: object) -> bool:
-    """Tell that a result is an object with an "error" in it, or the JSON text of one."""
+def error_in(result: object) -> object:
+    """Give the "error" of a result that is an object, or the JSON text of one; None without one."""
     if isinstance(result, str) and len(result) <= _LONGEST_TEXT and '"error"' in result:
         try:
             result = json.loads(result)
         except (ValueError, RecursionError):
-            return False
-    return isinstance(result, Mapping) and cast("Mapping[str, object]", result).get("error") is not None
+            return None
+    return cast("Mapping[str, object]", result).get("error") if isinstance(result, Mapping) else None
+
+
+def told_an_error(result: object) -> bool:
+    """Tell that a result is an object with an "error" in it, or the JSON text of one."""
+    return error_in(result) is not None
 
 
 def value_at(arguments: Mapping[str, Any], field: str) -> Any:
