@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anyio.abc import TaskGroup
 
+from ravi_otel.agents.cancelling import told_apart
 from ravi_otel.agents.metering import ask, model_of, takes_model
 from ravi_otel.agents.middleware.contexts import ChatCall
 from ravi_otel.agents.model import OpenAIModel
@@ -91,7 +92,8 @@ class AgentContext:
             model = None  # a middleware has changed the client alone, which has a model of its own
         first = [] if call.system_instructions is None else [ChatMessage("system", call.system_instructions)]
         try:
-            call.response = await ask(client, [*first, *call.messages], call.tools, call.options, model)
+            with told_apart("the model"):
+                call.response = await ask(client, [*first, *call.messages], call.tools, call.options, model)
         except Exception as error:
             self.failure = error
             raise

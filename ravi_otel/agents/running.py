@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, overload
 
 import anyio
 
+from ravi_otel.agents.cancelling import AwaitedCancelledError, counting
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.hanging import background, cut
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = (400, 413, 422)
 """The statuses of a request that will be refused again."""
+
+_FILTERED: Final = "llm_content_filter"
 
 _KEEPING_S: Final = 2.0
 """What a store is given to keep what was said in a run whose time is up."""
@@ -109,7 +112,8 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
         async with handle:
             passing = _Passing(AgentContext(agent, handle.scope, run.session_id), begin, run)
             try:
-                await passing.through()
+                with counting():
+                    await passing.through()
             except Exception as raised:
                 error = raised
                 await passing.kept(raised)
@@ -139,23 +143,49 @@ class _Passing:
         self._begin = begin
         self._run = run
         self._loop: AgentLoop | None = None
+        self._made: AgentResult | None = None
+        self._earlier: list[ChatMessage] = []
+        """What was done in rounds that the middleware has asked for again."""
         self._working = anyio.Lock()
 
     async def through(self) -> None:
         """Work inside the middleware, and remember it; raises what ended the loop if the middleware left it at that."""
-        await cut(self.ctx.scope, partial(self.ctx.agent.pipeline.run_agent, self._run, self._work), unless=self._working)
+        going = partial(self.ctx.agent.pipeline.run_agent, self._run, self._work)
+        if self.ctx.agent.pipeline.at("agent"):
+            await cut(self.ctx.scope, going, unless=self._working)
+        else:  # the loop is watched itself, and there is nothing around it
+            await going()
         self.passed = True
         if self.error is not None and self._run.result is not None and self._run.result.error is self.error:
             raise self.error
         self.error = None
-        if self._loop is not None:
-            said, self._loop = self._loop.new, None  # once: a store that fails is not asked again
-            filtered = self._run.result is not None and self._run.result.stop_reason == "llm_content_filter"
-            await self._remember(unfiltered(said) if filtered else said)
+        said, earlier = [] if self._loop is None else self._loop.new, self._earlier
+        self._loop, self._earlier = None, []  # once: a store that fails is not asked again
+        filtered = self._run.result is not None and self._run.result.stop_reason == _FILTERED
+        await self._remember([*earlier, *(unfiltered(said) if filtered else self._as_let_through(said))])
+
+    def _as_let_through(self, said: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """Give what was said with the answer that the middleware has made of it."""
+        result = self._run.result
+        made = None if self._made is None else self._made.answer
+        if result is None or result.answer == made or not _ends_in_answer(said):
+            return said
+        return said[:-1] if result.answer is None else [*said[:-1], ChatMessage("assistant", result.answer)]
+
+    def _set_aside(self) -> None:
+        """Keep what was done when the middleware goes inwards again; of an answer that it asks for anew nothing is kept."""
+        if self._loop is None:
+            return
+        said = _lasting(self._loop.new, self.error)
+        if self._made is not None and self._made.stop_reason == _FILTERED:
+            said = unfiltered(said)
+        if any(message.role == "tool" for message in said):
+            self._earlier += said[:-1] if _ends_in_answer(said) else said
 
     async def _work(self, run: AgentRun) -> None:
         """Work once; what ends it is in the result, and only a mistake of the program's is raised."""
-        self._loop, self.error, ended = None, None, None
+        self._set_aside()
+        self._loop, self._made, self.error, ended = None, None, None, None
         try:
             async with self._working:
                 ended = await self._nursed(run)
@@ -164,7 +194,7 @@ class _Passing:
             if ended is None:
                 raise
             self.error = error
-        run.result = _result(run, self._loop, ended, self.error)
+        run.result = self._made = _result(run, self._loop, ended, self.error)
 
     async def _nursed(self, run: AgentRun) -> Ended:
         """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
@@ -191,16 +221,25 @@ class _Passing:
 
     async def kept(self, error: Exception) -> None:
         """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
-        if self._loop is None or _read(self.ctx, error) is None:  # nothing to keep, or a mistake of the program's, which is raised
+        if _read(self.ctx, error) is None:  # a mistake of the program's, which is raised
             return
-        said = self._loop.new
-        if not self.passed and said and said[-1].role == "assistant" and not said[-1].tool_calls:
+        said = [] if self._loop is None else self._loop.new
+        if not self.passed and _ends_in_answer(said):
             said = said[:-1]  # the answer, which its middleware has not let through
-        refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
         try:
-            await self._remember(answered(said) if refused else sound(said))
+            await self._remember([*self._earlier, *_lasting(said, error)])
         except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
             error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
+
+
+def _ends_in_answer(said: Sequence[ChatMessage]) -> bool:
+    return bool(said) and said[-1].role == "assistant" and not said[-1].tool_calls
+
+
+def _lasting(said: Sequence[ChatMessage], error: Exception | None) -> list[ChatMessage]:
+    """Give what may be said again in runs to come: what was refused would be refused again."""
+    refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
+    return answered(said) if refused else sound(said)
 
 
 def _read(ctx: AgentContext | None, error: Exception, *, swallowed: bool = False) -> Ended | None:
@@ -208,6 +247,8 @@ def _read(ctx: AgentContext | None, error: Exception, *, swallowed: bool = False
         return None
     if isinstance(error, HistoryError):  # what was answered until then was paid for, and is told
         return "error", "history_error", "worker"
+    if isinstance(error, AwaitedCancelledError) and (ctx is None or error is not ctx.failure):  # a middleware's
+        return "error", "error", "worker"
     ended = how(error, swallowed=swallowed)
     if ended is None and ctx is not None and error is ctx.failure:
         return "error", f"llm_error:{type(error).__name__}", "worker"

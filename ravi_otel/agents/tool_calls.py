@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import anyio
 
 from ravi_otel.agents import tool_results
+from ravi_otel.agents.cancelling import left_as_found, told_apart
 from ravi_otel.agents.endings import how
 from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
 from ravi_otel.agents.results import ToolReport
@@ -106,21 +107,29 @@ def _asked(call_id: str, function: Mapping[str, Any]) -> Used:
 async def use_all(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     """Run every call of one answer at the same time; none of them ends its siblings.
 
-    Each works in a task of its own: what a tool leaves behind in its task, or has cancelled there, is not the agent's. Only the program's
-    own cancellation, the end of the run's time, and what is no Exception, are raised: each call has its row by then, those that were cut
-    off too.
+    One alone works in the agent's own task, so that what it opens there another may close, and it is cancelled as the program cancels;
+    several work in a task each. Only the program's own cancellation, the end of the run's time, and what is no Exception, are raised:
+    each call has its row by then, those that were cut off too.
     """
     judged_before = {call.op_id for call in _calls_at_gate(ctx)}
-    fatal: list[BaseException] = []
     try:
-        async with anyio.create_task_group() as group:
-            for used in uses[:_MOST_CALLS]:
-                group.start_soon(_use_alone, ctx, used, step, fatal, group.cancel_scope)
+        if len(uses) == 1:
+            with left_as_found():
+                await _use(ctx, uses[0], step)
+        else:
+            await _use_together(ctx, uses[:_MOST_CALLS], step)
     finally:
         _cut_off(ctx, uses[:_MOST_CALLS], step)
         for used in uses[_MOST_CALLS:]:
             _not_run(ctx, used, step, "too_many_calls", f"At most {_MOST_CALLS} tool calls of one answer are run. Ask for fewer at a time.")
         _judged(ctx, uses, step, judged_before)
+
+
+async def _use_together(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
+    fatal: list[BaseException] = []
+    async with anyio.create_task_group() as group:
+        for used in uses:
+            group.start_soon(_use_alone, ctx, used, step, fatal, group.cancel_scope)
     if fatal:
         raise fatal[0]
 
@@ -227,13 +236,15 @@ async def _use(ctx: AgentContext, used: Used, step: int) -> None:
     pipeline, gate = ctx.agent.pipeline, ctx.agent.gate
 
     async def final(context: ToolUse) -> None:
-        context.result = await tool.run(context.arguments, gate, used.call_id)
+        with told_apart("the tool"):
+            context.result = await tool.run(context.arguments, gate, used.call_id)
 
     try:
-        if parsed is not None and pipeline.at("tool"):
-            result = await _through_middleware(ctx, used, parsed, final)
-        else:
-            result = await tool.run(used.given, gate, used.call_id)
+        with told_apart("the tool"):
+            if parsed is not None and pipeline.at("tool"):
+                result = await _through_middleware(ctx, used, parsed, final)
+            else:
+                result = await tool.run(used.given, gate, used.call_id)
     except Exception as error:  # noqa: BLE001 - what a tool raises is the model's to know, and nobody's end
         _failed(ctx, used, error, step)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from ravi_otel.agents.cancelling import told_apart
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, MiddlewareError, Passing, ToolUse
 from ravi_otel.agents.middleware.levels import LEVELS, Process, levels_of
 from ravi_otel.errors import ConfigurationError
@@ -90,7 +91,8 @@ class _Chain:
             going: Any = middleware.process(self._context, rest)
             if not hasattr(going, "__await__"):
                 raise MiddlewareError(f"process() of middleware {_name(middleware)} must be an async function.")
-            given: object = await going  # which should be nothing
+            with told_apart(f"middleware {_name(middleware)}"):
+                given: object = await going  # which should be nothing
         finally:
             rest.over = True
         if not self._context.answered:
