@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from json import dumps as write_text  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, Literal, cast
 
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
@@ -23,7 +23,7 @@ from ravi_otel.runtime.asking_gates import ask, audit, audit_dropped, refusal, r
 from ravi_otel.runtime.bounded import Execution, is_async
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import later
-from ravi_otel.runtime.parameters import Parameters, copied, read
+from ravi_otel.runtime.parameters import Parameters, copied, is_owned, read
 from ravi_otel.runtime.patience import enclose, leave
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
@@ -52,7 +52,7 @@ def walk_gated(
 
 
 class Passage:
-    """Be one tool call on its way through a gate; `in_place` it is a program's own, with values of its own."""
+    """Be one tool call on its way through a gate; with `renamed` it is a program's own, with values of its own: see `Parameters.named`."""
 
     def __init__(
         self,
@@ -63,12 +63,13 @@ class Passage:
         gate: ToolGate,
         call_id: str | None = None,
         *,
-        in_place: bool = False,
+        renamed: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.fn = fn
         self.gate = gate
         self.parameters = parameters
+        self.renamed: Mapping[str, str] = renamed or {}
         self.scope, _ = STATE.locate()
         engine = self.engine = self.scope.engine
         op_id = new_op_id()
@@ -82,7 +83,7 @@ class Passage:
             self.unread = error
         if told_content():
             self.record.arguments = {"arguments": asked} if isinstance(asked, str) else asked
-        self.request = ToolRequest(name, asked, op_id, self.scope.facts, call_id, in_place=in_place)
+        self.request = ToolRequest(name, asked, op_id, self.scope.facts, call_id, in_place=renamed is not None)
         self.verdict = GateVerdict(allowed=False)
         self.effective: dict[str, Any] = {}
         self.execution: Execution | None = None
@@ -98,7 +99,7 @@ class Passage:
             raise refusal(self.name, verdict)
         chosen = self.request.arguments if verdict.arguments is None else verdict.arguments
         self.effective = read(self.name, chosen)
-        self.parameters.given(self.effective)  # what it cannot be called with is refused before it is paid for
+        self.parameters.given(self.effective, self.renamed)  # what it cannot be called with is refused before it is paid for
         self.verdict = replace(verdict, arguments=self.effective)
 
     def admitted(self, verdict: GateVerdict) -> None:
@@ -106,7 +107,7 @@ class Passage:
         if verdict.allowed is not True:
             self._refused_by(verdict)
             raise refusal(self.name, verdict)
-        args, kwargs = self.parameters.given(copied(self.name, self.effective))
+        args, kwargs = self.parameters.given(copied(self.name, self.effective), self.renamed)
         timeout_s = self.verdict.timeout_s if verdict.timeout_s is None else verdict.timeout_s
         self.execution = Execution(self.name, self.fn, partial(self.fn, *args, **kwargs), timeout_s)
 
@@ -285,7 +286,7 @@ def _refuse_coloured(one: Passage) -> None:
 class Gated:
     """Make the calls of one function walk through a gate: what `observed` is with one."""
 
-    __slots__ = ("_as_text", "_fn", "_gate", "_name", "_parameters", "_refused")
+    __slots__ = ("_as_text", "_fn", "_gate", "_method", "_name", "_owned", "_parameters", "_refused")
 
     def __init__(
         self, fn: Callable[..., Any], name: str, gate: ToolGate, *, refused: Refused = "raise", method: bool | None = None
@@ -294,14 +295,17 @@ class Gated:
         self._name = name
         self._gate = gate
         self._refused = refused
-        self._parameters = Parameters(fn, name, method=method)
+        self._method = method
+        self._owned = Parameters(fn, name, method=method is not False)
+        self._parameters = Parameters(fn, name)
         self._as_text = getattr(fn, "__annotations__", {}).get("return") in _TEXT
 
     def _passage(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Passage:
-        fn = self._fn
-        if self._parameters.owned and args:
-            fn, args = functools.partial(fn, args[0]), args[1:]
-        return Passage(self._name, fn, self._parameters, self._parameters.named(args, kwargs), self._gate, in_place=True)
+        fn, parameters = self._fn, self._parameters
+        if self._owned.owned and args and (self._method or is_owned(fn, args[0])):
+            fn, args, parameters = functools.partial(fn, args[0]), args[1:], self._owned
+        named, renamed = parameters.named(args, kwargs)
+        return Passage(self._name, fn, parameters, named, self._gate, renamed=renamed)
 
     async def awaited(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it from a coroutine."""
@@ -326,7 +330,7 @@ class Gated:
     def _told(self, denied: ToolDeniedError) -> Any:
         """Give the refusal as a result: as JSON text where the function is written to return text."""
         told = denied.as_tool_error()
-        return json.dumps(told) if self._as_text else told
+        return write_text(told) if self._as_text else told
 
 
 def read_gate(parameter: str, gate: object) -> ToolGate:

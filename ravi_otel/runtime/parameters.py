@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
+from json import loads as read_text  # as it is now: the program may make tools of that module's functions
+from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast
 
 from ravi_otel.errors import ToolDeniedError
@@ -14,6 +15,7 @@ _DEEPEST: Final = 64
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _OWNERS: Final = ("self", "cls")
 _HOLDING: Final = frozenset({dict, list, tuple, set})
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional arguments, and those by keyword."""
@@ -29,13 +31,13 @@ class Parameters:
     """Know the signature of one tool; read once, where it becomes a tool.
 
     Positional arguments go by their parameter's name, `*args` as a list under the name of that parameter, and what `**more` takes beside
-    the others. Defaults are not filled in: what was asked is what is judged. The object that a `method` belongs to is no argument; left
-    out, a function is one that was written in a class.
+    the others, under a name that is nobody else's. Defaults are not filled in: what was asked is what is judged. The object that a
+    `method` belongs to is no argument.
     """
 
-    __slots__ = ("_by_name", "_keyworded", "_more", "_placed", "_rest", "owned", "tool")
+    __slots__ = ("_by_name", "_keyworded", "_more", "_nameless", "_placed", "_rest", "owned", "tool")
 
-    def __init__(self, fn: Callable[..., Any], tool: str, *, method: bool | None = None) -> None:
+    def __init__(self, fn: Callable[..., Any], tool: str, *, method: bool = False) -> None:
         self.tool = tool
         self.owned = False
         self._more: str | None = None
@@ -56,27 +58,45 @@ class Parameters:
                 self._rest = one.name
             else:
                 self._more = one.name
-        if self._placed and self._placed[0].name in _OWNERS and (_is_method(fn) if method is None else method):
+        if method and self._placed and self._placed[0].name in _OWNERS:
             self.owned = True
             del self._placed[0]
         self._by_name = {one.name for one in (*self._placed, *self._keyworded)}
+        self._nameless = {self._rest, *(one.name for one in self._placed if one.kind is one.POSITIONAL_ONLY)}
 
-    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Name what a program calls it with, whether or not it fits; raises TypeError for what has no name, or one twice."""
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Name what a program calls it with, whether or not it fits; raises TypeError for what has no name, or one twice.
+
+        What `**more` takes under the name of another parameter, as Python allows, is shown as `more_name`: given second are those
+        names with what each is really called.
+        """
         found = {one.name: value for one, value in zip(self._placed, args, strict=False)}
         left = args[len(self._placed) :]
         if left:
             if self._rest is None:
                 raise TypeError(f"{self.tool}() takes {len(self._placed)} positional arguments but {len(args)} were given")
             found[self._rest] = list(left)
+        renamed: dict[str, str] = {}
         for name, value in kwargs.items():
-            if name in found or (name == self._rest and self._more is not None):
+            shown = name
+            if name in self._nameless and self._more is not None:
+                shown = self._apart(name, kwargs)
+                renamed[shown] = name
+            elif name in self._nameless and name != self._rest:
+                raise TypeError(f"{self.tool}() got an argument by name that goes by place only: {name!r}")
+            elif name in found:
                 raise TypeError(f"{self.tool}() got multiple values for argument {name!r}")
-            found[name] = value
-        return found
+            found[shown] = value
+        return found, renamed
 
-    def given(self, arguments: Mapping[str, Any]) -> Given:
-        """Give what to call it with; raises ToolDeniedError for what its signature does not take."""
+    def _apart(self, name: str, kwargs: Mapping[str, Any]) -> str:
+        shown = f"{self._more}_{name}"
+        while shown in kwargs or shown in self._by_name or shown == self._rest:
+            shown = f"{self._more}_{shown}"
+        return shown
+
+    def given(self, arguments: Mapping[str, Any], renamed: Mapping[str, str] = _NONE) -> Given:
+        """Give what to call it with, what was `renamed` by its real name; raises ToolDeniedError for what its signature does not take."""
         left = dict(arguments)
         rest = self._taken_rest(left)
         args, kwargs = self._taken_placed(left, all_by_place=bool(rest))
@@ -89,7 +109,7 @@ class Parameters:
             raise bad_arguments(self.tool, f"it has no argument {show(next(iter(left)))}")
         if any(type(name) is not str for name in left):
             raise bad_arguments(self.tool, "a name among its arguments is no text")
-        return (*args, *rest), {**kwargs, **left}
+        return (*args, *rest), {**kwargs, **{renamed.get(name, name): value for name, value in left.items()}}
 
     def _taken_rest(self, left: dict[str, Any]) -> list[Any]:
         if self._rest is None or self._rest not in left:
@@ -121,10 +141,12 @@ class Parameters:
         return tuple(args), kwargs
 
 
-def _is_method(fn: object) -> bool:
-    """Tell that a function was written in a class, by its qualified name: `Desk.refund`, not `refund` or `make.<locals>.refund`."""
+def is_owned(fn: object, by: object) -> bool:
+    """Tell that an object, or a class, is one of the very class that a function was written in: its own, and no argument."""
     inside, _, _ = str(getattr(fn, "__qualname__", "")).rpartition(".")
-    return bool(inside) and not inside.endswith("<locals>")
+    kind = cast("type[object]", by if isinstance(by, type) else type(by))
+    module = getattr(fn, "__module__", None)
+    return any(each.__qualname__ == inside and each.__module__ == module for each in kind.__mro__)
 
 
 def read(tool: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
@@ -132,7 +154,7 @@ def read(tool: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     if not isinstance(arguments, str):
         return copied(tool, arguments)
     try:
-        found: Any = json.loads(arguments, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        found: Any = read_text(arguments, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise bad_arguments(tool, "its arguments are no JSON object with distinct names") from None
     if type(found) is not dict:

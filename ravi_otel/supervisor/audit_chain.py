@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import stat
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from json import dumps, loads  # as it is now: the program may make tools of that module's functions
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -43,7 +43,7 @@ class Head:
 
     def as_bytes(self) -> bytes:
         """Write it, always as long, so that one write replaces it."""
-        text = json.dumps({"entries": self.entries, "bytes": self.size, "last": self.last, "hash": self.hash}, separators=(",", ":"))
+        text = dumps({"entries": self.entries, "bytes": self.size, "last": self.last, "hash": self.hash}, separators=(",", ":"))
         return text.ljust(_HEAD_BYTES - 1).encode("ascii") + b"\n"
 
 
@@ -78,7 +78,7 @@ def flaw_of(line: bytes, before: Head, run_id: object) -> tuple[Head, str | None
 def entry_of(line: bytes) -> dict[str, Any] | None:
     """Read a line; None for one that is no JSON object."""
     try:
-        entry = json.loads(line)
+        entry = loads(line.decode())
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", entry) if isinstance(entry, dict) else None
@@ -104,7 +104,7 @@ def read_head(path: Path) -> Head | None:
         return None
     try:
         raw = os.read(opened, _HEAD_BYTES + 1)
-        known = json.loads(raw)
+        known = loads(raw.decode())
         head = Head(known["entries"], known["bytes"], known["last"], known["hash"])
         return head if head.as_bytes() == raw and head.entries >= 0 <= head.last <= head.size else None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
@@ -252,4 +252,4 @@ def _changed(path: Path, why: str) -> AuditError:
 
 
 def _dumped(entry: Mapping[str, Any]) -> bytes:
-    return json.dumps(entry, separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False).encode("ascii")
+    return dumps(entry, separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False).encode("ascii")

@@ -29,7 +29,7 @@ from ravi_otel.supervisor.looking import is_reviewing
 from ravi_otel.supervisor.loops import LoopRules, Loops
 from ravi_otel.supervisor.reviewing import bad_arguments, let_through, refuse_expired
 from ravi_otel.supervisor.rules_reading import error_in
-from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature
+from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
 from ravi_otel.supervisor.standing import Standing, keep, state_of
 from ravi_otel.supervisor.terms import (
     Noting,
@@ -49,7 +49,6 @@ from ravi_otel.supervisor.terms import (
 )
 
 _log = logging.getLogger("ravi_otel")
-
 _MOST_NAME: Final = 64
 
 
@@ -255,6 +254,8 @@ class Gate:
             if tool not in self._allow:
                 raise Refused(f"tool_denied:{_named(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
             call.signature = self._signatures[tool]
+        if is_read(call.signature):
+            raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
         try:
             call.arguments = call.signature.read(call.raw, may_lack=self._terms.may_lack(tool), kept=call.kept)
         except BadArguments as bad:

@@ -59,6 +59,15 @@ def plain(value: object) -> Any:
     return _Copier().copy(value, (), 0)
 
 
+def is_plain(value: object) -> bool:
+    """Tell that a value is what `plain` takes."""
+    try:
+        plain(value)
+    except NotPlainError:
+        return False
+    return True
+
+
 def canonical(arguments: object) -> str:
     """Write plain values as the one JSON text that is theirs: keys sorted, compact, ASCII; raises NotPlainError.
 

@@ -55,7 +55,11 @@ def as_json(value: object, *, anything: bool) -> Any:
     is not changed. Raises NotPlainError for what has nothing that stands for it, and for anything that can be read only once.
     """
     if reads_once(value):
-        raise NotPlainError("not_json", "can be read only once, which would leave nothing for the tool; give a list.")
+        if any(hasattr(_kind(value), name) for name in _ONCE):
+            raise NotPlainError("not_json", "can be read only once, which would leave nothing for the tool; give a list.")
+        raise NotPlainError(
+            "not_json", f"is a {_kind(value).__name__[:60]} with what can be read only once, or with more than is read, in it."
+        )
     return plain(_Stand(anything=anything).of(value, 0))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from json import JSONDecodeError, loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final
 
 from ravi_otel.errors import RaviError
@@ -34,14 +34,14 @@ def read_json(text: str) -> Any:
     if len(text) > MOST_CHARS:
         raise NotJsonError("too_large", f"are JSON text of more than {MOST_CHARS} characters; send less.")
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_int=_whole)
+        return loads(text, object_pairs_hook=_object, parse_int=_whole)
     except NotJsonError:
         raise
     except RecursionError:
         raise NotJsonError("too_deep", "are nested too deep; send them flat.") from None
     except ValueError as error:
-        said = error.msg if isinstance(error, json.JSONDecodeError) else "it cannot be read"
-        at = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        said = error.msg if isinstance(error, JSONDecodeError) else "it cannot be read"
+        at = f" at character {error.pos}" if isinstance(error, JSONDecodeError) else ""
         raise NotJsonError("non_json", f"are no JSON text: {said}{at}.") from None
 
 

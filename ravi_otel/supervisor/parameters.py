@@ -5,19 +5,19 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
-import json
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from json import dumps, loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, cast
 
 import pydantic
 import typing_extensions
 
-from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.errors import ConfigurationError, RaviError, ToolDeniedError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain, scalar
 from ravi_otel.supervisor.in_place import is_lazy, listed, poses, reads_once
@@ -35,6 +35,7 @@ _LAZY: Final = (
 )
 _OPAQUE: Final[tuple[Any, ...]] = (typing.Literal, typing.get_origin(Callable[..., Any]))
 _MARKS: Final = (typing.Required, typing.NotRequired)
+_NO_JSON: Final = ("callable", "is-instance", "is-subclass")
 _ONE_AWAITED: Final = (collections.abc.Awaitable, collections.abc.Coroutine)
 
 
@@ -70,6 +71,14 @@ class Parameter:
     def has_plain_default(self) -> bool:
         """Tell that its default can be filled in, shown and judged."""
         return self.default is not _MISSING
+
+    @property
+    def can_be_given(self) -> bool:
+        """Tell that there may be a value that fits: a function, a class or an object has nothing in JSON that stands for it."""
+        if self.adapter is None:
+            return False
+        schema = cast("Any", self.adapter.core_schema)
+        return schema["type"] not in _NO_JSON and schema.get("schema", {}).get("cls") is not type
 
     def fit(self, value: object) -> Any:
         """Give the plain value that stands for `value`; raises UnfitError or NotPlainError.
@@ -142,14 +151,14 @@ class Parameter:
 
 def _made(adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
     try:
-        return adapter.validate_json(json.dumps(value), strict=True)
+        return adapter.validate_json(dumps(value), strict=True)
     except Exception as error:  # noqa: BLE001 - a validator of the program's own may raise anything; nothing is let through then
         raise UnfitError("bad_arg_type", _first(error)) from None
 
 
 def _written(adapter: pydantic.TypeAdapter[Any], made: Any) -> Any:
     try:
-        return json.loads(adapter.dump_json(made, by_alias=True, warnings="error"))
+        return loads(adapter.dump_json(made, by_alias=True, warnings="error").decode())
     except Exception as error:  # noqa: BLE001 - as above: what cannot be written cannot be judged
         raise UnfitError("unknown_arg_spec", f"it cannot be written as JSON: {_first(error)}") from None
 
@@ -160,6 +169,8 @@ def _first(error: Exception) -> str:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(step) for step in first["loc"])[:_MOST_SHOWN]
         said = f"{_sentence(first['msg'][:_MOST_SHOWN])}{f' (at {where!a})' if where else ''}"
+    elif isinstance(error, ToolDeniedError):  # a validator called a tool, and it is said why that was refused
+        said = f"its validation failed: {error}"
     else:
         said = type(error).__name__
     return f"{said.rstrip('.')}."

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from json import loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, Protocol, cast
 
 from ravi_otel.errors import ConfigurationError
@@ -167,7 +167,7 @@ def error_in(result: object) -> object:
     """Give the "error" of a result that is an object, or the JSON text of one; None without one."""
     if isinstance(result, str) and len(result) <= _LONGEST_TEXT and '"error"' in result:
         try:
-            result = json.loads(result)
+            result = loads(result)
         except (ValueError, RecursionError):
             return None
     return cast("Mapping[str, object]", result).get("error") if isinstance(result, Mapping) else None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import inspect
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, is_plain, plain
 from ravi_otel.supervisor.in_place import as_json
 from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
@@ -19,6 +21,8 @@ _OWN_CODES: Final = frozenset({"too_deep", "too_large", "half_character", "unkno
 _OR_NO_GATE: Final = " Give plain values, or put no gate before it: instrument_tools(..., skip=[{!r}])."
 _SPELLED_WITH_ARGUMENT: Final = frozenset({"missing_required_arg", "bad_arg_type", "unknown_arg_spec"})
 
+
+_reading: Final[ContextVar[tuple[_Reading, ...]]] = ContextVar("ravi_otel_reading", default=())
 
 Kept: TypeAlias = dict[str, tuple[Any, str]]
 """What a program gave that JSON does not have, by its argument, and the canonical text of what stands for it."""
@@ -62,6 +66,14 @@ class BadResult(RaviError):  # noqa: N818 - named as the stop reason that comes 
         return (type(self), (self.tool, self.message))
 
 
+class _Reading:
+    __slots__ = ("is_open", "signature")
+
+    def __init__(self, signature: ToolSignature) -> None:
+        self.signature = signature
+        self.is_open = True
+
+
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
     """Be what a tool takes and gives, as its own signature says.
@@ -94,6 +106,10 @@ class ToolSignature:
         result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
         read as what stands for it, and kept there beside the text of that.
         """
+        with reading(self):
+            return self._read(arguments, may_lack, kept)
+
+    def _read(self, arguments: object, may_lack: Collection[str], kept: Kept | None) -> dict[str, Any]:
         given = self._given(arguments)
         self._names(given, own=kept is not None)
         read: dict[str, Any] = {}
@@ -122,6 +138,10 @@ class ToolSignature:
 
         Each call makes them anew, so a tool that changes its arguments changes nobody else's.
         """
+        with reading(self):
+            return self._values(arguments)
+
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key, value in arguments.items():
             if self.placed is not None and key == self.placed.name:
@@ -137,7 +157,8 @@ class ToolSignature:
         """Give back what the tool returned, untouched, if it is what the annotation says; raises BadResult."""
         if self.returns is not None:
             try:
-                self.returns.check(value)
+                with reading(self):
+                    self.returns.check(value)
             except UnfitError as error:
                 raise BadResult(
                     self.name, f"{self.name} returned {type(value).__name__[:60]!r}, not {self.returns.shown}: {error}"
@@ -193,10 +214,14 @@ class ToolSignature:
 
     def _fit(self, parameter: Parameter, key: str, value: Any, kept: Kept | None = None) -> Any:
         try:
-            return parameter.fit(value)
+            stands = parameter.fit(value)
         except (UnfitError, NotPlainError) as error:
             if kept is None:
                 raise self._unfit(parameter, key, error) from None
+        else:
+            if kept is not None and parameter.anything and not is_plain(value):  # a member of an enum of numbers, or of texts
+                kept[key] = (value, canonical(stands))
+            return stands
         try:
             stands = parameter.fit(as_json(value, anything=parameter.anything))
         except (UnfitError, NotPlainError) as error:
@@ -236,6 +261,23 @@ class ToolSignature:
 
     def _bad(self, code: str, argument: str | None, message: str) -> BadArguments:
         return BadArguments(code, self.name, argument, message)
+
+
+@contextmanager
+def reading(signature: ToolSignature) -> Generator[None, None, None]:
+    """Be at work on what a tool is called with, or gave: a validator of the program's own may call whatever it likes meanwhile."""
+    one = _Reading(signature)
+    token = _reading.set((*_reading.get(), one))
+    try:
+        yield
+    finally:
+        one.is_open = False  # for what was started meanwhile, and goes on in a copy of this context
+        _reading.reset(token)
+
+
+def is_read(signature: ToolSignature) -> bool:
+    """Tell that the running code is part of reading what this tool is called with, or gave."""
+    return any(one.is_open and one.signature is signature for one in _reading.get())
 
 
 def _free(key: str) -> bool:

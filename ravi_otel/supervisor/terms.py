@@ -6,11 +6,11 @@ import copy
 import functools
 import hashlib
 import inspect
-import json
 import logging
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
@@ -186,7 +186,7 @@ def check_rules(supervisor: object, tools: Mapping[str, ToolSignature], *, part:
 def tell_uncallable(tools: Mapping[str, ToolSignature]) -> None:
     """Say in the log which tools no call can fit."""
     for tool in tools.values():
-        bad = next((each for each in tool.parameters.values() if each.required and each.adapter is None), None)
+        bad = next((each for each in tool.parameters.values() if each.required and not each.can_be_given), None)
         if bad is not None:
             _log.warning(
                 "ravi-otel: no call of %s can pass its gate: the argument %s (%s) cannot be judged. Annotate it with a type that pydantic "
@@ -229,7 +229,7 @@ def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[
 
 @functools.lru_cache(maxsize=64)
 def _hash_of(*said: str) -> str:
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    return hashlib.sha256(dumps(said).encode()).hexdigest()
 
 
 def _version_of(supervisor: object) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, cast
 
 _DEEPEST: Final = 3
@@ -20,9 +20,9 @@ def unfolded(value: object) -> str:
     the rest is written as which one it is, and so is a lock, whose state is no value of anything.
     """
     try:
-        return json.dumps(value, sort_keys=True)
+        return dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
-        return json.dumps(_Unfolding().rows(value))
+        return dumps(_Unfolding().rows(value))
 
 
 class _Unfolding:

@@ -10,11 +10,11 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
-import json
 import math
 import pathlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from ravi_otel.policy.content import Message, Part
@@ -67,7 +67,7 @@ def value(given: Any, bounds: Bounds) -> Any:
 
 def as_json(copied: Any) -> str:
     """Write what was copied."""
-    return json.dumps(copied, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return dumps(copied, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def _bounded(write: Callable[[_Writer], _T], bounds: Bounds, nothing: _T) -> _T:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -131,4 +131,4 @@ def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span) -> None:
         "trace_id": trace.format_trace_id(place.trace_id) if valid else None,
         "span_id": trace.format_span_id(place.span_id) if valid else None,
     }
-    _lines.log(level, "%s", json.dumps(line, ensure_ascii=True, allow_nan=False))
+    _lines.log(level, "%s", dumps(line, ensure_ascii=True, allow_nan=False))

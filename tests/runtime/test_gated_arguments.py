@@ -126,8 +126,7 @@ def test_a_gate_is_shown_a_call_that_does_not_fit_so_that_it_may_fill_it_in():
     [
         (plain, (1, 2, 3), {}, r"plain\(\) takes 2 positional arguments but 3 were given"),
         (plain, (1,), {"a": 2}, r"plain\(\) got multiple values for argument 'a'"),
-        (keywords, (1,), {"a": 2, "b": 3}, r"keywords\(\) got multiple values for argument 'a'"),
-        (lambda *args, **more: None, (1,), {"args": 2}, "got multiple values for argument 'args'"),
+        (by_place, (), {"a": 2}, r"by_place\(\) got an argument by name that goes by place only: 'a'"),
     ],
 )
 def test_a_call_that_has_no_names_is_the_callers_own_error(fn, args, kwargs, words):
@@ -135,6 +134,31 @@ def test_a_call_that_has_no_names_is_the_callers_own_error(fn, args, kwargs, wor
     with pytest.raises(TypeError, match=words):
         ravi_otel.tool(fn, gate=gate)(*args, **kwargs)
     assert gate.asked == []
+
+
+def tag(name="x", /, **more):
+    return name, more
+
+
+def log(msg, *args, **more):
+    return msg, args, more
+
+
+ALIKE = [
+    (keywords, (1,), {"a": 2, "b": 3}, {"a": 1, "more_a": 2, "b": 3}),
+    (tag, (), {"name": "logo"}, {"more_name": "logo"}),
+    (tag, ("img",), {"name": "logo"}, {"name": "img", "more_name": "logo"}),
+    (tag, ("img",), {"name": 1, "more_name": 2}, {"name": "img", "more_more_name": 1, "more_name": 2}),
+    (log, ("m",), {"args": 1}, {"msg": "m", "more_args": 1}),
+    (log, ("m", 2), {"args": 1}, {"msg": "m", "args": [2], "more_args": 1}),
+]
+
+
+@pytest.mark.parametrize(("fn", "args", "kwargs", "named"), ALIKE)
+def test_two_values_of_one_name_are_shown_under_two(fn, args, kwargs, named):
+    gate = OwnGate()
+    assert ravi_otel.tool(fn, gate=gate)(*args, **kwargs) == fn(*args, **kwargs)
+    assert gate.requests[0].arguments == named
 
 
 # -- whose they are ------------------------------------------------------------------------------------------------------
@@ -210,6 +234,11 @@ def _toolbox(gate):
         def free(x):
             return x
 
+        @staticmethod
+        @ravi_otel.tool(gate=gate)
+        def to(cls, x):  # noqa: PLW0211 - an argument of that name is what is asked about
+            return cls, x
+
     return Toolbox
 
 
@@ -226,6 +255,19 @@ def test_class_and_static_methods_are_tools_too():
     box = _toolbox(gate)
     assert (box.of(1), box.free(2)) == (("box", 1), 2)
     assert next(one.arguments for one in gate.requests if one.tool == "of") == {"x": 1}
+
+
+@pytest.mark.parametrize("whose", ["attacker", int, None])
+def test_what_a_static_method_is_given_is_an_argument_whatever_it_is_called(whose):
+    gate = OwnGate()
+    assert _toolbox(gate).to(whose, 5) == (whose, 5)
+    assert gate.requests[0].arguments == {"cls": whose, "x": 5}
+
+
+def test_a_method_of_a_subclass_is_called_on_its_object():
+    gate = OwnGate()
+    assert type("Sub", (_toolbox(gate),), {})().note("a") == 1
+    assert gate.requests[0].arguments == {"text": "a"}
 
 
 def test_a_bound_method_is_walked_as_it_is():

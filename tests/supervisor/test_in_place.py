@@ -10,7 +10,7 @@ import types
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum, StrEnum
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -56,6 +56,14 @@ class Colour(Enum):
     RED = "red"
 
 
+class Level(IntEnum):
+    LOW = 1
+
+
+class Plan(StrEnum):
+    PRO = "pro"
+
+
 VALUES = [
     ((1, 2), [1, 2]),
     ({3, 1, 2}, [1, 2, 3]),
@@ -71,6 +79,8 @@ VALUES = [
     (Fraction(1, 3), "1/3"),
     (b"drop table", "drop table"),
     (Colour.RED, "red"),
+    (Level.LOW, 1),
+    (Plan.PRO, "pro"),
 ]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import fields
 from enum import IntEnum
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import TYPE_CHECKING
 
 from ravi_otel.policy.facts import ScopeFacts
@@ -226,4 +226,4 @@ class Account:
 def _name_counter(facts: ScopeFacts, limit: Limit) -> str:
     own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
     place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
-    return json.dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))
+    return dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Sequence
+from json import dumps, loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final
 
 from ravi_otel.enforcement.ledger.account import Account
@@ -101,14 +101,14 @@ def holds_of(operation: Operation) -> str:
     """Write which rows an operation holds how much of; `held_by` reads it."""
     rows = ((line.account.row, hold) for line, hold in operation.holds)
     held = [(row.id, hold) for row, hold in rows if hold and isinstance(row, Row) and row is not LOCAL]
-    return json.dumps(held) if held else "[]"
+    return dumps(held) if held else "[]"
 
 
 def held_by(holds: object) -> Iterable[tuple[int, int]]:
     """Read which rows an operation holds how much of; StoreError for what cannot be read."""
     pairs: list[tuple[Any, Any]] = [(None, None)]
     with contextlib.suppress(TypeError, ValueError, RecursionError):
-        found: Any = json.loads(holds) if isinstance(holds, str) else None
+        found: Any = loads(holds) if isinstance(holds, str) else None
         if isinstance(found, list):
             pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
     if not all(type(number) is int and type(hold) is int and hold >= 0 for number, hold in pairs):

@@ -19,6 +19,7 @@ from ravi_otel.runtime.tool import LABEL, Switch, bare, guarded
 
 _log = logging.getLogger("ravi_otel")
 _SAID: Final = 8
+_NO_OBJECT: Final = object()
 
 GateFor = Callable[[Mapping[str, Callable[..., Any]]], ToolGate]
 """Make the gate of the tools of one target, by name."""
@@ -79,8 +80,8 @@ def _itself(place: Place) -> tuple[str, Callable[..., Any]]:
 
 
 def _unowned(fn: Callable[..., Any], name: str, method: bool | None) -> Callable[..., Any]:
-    """Give of a method what a gate reads: the signature without the object it belongs to."""
-    if not Parameters(fn, name, method=method).owned:
+    """Give of a method what a gate reads: the signature without the object it belongs to, or with it where it may be an argument, too."""
+    if method is False or not Parameters(fn, name, method=True).owned:
         return fn
     signature = inspect.signature(fn)
 
@@ -88,8 +89,9 @@ def _unowned(fn: Callable[..., Any], name: str, method: bool | None) -> Callable
     def shown(*_: Any, **__: Any) -> Any:  # never called: it is the gate's to look at
         raise TypeError(f"{name} is called on its object")
 
-    first = next(iter(signature.parameters))
-    shown.__signature__ = signature.replace(  # type: ignore[attr-defined]  # what `inspect.signature` looks for first
-        parameters=[each for each in signature.parameters.values() if each.name != first]
-    )
+    first, *others = signature.parameters.values()
+    if method is None:  # kept as a function it is called on an object of its class, or with whatever it is given
+        at = next((at for at, each in enumerate(others) if each.kind is each.VAR_KEYWORD), len(others))
+        others.insert(at, first.replace(kind=first.KEYWORD_ONLY, default=_NO_OBJECT))
+    shown.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # what `inspect.signature` looks for first
     return shown

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from json import dumps, loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, NoReturn, cast
 
 from ravi_otel.errors import ConfigurationError, RaviError
@@ -41,7 +41,7 @@ def read(text: str) -> dict[str, JsonValue]:
 def read_value(text: str) -> JsonValue:
     """Read one JSON value that a person wrote; what is no JSON is taken as the text it is."""
     try:
-        return cast("JsonValue", hashing.plain(json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)))
+        return cast("JsonValue", hashing.plain(loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant)))
     except (ValueError, RecursionError) as error:
         if isinstance(error, RaviError):
             raise
@@ -57,7 +57,7 @@ def plain(arguments: object) -> dict[str, JsonValue]:
 
 def digest(*parts: str | None) -> str:
     """Give the SHA-256 of some texts, 64 hex digits."""
-    return hashlib.sha256(json.dumps(parts).encode("ascii")).hexdigest()
+    return hashlib.sha256(dumps(parts).encode("ascii")).hexdigest()
 
 
 def shown(arguments: JsonObject) -> list[str]:
@@ -67,7 +67,7 @@ def shown(arguments: JsonObject) -> list[str]:
     letters reads is told below in lines of its own, which begin with `reads` and have no say in it.
     """
     known = plain(arguments)
-    lines = json.dumps(known, indent=2, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f").split("\n")
+    lines = dumps(known, indent=2, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f").split("\n")
     readings = [f"reads {escaped(path)}: {reading(text)}" for path, text in _texts("", known) if not text.isascii()]
     more = len(readings) - _MOST_READINGS
     return lines + readings[:_MOST_READINGS] + ([f"reads: and {more} more"] if more > 0 else [])
@@ -95,7 +95,7 @@ def words(parameter: str, text: object) -> str:
 
 def _loaded(text: str) -> object:
     try:
-        return cast("object", json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant))
+        return cast("object", loads(text, object_pairs_hook=_pairs, parse_constant=_no_constant))
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -128,4 +128,4 @@ def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:
 
 def escaped(text: str) -> str:
     """Write a name in ASCII alone, cut where it is too long."""
-    return json.dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_WORDS]
+    return dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_WORDS]
