@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -29,7 +28,7 @@ def test_the_latest_run_is_shown_as_a_tree_with_its_budgets(shelf, run):
 @pytest.mark.parametrize("cut", ["whole", "beginning", "end"])
 def test_a_run_is_found_by_its_id_or_an_end_of_it(shelf, run, cut):
     other = shelf.add("other", ago=-5).run_id  # of the same second, so that only what is drawn tells the two apart
-    alike = len(os.path.commonprefix([run.run_id, other]))
+    alike = next(at for at, (mine, its) in enumerate(zip(run.run_id, other, strict=True)) if mine != its)
     asked = {"whole": run.run_id, "beginning": run.run_id[: alike + 1], "end": run.run_id[alike:]}[cut]
     assert f"{run.run_id}  desk" in shelf("show", asked).stdout
 
