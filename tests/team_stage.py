@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from contextlib import contextmanager
@@ -102,6 +103,20 @@ class Waiting:
         finally:
             self.left.set()
         return "news"
+
+
+async def grouped() -> str:
+    """Be a tool that handles a group of tasks that failed."""
+
+    async def fails():
+        raise ValueError
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+    except* ValueError:
+        pass
+    return "handled"
 
 
 def waits(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ Names = str | Collection[str]
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(ABC):
     """Be one rule for the calls of `tool`, one name or several; `reason` is the spelling it decides with, its own unless given."""
 
     word: ClassVar[str]
@@ -32,9 +33,9 @@ class Rule:
         """List the tools it is about."""
         return tuple(self.tool)
 
+    @abstractmethod
     def judge(self, case: Case) -> Vote | None:
         """Say something of a call of one of its tools, or nothing; it neither changes nor keeps anything."""
-        raise NotImplementedError
 
     def described(self) -> dict[str, Any]:
         """Write it as a policy file has it: every key, in plain values."""
@@ -46,7 +47,7 @@ class Rule:
         field = getattr(self, "field", None)
         return () if field is None else (field,)
 
-    def _check(self) -> None:
+    def _check(self) -> None:  # noqa: B027 - a rule without other keys has nothing to check
         """Check its other keys; a subclass with some has its own."""
 
     def _set(self, name: str, value: Any) -> None:

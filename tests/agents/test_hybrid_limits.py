@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import anyio
 import pytest
-from team_stage import patiently
+from team_stage import Waiting, patiently
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, DeadlineExceededError, HookEvent, HookManager, message_limit, time_limit
@@ -57,22 +56,6 @@ async def test_each_handoff_counts_its_messages_afresh(team):
     result = await lead.run("Have both found.")
     assert result.answer == "Both found."
     assert [told["answer"] for told in team.told("lead")] == ["Found.", "Found."]
-
-
-class Waiting:
-    """Be a tool that waits for something that never comes, and say when it is waited for, and when no more."""
-
-    def __init__(self):
-        self.begun, self.left = anyio.Event(), anyio.Event()
-
-    async def wait(self) -> str:
-        """Wait for news."""
-        self.begun.set()
-        try:
-            await anyio.Event().wait()
-        finally:
-            self.left.set()
-        return "news"
 
 
 async def test_a_runner_wall_clock_stops_an_agent_that_does_nothing(team):

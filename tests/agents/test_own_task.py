@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from team_stage import grouped
 
 import ravi_otel
 from ravi_otel.agents import ReActAgent, hanging
@@ -79,17 +80,6 @@ def test_a_tool_that_the_program_cancels_may_clean_up(team):
 
 
 def test_what_a_failed_group_leaves_behind_does_not_keep_a_later_tool_from_being_cut(team):
-    async def grouped() -> str:
-        async def fails():
-            raise ValueError
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(fails())
-        except* ValueError:
-            pass
-        return "handled"
-
     async def main():
         async with ravi_otel.run("outer") as run:
 

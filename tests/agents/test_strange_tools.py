@@ -7,6 +7,7 @@ import asyncio
 import anyio
 import anyio.lowlevel
 import pytest
+from team_stage import grouped
 
 import ravi_otel
 from ravi_otel import ConfigurationError, StopRun
@@ -48,17 +49,6 @@ def test_a_tool_that_waits_for_what_is_cancelled_has_failed_and_ends_nobody(team
 
 
 def test_a_tool_may_handle_a_task_group_of_asyncio_that_failed(team):
-    async def grouped() -> str:
-        async def fails():
-            raise ValueError
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(fails())
-        except* ValueError:
-            pass
-        return "handled"
-
     agent = ReActAgent("r", model=team.plays("r", asked(("grouped", {})), DONE), tools=[grouped])
     assert asyncio.run(agent.run("go")).status == "ok"
 

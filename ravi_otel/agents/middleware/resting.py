@@ -6,8 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import anyio
-
+from ravi_otel.agents.hanging import cut
 from ravi_otel.enforcement.clocks import left_ns
 from ravi_otel.enforcement.line import Sleeper
 from ravi_otel.enforcement.scope import Scope
@@ -44,35 +43,7 @@ async def rest(scope: Scope, reason: str, wait_s: float) -> None:
 async def within(scope: Scope, act: Callable[[], Awaitable[T]]) -> T:
     """Await `act()`, and end it when the run around must not go on, with what stops it."""
     scope.checkpoint()
-    results: list[T] = []
-    errors: list[Exception] = []
-    sleeper = Sleeper()
-
-    async def watch(group: anyio.abc.TaskGroup) -> None:
-        left = left_s(scope)
-        while not sleeper.woken and left != 0:
-            await sleeper.wait(left)
-            left = left_s(scope)  # which may have been raised meanwhile
-        group.cancel_scope.cancel()
-
-    forget = scope.on_stop(sleeper.wake)
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(watch, group)
-            try:
-                results.append(await act())
-            except Exception as error:  # noqa: BLE001 - a task group would wrap what belongs to the caller
-                errors.append(error)
-            group.cancel_scope.cancel()
-    finally:
-        forget()
-        sleeper.wake()
-    if errors:
-        raise errors[0]
-    if not results:
-        scope.checkpoint()
-        raise TimeoutError("The time was up, and was given back in the same moment.")
-    return results[0]
+    return await cut(scope, act, grace_s=0)
 
 
 def _sooner(wait_s: float, left: float | None) -> float:
