@@ -38,7 +38,8 @@ class Opening:
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
     budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost. `attempt`
     counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which goes
-    before what its slot was taken with. `owner` is the agent object whose tracker `budget` is: all its scopes share that one tab.
+    before what its slot was taken with. `scope_id` is that of a scope of another process which this one goes on with. `owner` is the
+    agent object whose tracker `budget` is: all its scopes share that one tab.
     """
 
     kind: ScopeKind
@@ -68,11 +69,14 @@ class Opening:
     own_priority: Priority | None = None
     own_retention: HistoryRetention | None = None
     owner: object = None
+    scope_id: str | None = None
 
 
-def process_root(engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None) -> Scope:
-    """Open the root that calls without a run belong to; `origins` are those of `Opening`."""
-    facts = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind.PROCESS)
+def process_root(
+    engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None, scope_id: str | None = None
+) -> Scope:
+    """Open the root that calls without a run belong to; `origins` and `scope_id` are those of `Opening`."""
+    facts = ScopeFacts(scope_id=scope_id or uuid.uuid4().hex, kind=ScopeKind.PROCESS)
     scope = Scope(engine, facts, None)
     declare(scope, tuple(limits), origins or {})
     return scope
@@ -212,7 +216,7 @@ def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> Sco
         agent_name, agent_id = ask.name, ask.agent_id or ask.name
         supervision = _supervise(parent, ask)
     return ScopeFacts(
-        scope_id=run_id if ask.surrounding and run_id else uuid.uuid4().hex,
+        scope_id=ask.scope_id or (run_id if ask.surrounding and run_id else uuid.uuid4().hex),
         kind=ask.kind,
         name=ask.name,
         run_id=run_id,

@@ -68,7 +68,10 @@ class Account:
 
     The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
     it last saw. `reserved` is kept back for a call that wraps up, and refused to any other. `origin` is the parameter as the
-    user typed it, for the error's sentence. `refused_at` was its value when it last refused a call of this process for good.
+    user typed it, for the error's sentence. `part` tells apart the counters of one limit that has several: a window's, a user's.
+    `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
+    scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
+    process for good.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
@@ -80,8 +83,10 @@ class Account:
         "_exceeded",
         "_key",
         "_near",
+        "_part",
         "denied",
         "drainable",
+        "epoch",
         "events",
         "facts",
         "held",
@@ -113,6 +118,7 @@ class Account:
         observe: bool = False,
         admission: Admission = Admission.ESTIMATE,
         warn_at: float = DEFAULT_WARN_AT,
+        part: tuple[str, ...] = (),
     ) -> None:
         self.limit = limit
         self.facts = facts
@@ -135,7 +141,9 @@ class Account:
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
         self.row: object = None
+        self.epoch: str | None = None
         self._key: str | None = None
+        self._part = part
 
     @property
     def key(self) -> str:
@@ -144,7 +152,7 @@ class Account:
         Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`.
         """
         if self._key is None:
-            self._key = _name_counter(self.facts, self.limit)
+            self._key = _name_counter(self.facts, self.limit, self._part)
         return self._key
 
     def revalue(self, value: int) -> None:
@@ -223,7 +231,7 @@ class Account:
         return self.value - self.used - self.held
 
 
-def _name_counter(facts: ScopeFacts, limit: Limit) -> str:
+def _name_counter(facts: ScopeFacts, limit: Limit, part: tuple[str, ...]) -> str:
     own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
     place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
-    return dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value")))
+    return dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value"), *part))

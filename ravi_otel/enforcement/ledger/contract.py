@@ -66,6 +66,7 @@ class Reservation:
     called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
     elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
     called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
+    A `slot` is held while somebody lives: when its process goes silent it is given back, where anything else is settled at its grant.
     """
 
     op_id: str
@@ -79,6 +80,7 @@ class Reservation:
     around: Collection[object] = ()
     wraps_up: bool = False
     sure: bool = False
+    slot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

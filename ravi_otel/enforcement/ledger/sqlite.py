@@ -22,15 +22,15 @@ from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
+from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import wake
-from ravi_otel.enforcement.ledger.sqlite_failures import unkept
 from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
 from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
 from ravi_otel.enforcement.ledger.sqlite_owed import Owed
 from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander, look
 from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
-from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError
+from ravi_otel.enforcement.ledger.sqlite_store import Store, sentence
 from ravi_otel.errors import BudgetExhaustedError
 
 T = TypeVar("T")
@@ -262,7 +262,7 @@ class SqliteLedger:
 
     def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
         self.failed()
-        return unkept(error, self.path, account)
+        return unkept(sentence(error, self.path), error.reason, account)
 
     # -- settle and release ---------------------------------------------------------------------------------------
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Final
 
 from ravi_otel._threads import without_signals
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.sqlite_page import LIVE, PROVISIONAL
 from ravi_otel.enforcement.ledger.sqlite_rows import held_by
-from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError, from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
 from ravi_otel.hooks.guard import swallow
 
 KEPT_OPERATIONS: Final = 10_000

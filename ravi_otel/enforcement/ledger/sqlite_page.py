@@ -9,10 +9,11 @@ from typing import Any, Final
 from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL, Row, holds_of, mirror, photograph, restore, show, shown, written
-from ravi_otel.enforcement.ledger.sqlite_store import Store, StoreError, from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
 
 LIVE, PROVISIONAL, OVER = 0, 1, 2
 _COLUMNS: Final = "key, value, used, held, denied, near, exceeded, draining, events"

@@ -8,8 +8,9 @@ from json import dumps, loads  # as it is now: the program may make tools of tha
 from typing import Any, Final
 
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.sqlite_store import StoreError, from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite_store import from_sql, to_sql
 
 _MOST_EVENTS: Final = 10_000
 _EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})

@@ -9,13 +9,12 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import quote
 
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.sqlite_descriptors import Descriptors, keep_for_ever
 from ravi_otel.policy import checks
-
-Failure = Literal["store_failed", "store_lost"]
 
 FORMAT: Final = 1
 _APPLICATION: Final = 0x52415649
@@ -45,18 +44,10 @@ _INTEGER: Final = 1 << 63
 _LONGEST_NUMBER: Final = 400
 
 
-class StoreError(Exception):
-    """Say why the file cannot be used: `why` is a part of a sentence."""
-
-    def __init__(self, why: str, reason: Failure = "store_failed") -> None:
-        super().__init__(why)
-        self.why = why
-        self.reason: Failure = reason
-
-    def sentence(self, path: Path) -> str:
-        """Write what is wrong with the file, and the way out."""
-        way_out = _ANOTHER_USER if _is_another_users(path) else _WAY_OUT[self.reason]
-        return f"the shared ledger {str(path)!r} cannot be used, {self.why}. {way_out}"
+def sentence(error: StoreError, path: Path) -> str:
+    """Write what is wrong with the file, and the way out."""
+    way_out = _ANOTHER_USER if _is_another_users(path) else _WAY_OUT[error.reason]
+    return f"the shared ledger {str(path)!r} cannot be used, {error.why}. {way_out}"
 
 
 def _is_another_users(path: Path) -> bool:

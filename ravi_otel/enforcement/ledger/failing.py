@@ -1,0 +1,40 @@
+"""Say why a store of counters cannot be used: inside the ledgers a StoreError, and to whoever made the call a refusal."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.limits import public_amount
+
+Failure = Literal["store_failed", "store_lost"]
+
+
+class StoreError(Exception):
+    """Say why the store cannot be used: `why` is a part of a sentence.
+
+    The reason is "store_lost" where it works and has forgotten what was counted in it, else "store_failed".
+    """
+
+    def __init__(self, why: str, reason: Failure = "store_failed") -> None:
+        super().__init__(why)
+        self.why = why
+        self.reason: Failure = reason
+
+
+def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExhaustedError:
+    """Write the error of a step that the store could not take; `sentence` says which store it is, what is wrong, and the way out."""
+    if account is None:
+        return BudgetExhaustedError(f"{sentence[0].upper()}{sentence[1:]}", reason=reason)
+    facts = account.facts
+    return BudgetExhaustedError(
+        f"{account.origin} cannot be kept, so nothing is sent: {sentence}",
+        limit_kind=account.kind,
+        threshold=public_amount(account.limit.kind, account.value),
+        scope=str(facts.kind),
+        agent_name=facts.agent_name,
+        run_name=facts.run_name,
+        run_id=facts.run_id,
+        reason=reason,
+    )
