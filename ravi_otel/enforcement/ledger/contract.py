@@ -199,6 +199,10 @@ class Ledger(Protocol):
         """Set another limit on a living account; a higher one ends draining and arms its events again. None: only its claims changed."""
         ...
 
+    def spans(self, account: Account) -> bool:
+        """Tell that other processes count in this account too."""
+        ...
+
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
         ...

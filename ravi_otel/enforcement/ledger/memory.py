@@ -105,6 +105,10 @@ class MemoryLedger:
             crossings = judging.clock(account, elapsed, refuses=refuses)
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
+    def spans(self, account: Account) -> bool:  # noqa: ARG002 - all of them are this process's alone
+        """See `Ledger.spans`."""
+        return False
+
     # -- the line -------------------------------------------------------------------------------------------------
 
     def _wait(self, request: Reservation) -> Flow[Grant | Denied]:

@@ -184,6 +184,10 @@ class SqliteLedger:
             crossings = judging.clock(account, elapsed, refuses=refuses)  # time passes without the file
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
+    def spans(self, account: Account) -> bool:
+        """See `Ledger.spans`."""
+        return self._shared(account)
+
     # -- one step -------------------------------------------------------------------------------------------------
 
     def _shared(self, account: Account) -> bool:
