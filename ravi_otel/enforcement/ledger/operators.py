@@ -1,0 +1,134 @@
+"""Say what an operator may see and change in a store that processes share, whatever the store is.
+
+An operator has no scope open: it looks at the counters as they are kept, and names them by what their keys say. Everything a store
+gives is checked here before it is believed: others write there, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from json import loads  # as it is now: the program may make tools of that module's functions
+from typing import Any, Final, Protocol
+
+from ravi_otel._flow import Flow
+from ravi_otel.policy.limits import Limit, ScopeKind
+
+MOST_LISTED: Final = 10_000
+"""How many counters one listing has at most."""
+
+_LONGEST_KEY: Final = 8_192
+_ID_DIGITS: Final = 12
+_FIELDS: Final = tuple(each.name for each in fields(Limit) if each.name != "value")
+"""What a key says of the limit, in its order: after the scope and its place, and before the part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Show one account of a store, in its kind's inner integer unit.
+
+    `at` is where the store keeps it: opaque, given back to it and shown to nobody. `key` is `Account.key`. `declared` is the smallest
+    limit that a program stated for it, `value` the one in force. `used_s` is when it was last used, in seconds since 1970, None when
+    the store cannot say; `epoch` what the store calls its life.
+    """
+
+    at: str
+    key: str
+    value: int
+    used: int
+    held: int
+    denied: int = 0
+    near: bool = False
+    exceeded: bool = False
+    draining: bool = False
+    declared: int | None = None
+    used_s: float | None = None
+    epoch: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Give a short name that is the same in every store: 12 hexadecimal digits."""
+        return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()[:_ID_DIGITS]
+
+    @property
+    def ratio(self) -> float:
+        """Tell how much of it is used: 1.0 is all of it, infinity where nothing was allowed and something was used."""
+        return self.used / self.value if self.value else (math.inf if self.used else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Show a store's counters; `left_out` says that there are more. `processes` live, `waiting` stand in line, None: unknown."""
+
+    counters: Sequence[Counter]
+    left_out: bool = False
+    processes: int | None = None
+    waiting: int | None = None
+
+
+class Operated(Protocol):
+    """Be a store that an operator can look at; each method is a flow, and raises BudgetExhaustedError when the store fails."""
+
+    def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
+        """Show at most so many counters, in any order, changing nothing: no lease, no reaping, no counter made."""
+        ...
+
+    def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
+        """Set another limit on a counter that is there, as `Ledger.retune` does; give it as it is now, None when it is gone.
+
+        A higher one ends draining and arms its events again; `declared` follows, so that a program that states the old one again
+        does not lower it. Whoever stands in line is judged again at the next look.
+        """
+        ...
+
+    def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
+        """Let nothing more be spent on these counters; give how many of them were there.
+
+        Each gets `value` 0 and is `draining`, with `near` and `exceeded` set, so that nothing is told as if a program had reached its
+        limit. What is held stays held until it is settled. A higher limit opens it again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Say which limit of which scope a key counts: all of it text from outside, to be cleaned before it is shown."""
+
+    scope: ScopeKind
+    place: tuple[str | None, ...]
+    kind: str
+    detail: str | None
+    agent: str | None
+    per: str | None
+    count: str
+    part: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Give the scope's own id: the session's, the tenant's, or the scope's."""
+        return self.place[-1] or ""
+
+    @property
+    def tenant(self) -> str | None:
+        """Give the tenant's id where the key has one: those of tenants and sessions do."""
+        return self.place[0] if len(self.place) > 1 else None
+
+
+def named(key: str) -> Named | None:
+    """Read what a key counts; None for a key that no account of this version has."""
+    try:
+        return _named(loads(key)) if len(key) <= _LONGEST_KEY else None
+    except (ValueError, RecursionError, TypeError):
+        return None
+
+
+def _named(found: Any) -> Named | None:
+    scope, place, *rest = found
+    limit, part = dict(zip(_FIELDS, rest, strict=False)), rest[len(_FIELDS) :]
+    must = [limit.get("kind"), limit.get("count"), *part]
+    may = [*place, *(limit.get(name) for name in ("detail", "agent", "per"))]
+    if not place or not all(isinstance(each, str) for each in must) or not all(each is None or isinstance(each, str) for each in may):
+        return None
+    return Named(ScopeKind(scope), tuple(place), limit["kind"], limit["detail"], limit["agent"], limit["per"], limit["count"], tuple(part))
