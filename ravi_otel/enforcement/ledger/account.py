@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.windows import longest_s, roll_ns
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.ledger.claims import Claim
@@ -71,7 +72,8 @@ class Account:
     user typed it, for the error's sentence. `part` tells apart the counters of one limit that has several: a window's, a user's.
     `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
-    process for good.
+    process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
+    `ledger.rolling` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
@@ -84,6 +86,7 @@ class Account:
         "_key",
         "_near",
         "_part",
+        "buckets",
         "denied",
         "drainable",
         "epoch",
@@ -100,8 +103,11 @@ class Account:
         "quiet_until",
         "refused_at",
         "reserved",
+        "roll_ns",
+        "rolled",
         "row",
         "strict",
+        "told",
         "used",
         "value",
         "warn_at",
@@ -137,6 +143,9 @@ class Account:
         self.refused_at: int | None = None
         self._near = self._exceeded = self._draining = False
         self._claims: dict[Claim, None] = {}
+        self.roll_ns = 0 if limit.per is None else roll_ns(limit.per)
+        self.buckets: dict[int, int] = {}
+        self.rolled = self.told = 0
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
@@ -222,8 +231,18 @@ class Account:
             self.quiet_until: float = self.warn_value
         else:
             self.quiet_until = _NEVER if self._exceeded else self.value + 1
-        plain = self.nature in _SUMS and not (self.observe or self._draining or self._claims)
+        plain = self.nature in _SUMS and not (self.observe or self._draining or self._claims or self.roll_ns)
         self.open_to = min(self.value - self.reserved, self.quiet_until - 1) if plain else -1
+
+    @property
+    def part(self) -> tuple[str, ...]:
+        """Tell which of its limit's counters it is: the window, what it counts by, and whose; empty where there is one alone."""
+        return self._part
+
+    @property
+    def lasts_s(self) -> int:
+        """Give how long its window lasts at most, in seconds; 0 without one."""
+        return longest_s(self.limit.per)
 
     @property
     def remaining(self) -> int:

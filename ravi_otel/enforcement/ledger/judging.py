@@ -1,7 +1,8 @@
 """Judge: what a reservation meets, and what its end changes, on accounts that are at hand.
 
 Every ledger decides with these functions, under its own lock or in its own transaction; where accounts are kept, and who
-is woken, is the ledger's business. Nothing here locks, waits or does I/O.
+is woken, is the ledger's business. Nothing here locks, waits or does I/O. Before any of it, a ledger has the accounts whose window
+rolls let go of what is over: `expire(account, now_ns)`, by its own time (`ledger.rolling`). `at_once` takes none of those.
 """
 
 from __future__ import annotations
@@ -12,8 +13,25 @@ from typing import Literal
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import of_asker, of_others, split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reason, Reservation, Settled
+from ravi_otel.enforcement.ledger.rolling import expire, expire_all
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import ScopeKind
+
+__all__ = [
+    "PLAIN",
+    "Operation",
+    "Operations",
+    "at_once",
+    "clock",
+    "deny",
+    "expire",
+    "expire_all",
+    "extend",
+    "judge",
+    "release",
+    "retune",
+    "settle",
+]
 
 _COUNTED, _HELD, _LEVEL = Nature.COUNTED, Nature.HELD, Nature.LEVEL  # reading a member off its class costs ten times more
 PLAIN = Settled()
@@ -372,4 +390,6 @@ def _note(
     held: int,
 ) -> None:
     account.events = (*account.events, event)
+    if account.roll_ns:
+        account.told = account.rolled
     crossings.append(Crossing(account, event, phase, decision, used, held))
