@@ -9,7 +9,7 @@ Where what is:
 * refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `clocks` measure scopes by it.
 * agents: `spawn` is the tracker of a run's slots, `roster` decides about them, `leases` are slots, `seats` slots for agents to come, `line`
-  who waits for one; `entry` and `headcount` hold the other limits on agents.
+  who waits for one, `shared_slots` the slots that several processes give out; `entry` and `headcount` hold the other limits on agents.
 * shared budgets: `sharing` and `weighted` split what is left, `tab` is what an agent has spent.
 * going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
 """

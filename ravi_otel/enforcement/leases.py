@@ -147,8 +147,16 @@ class Waiter(Sleeper):
 
     __slots__ = ("agent_id", "agent_name", "gone", "instead", "lease", "paused", "priority", "served", "since")
 
-    def __init__(self, agent_id: str, priority: Priority, paused: Lease | None = None, *, instead: str) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        agent_id: str,
+        priority: Priority,
+        paused: Lease | None = None,
+        *,
+        instead: str,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> None:
+        super().__init__(meanwhile)
         self.instead = instead  # what to write where it cannot sleep, since that would stop an event loop
         self.agent_id = agent_id
         self.priority = priority

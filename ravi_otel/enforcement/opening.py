@@ -15,6 +15,7 @@ from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
+from ravi_otel.enforcement.shared_slots import shared_slots
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
@@ -148,6 +149,8 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
         scope.lease.leave(quiet=isinstance(error, GeneratorExit))
     if scope.tracker is not None:
         scope.tracker.unbind(scope)
+    if scope.facts.kind is ScopeKind.RUN and scope.spawn is not None and not isinstance(error, GeneratorExit):
+        scope.spawn.part()
     return swallowed
 
 
@@ -168,7 +171,9 @@ def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
     if slots is not None:
         budget, observe = slots
         headcount = Headcount(engine)
-        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=headcount.hear, observe=observe, headcount=headcount)
+        shared = None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else shared_slots(engine, facts, budget.max_agents)
+        hear = headcount.hear
+        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, headcount=headcount, shared=shared)
     cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None
     scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, terms=_terms(ask))
     if headcount is not None:

@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from ravi_otel.enforcement.leases import Held, Keeper, Lease, SpawnStats, State, Waiter
 from ravi_otel.enforcement.line import Ranking
+from ravi_otel.enforcement.shared_slots import SharedSlots
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
 
@@ -24,12 +25,20 @@ _Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
 
 
 class Roster:
-    """Hold the slots of one run; `observe` says that nobody is refused. Not thread-safe."""
+    """Hold the slots of one run, of those that processes share if `shared`; `observe` says that nobody is refused. Not thread-safe."""
 
     def __init__(
-        self, keeper: Keeper, budget: SpawnBudget, run_id: str | None, clock: Callable[[], float], *, observe: bool = False
+        self,
+        keeper: Keeper,
+        budget: SpawnBudget,
+        run_id: str | None,
+        clock: Callable[[], float],
+        *,
+        observe: bool = False,
+        shared: SharedSlots | None = None,
     ) -> None:
         self._keeper = keeper
+        self._shared = shared
         self._observe = observe
         self._budget = budget
         self._run_id = run_id
@@ -61,7 +70,17 @@ class Roster:
         return 1 + len(self._active)
 
     def _room(self) -> bool:
-        return self._headcount() < self._budget.max_agents
+        within = self._headcount() < self._budget.max_agents
+        return within and (self._shared is None or self._shared.cover(len(self._active) + 1))
+
+    def return_unused(self) -> None:
+        """Give back to the other processes of the run what is not needed here."""
+        if self._shared is not None:
+            self._shared.keep(len(self._active))
+
+    def look_again(self) -> None:
+        """Give out what other processes of the run gave back."""
+        self._hand_out()
 
     def acquire(self, agent_id: str, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
         """Grant a slot or deny it now; the leases `around`, of the agents who wait for this one, are no victims."""
@@ -182,7 +201,7 @@ class Roster:
         lease = self._adoptable(agent_id, adopt)
         adopted = lease is not None
         if lease is None:
-            root = not self._rooted
+            root = not self._rooted and (self._shared is None or self._shared.root())
             lease = self._grant(agent_id, priority, name, is_root=True) if root else self.acquire(agent_id, priority, around, name)
             self._rooted = True
         if lease is not None:
@@ -365,5 +384,8 @@ class Roster:
         return None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents
 
     def _note(self, outcome: _Outcome, agent_id: str, priority: Priority, name: str | None) -> None:
-        counts = self._headcount(), self._paused, self._limit()
+        live = self._headcount()
+        if outcome == "denied" and self._shared is not None:
+            live = max(live, self._budget.max_agents)  # the others are in other processes
+        counts = live, self._paused, self._limit()
         self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))

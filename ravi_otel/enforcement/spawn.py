@@ -27,6 +27,7 @@ from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.leases import Lease, SpawnStats, Stops, Waiter
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.roster import Roster
+from ravi_otel.enforcement.shared_slots import SharedSlots
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
@@ -44,8 +45,9 @@ class SpawnTracker:
     `on_event` hears of every lease granted, denied, preempted (paused), resumed and released, outside the lock; what it
     raises is swallowed and logged. `headcount` knows the limits of agents of its run, which a refusal names.
     With `observe` (shadow mode) a denial is told, and the slot given all the same. `clock`
-    (seconds, never going back) only ages the line. What gives a slot back never blocks: it is posted, and done by whoever holds
-    the lock, so it may be called from a finaliser or a signal handler.
+    (seconds, never going back) only ages the line. `shared` are the slots of a run that several processes work for: the ledger is asked
+    for each that is given out. What gives a slot back never blocks: it is posted, and done by whoever holds the lock, so it may be
+    called from a finaliser or a signal handler.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class SpawnTracker:
         clock: Callable[[], float] = time.monotonic,
         observe: bool = False,
         headcount: Headcount | None = None,
+        shared: SharedSlots | None = None,
     ) -> None:
         self.budget = SpawnBudget() if budget is None else budget
         self.run_id: Final = run_id
@@ -66,7 +69,9 @@ class SpawnTracker:
         self._lock = threading.RLock()
         self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
-        self._roster = Roster(self, self.budget, run_id, clock, observe=observe)
+        self._shared: Final = shared
+        self._roster = Roster(self, self.budget, run_id, clock, observe=observe, shared=shared)
+        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._roster.look_again)
 
     # What users call
 
@@ -140,6 +145,8 @@ class SpawnTracker:
         ConfigurationError below 1, which the root is.
         """
         self.budget = SpawnBudget(max_agents=max_agents, allow_preempt=self.budget.allow_preempt)
+        if self._shared is not None:
+            self._shared.resize(max_agents)
         self._locked(self._roster.resize, self.budget)
 
     def stats(self) -> SpawnStats:
@@ -194,7 +201,8 @@ class SpawnTracker:
 
         `instead` is what to write where a blocking wait would stop an event loop.
         """
-        waiter = Waiter(checks.name("agent_id", agent_id), checks.member("priority", priority, Priority), instead=instead)
+        rank = checks.member("priority", priority, Priority)
+        waiter = Waiter(checks.name("agent_id", agent_id), rank, instead=instead, meanwhile=self._meanwhile)
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if waiter.lease is None:
             raise self._refusal(agent_id, waiter)
@@ -202,7 +210,7 @@ class SpawnTracker:
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
         """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
-        waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()")
+        waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if not waiter.served:
             raise self._still_paused(lease, waiter)
@@ -215,6 +223,11 @@ class SpawnTracker:
         """Note that an agent is over: `Lease.leave`."""
         self._post(self._roster.leave, lease, quiet=quiet)
 
+    def part(self) -> None:
+        """Give back what this process holds of a run that others work for, too: it works for it no more."""
+        if self._shared is not None:
+            self._locked(self._shared.leave)
+
     # The lock
 
     def _locked(self, act: Callable[..., R], *args: Any, undo: Callable[[Any], None] | None = None, reads: bool = False) -> R:
@@ -225,6 +238,7 @@ class SpawnTracker:
                 self._busy = True
                 self._empty_inbox()
                 result = act(*args)
+                self._roster.return_unused()
                 wakes, events = self._roster.outbox(quiet=False)
             finally:
                 self._busy = False
@@ -251,6 +265,8 @@ class SpawnTracker:
                 try:
                     self._busy = True
                     self._empty_inbox()
+                    if not quiet:  # else a finaliser may be running, in the middle of a ledger's step
+                        self._roster.return_unused()
                     wakes, events = self._roster.outbox(quiet=quiet)
                 finally:
                     self._busy = False

@@ -1,0 +1,95 @@
+"""Count the live agents of one run in all processes that work for it, by the ledger they share.
+
+Each process keeps its own roster, and takes from the ledger what it gives out: a unit for each active agent, held for as long as the
+agent has its slot. The run's root is the one unit of an account of its own, so that only one process has it. What a process held that
+was killed comes back when its lease runs out. Priorities, the line and preemption are each process's own: an agent is never paused
+for one of another process, and who waits looks a few times a second whether a slot came back elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.limits import Limit
+
+if TYPE_CHECKING:
+    from ravi_otel.enforcement.engine import Engine
+    from ravi_otel.policy.facts import ScopeFacts
+
+T = TypeVar("T")
+
+_KIND: Final = "agent_slots"
+"""What is counted, under a name of its own: a limit of agents is a level that each process shows, and not what is held."""
+
+
+def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
+    """Give the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
+    slots = SharedSlots(engine, facts, most)
+    return slots if engine.ledger.spans(slots.account) else None
+
+
+class SharedSlots:
+    """Take units of a run's headcount and give them back; under the lock of whoever gives out the slots.
+
+    `troubled` is why nothing could be taken the last time, where that was the store's doing and not that all slots are taken.
+    """
+
+    def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
+        self._engine: Final = engine
+        self.account: Final = Account(Limit(kind=_KIND, value=most - 1), facts, origin="SpawnBudget.max_agents", part=("slots",))
+        self._root: Final = Account(Limit(kind=_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))
+        self._units: list[str] = []
+        self._root_unit: str | None = None
+        self.troubled: BudgetExhaustedError | None = None
+
+    def cover(self, count: int) -> bool:
+        """Hold at least `count` units, taking more where needed; False when all others are taken."""
+        while len(self._units) < count:
+            unit = self._take(self.account)
+            if unit is None:
+                return False
+            self._units.append(unit)
+        return True
+
+    def keep(self, count: int) -> None:
+        """Give back what is held beyond `count` units."""
+        while len(self._units) > count:
+            self._give_back(self._units.pop())
+
+    def root(self) -> bool:
+        """Be the process whose first agent is the run's root; False when another is."""
+        self._root_unit = self._root_unit or self._take(self._root)
+        return self._root_unit is not None
+
+    def leave(self) -> None:
+        """Give everything back: this process works for the run no more."""
+        self.keep(0)
+        unit, self._root_unit = self._root_unit, None
+        if unit is not None:
+            self._give_back(unit)
+
+    def resize(self, most: int) -> None:
+        """Go by another number of agents, in all processes."""
+        self._tried(lambda: run_sync(self._engine.ledger.retune(self.account, most - 1)))
+
+    def _take(self, account: Account) -> str | None:
+        op_id = new_op_id()
+        self.troubled = None
+        request = Reservation(op_id, [Line(account, 1, 1, carved=True)], {}, slot=True)
+        answer = self._tried(lambda: run_sync(self._engine.ledger.reserve(request)))
+        return op_id if isinstance(answer, Grant) else None
+
+    def _give_back(self, op_id: str) -> None:
+        self._tried(lambda: run_sync(self._engine.ledger.release(op_id)))  # what cannot be written comes back with the lease
+
+    def _tried(self, act: Callable[[], T]) -> T | None:
+        try:
+            return act()
+        except BudgetExhaustedError as error:  # the store cannot be used, which refuses agents as it refuses calls
+            self.troubled = error
+            return None

@@ -1,0 +1,142 @@
+"""One head-count for a run that several processes work for: each has an engine of its own here, over the ledger they share."""
+
+import threading
+
+import pytest
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel.errors import SpawnDeniedError
+from ravi_otel.policy.budgets import Priority, SpawnBudget
+from ravi_otel.policy.limits import ScopeKind
+
+
+class Fleet:
+    """Make processes that work for one run."""
+
+    def __init__(self, path):
+        self.path = path
+        self.ledgers = []
+
+    def run(self, most, *, lease_s=30.0, preempt=True):
+        ledger = SqliteLedger(self.path, lease_s=lease_s)
+        self.ledgers.append(ledger)
+        engine = Engine(ledger=ledger)
+        budget = SpawnBudget(max_agents=most, allow_preempt=preempt)
+        return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, run_id="r", scope_id="r", spawn_budget=budget))
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    made = Fleet(tmp_path / "ledger.db")
+    yield made
+    for ledger in made.ledgers:
+        ledger.close()
+
+
+def enter(run, name, priority=Priority.NORMAL):
+    return open_scope(run.engine, run, Opening(kind=ScopeKind.AGENT, name=name, priority=priority))
+
+
+def test_the_live_agents_of_all_processes_are_never_more_than_the_run_allows(fleet):
+    one, other = fleet.run(3), fleet.run(3)
+    enter(one, "root")
+    enter(one, "a")
+    enter(other, "b")
+    for run in (one, other):
+        with pytest.raises(SpawnDeniedError, match="max_agents=3 are live"):
+            enter(run, "c")
+
+
+def test_only_one_process_has_the_root(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    root = enter(one, "root")
+    assert root.lease.is_root
+    assert not enter(other, "a").lease.is_root
+    with pytest.raises(SpawnDeniedError):
+        enter(other, "b")
+
+
+def test_a_slot_given_back_in_one_process_is_there_for_another(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    a = enter(one, "a")
+    with pytest.raises(SpawnDeniedError):
+        enter(other, "b")
+    close_scope(a, None)
+    enter(other, "b")
+    with pytest.raises(SpawnDeniedError):
+        enter(one, "a")
+
+
+def test_an_agent_is_never_paused_for_one_of_another_process(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    a = enter(one, "a", Priority.BACKGROUND)
+    with pytest.raises(SpawnDeniedError):
+        enter(other, "b", Priority.CRITICAL)
+    assert not a.lease.paused
+
+
+def test_within_a_process_a_slot_passes_on_without_the_others_seeing_one_more(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    low = enter(one, "low", Priority.LOW)
+    enter(one, "high", Priority.HIGH)
+    assert low.lease.paused
+    with pytest.raises(SpawnDeniedError):
+        enter(other, "b")
+
+
+def test_who_waits_gets_the_slot_that_another_process_gave_back(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    a = enter(one, "a")
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(other.spawn.wait_for_slot_blocking("b", timeout_s=30)))
+    waiting.start()
+    close_scope(a, None)
+    waiting.join()
+    assert [lease.agent_id for lease in got] == ["b"]
+
+
+def test_a_run_that_was_left_holds_nothing(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    enter(one, "a")
+    close_scope(one, None)
+    assert enter(other, "b").lease.is_root
+
+
+def test_a_raise_is_one_for_all_processes(fleet):
+    one, other = fleet.run(2), fleet.run(2)
+    enter(one, "root")
+    enter(one, "a")
+    one.spawn.resize(3)
+    other.spawn.resize(3)
+    enter(other, "b")
+    with pytest.raises(SpawnDeniedError):
+        enter(one, "c")
+
+
+def test_a_store_that_is_gone_refuses_agents(fleet):
+    one = fleet.run(2)
+    enter(one, "root")
+    run_sync(one.engine.ledger.release("nothing"))
+    for each in fleet.path.parent.iterdir():
+        each.unlink()
+    with pytest.raises(SpawnDeniedError):
+        enter(one, "a")
+
+
+def test_a_run_of_one_process_asks_no_ledger():
+    engine = Engine()
+    budget = SpawnBudget(max_agents=2)
+    run = open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, spawn_budget=budget))
+    enter(run, "root")
+    enter(run, "a")
+    assert isinstance(engine.ledger, MemoryLedger)
+    assert len(engine.ledger) == 0
