@@ -1,0 +1,188 @@
+"""Talk to Redis: one script at a time, in either colour, bounded in time, with connections of this process only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from ravi_otel._flow import Flow
+from ravi_otel.enforcement.clock import Clock
+from ravi_otel.enforcement.ledger.failing import Failure, StoreError
+from ravi_otel.enforcement.ledger.redis_pool import AGAIN, OPENING_S, Pool
+from ravi_otel.enforcement.ledger.redis_url import Host, read
+from ravi_otel.enforcement.ledger.redis_wire import WireError, prepare, slot_of, slots
+
+_MOST_TRIES: Final = 2
+_MOST_MOVES: Final = 5
+_WAY_OUT: Final[dict[Failure, str]] = {
+    "store_failed": "See that the server runs and can be reached, or say what a limit does meanwhile by on_store_failure=.",
+    "store_lost": "It was emptied, or another one answers: end the run, and begin a new one.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Be one Lua script, which the server keeps by its hash."""
+
+    name: str
+    source: bytes
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, source: bytes) -> Script:
+        """Make a script of its text."""
+        return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+
+    @staticmethod
+    @cache
+    def named(name: str) -> Script:
+        """Read lua/NAME.lua of this package."""
+        return Script.of(name, resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes())
+
+
+class Link:
+    """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 55 ms.
+
+    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered; `recovered`
+    then hears of it, in a thread. A command that a dropped connection may have lost is sent once more: each has an operation's id.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float | None = None,
+        clock: Clock | None = None,
+        recovered: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.address: Final = read(url)
+        prepare(self.address)
+        self.timeout_s: Final = self.address.timeout_s if timeout_s is None else timeout_s
+        self.recovered = recovered
+        self._clock = clock
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._pools: dict[Host | None, Pool] = {}
+        self._slots: dict[int, Host] = {}
+
+    @property
+    def clustered(self) -> bool:
+        """Tell that keys of one call must share a slot."""
+        return self.address.kind == "cluster"
+
+    @property
+    def failing(self) -> bool:
+        """Tell that the store, or a server of it, is not asked now."""
+        return any(pool.breaker.is_open for pool in tuple(self._pools.values()))
+
+    def sentence(self, error: StoreError) -> str:
+        """Write what is wrong with the store, and the way out; no secret is in it."""
+        return f"the shared ledger {self.address.shown} cannot be used, {error.why}. {_WAY_OUT[error.reason]}"
+
+    def close(self) -> None:
+        """Let all connections go; a later call opens its own."""
+        for pool in tuple(self._pools.values()):
+            pool.close()
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child; the parent's connections stay the parent's. No I/O."""
+        pools = tuple(self._pools.values())
+        self._renew()
+        for pool in pools:
+            pool.disown()
+
+    # -- one call -------------------------------------------------------------------------------------------------
+
+    def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
+        """Run a script; what it returned (bytes, int, None or a list of these), or StoreError."""
+        if self._pid != os.getpid():  # behind Python's back
+            self.reset_after_fork()
+        until = time.monotonic() + self.timeout_s
+        place, asking = None, False
+        tries = moves = 0
+        if self.clustered:
+            place = yield from self._place(keys, until)
+        while True:
+            pool = self._pool(place)
+            try:
+                return (yield from self._once(pool, script, [len(keys), *keys, *args], until, asking=asking))
+            except WireError as trouble:
+                asking = trouble.ailment == "asking"
+                if trouble.at is not None and moves < _MOST_MOVES:
+                    moves += 1
+                    place = self._moved(trouble, keys)
+                    continue
+                tries += 1
+                if trouble.ailment not in AGAIN or tries >= _MOST_TRIES:
+                    self._give_up(pool, trouble)
+                    raise
+                pool.close()
+                if self.clustered:
+                    self._slots.clear()
+                    place = yield from self._place(keys, until)
+
+    def _give_up(self, pool: Pool, trouble: WireError) -> None:
+        if trouble.ailment in AGAIN:
+            pool.failed(trouble)
+        if trouble.ailment != "resting":
+            self._slots.clear()  # another server may keep them now
+
+    def _once(self, pool: Pool, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
+        wire, until = yield from pool.take(until)
+        try:
+            if asking:
+                yield from wire.say(("ASKING",), until)
+            try:
+                answer = yield from wire.say(("EVALSHA", script.sha, *rest), until)
+            except WireError as trouble:
+                if trouble.ailment != "unscripted":
+                    raise
+                answer = yield from wire.say(("EVAL", script.source, *rest), until)
+        except WireError as trouble:
+            pool.sick(wire, trouble)
+            raise
+        except BaseException:  # cancelled: the answer is still to come, and must not be the next one's
+            pool.drop(wire)
+            raise
+        pool.give(wire)
+        return answer
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    def _pool(self, place: Host | None) -> Pool:
+        pool = self._pools.get(place)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.setdefault(
+                    place, Pool(self.address, place, clock=self._clock, healed=self._healed, changed=self._slots.clear)
+                )
+        return pool
+
+    def _healed(self) -> None:
+        self._slots.clear()
+        self.recovered()
+
+    def _moved(self, trouble: WireError, keys: Sequence[str]) -> Host | None:
+        if trouble.ailment == "moved" and trouble.at is not None:
+            self._slots[slot_of(keys[0])] = trouble.at
+        return trouble.at
+
+    def _place(self, keys: Sequence[str], until: float) -> Flow[Host | None]:
+        slot = slot_of(keys[0])
+        place = self._slots.get(slot)
+        if place is None:
+            self._slots.update((yield from self._pool(None).do(lambda: slots(self.address, OPENING_S), until)))
+            place = self._slots.get(slot)
+        if place is None:
+            raise WireError("because no server of the Cluster keeps the slot", "refused")
+        return place
