@@ -18,6 +18,7 @@ from opentelemetry.trace import TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND
 from ravi_otel.hooks.bridge import Bridge
@@ -34,17 +35,17 @@ from ravi_otel.instrumentation.openai import VENDOR as OPENAI
 from ravi_otel.instrumentation.openai.sockets import Sockets
 from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel.policy.limits import Admission, Limit
-from ravi_otel.pricing import PriceBook
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.pricing.preloading import preload
 from ravi_otel.runtime.asking import read_limits
 from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
+from ravi_otel.runtime.engines import close_ledger, make_engine, root_of
 from ravi_otel.runtime.footers import FOOTERS
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.options import Options
-from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of
+from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.surroundings import Surroundings
 from ravi_otel.telemetry import Pipeline, Sink, Telemetry
@@ -88,14 +89,14 @@ class Instrumentation:
 
         Nothing goes unseen or unlimited on the way from one to the other.
         """
-        engine = self._engine()
+        engine = self._engine = make_engine(self.settings, self._surroundings, self._listeners)
         if before is not None:
             before.fall_silent()
             self._carrying = before._carrying  # noqa: SLF001 - another one of this class
         STATE.options = self.settings.options(content=self._content.captured, each_chunk=times_chunks())
         FOOTERS.on = STATE.options.footers
         around = None if self._surroundings is None else self._surroundings.run
-        STATE.install(engine, self.settings.limits, around, self.settings.origins)
+        STATE.install(engine, self.settings.limits, around, self.settings.origins, root_of(self.settings, self._surroundings))
         STATE.when_told = self._end_before_others
         STATE.instrumented = True
         preload(engine.prices)
@@ -106,29 +107,6 @@ class Instrumentation:
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True
-
-    def _engine(self) -> Engine:
-        settings, around = self.settings, self._surroundings
-        observe = settings.enforcement == "observe"
-        if around is None:
-            return Engine(
-                listeners=self._listeners,
-                prices=PriceBook(settings.prices),
-                observe=observe,
-                admission=settings.admission,
-                warn_at=settings.warn_at,
-                unusable=settings.unusable,
-            )
-        return Engine(
-            ledger=around.ledger,
-            listeners=self._listeners,
-            prices=PriceBook({**(around.prices or {}), **(settings.prices or {})}),
-            observe=observe or around.observe,
-            firm=frozenset() if around.observe else frozenset(around.run.limits),
-            pause_after=around.pause_after,
-            admission=settings.admission if settings.admission is not Admission.ESTIMATE else around.admission,
-            warn_at=around.warn_at or settings.warn_at,
-        )
 
     def _end_before_others(self) -> None:
         """Arrange that the run around the process ends before the providers that the program has made by now."""
@@ -176,9 +154,14 @@ class Instrumentation:
     def let_go(self) -> None:
         """Send what is waiting and close what was built; never raises."""
         try:
+            self.let_go_of_ledger()
             self._pipeline.shutdown()
         except Exception as error:  # noqa: BLE001 - the program asked for something else, which is done
             swallow("shutdown", error)
+
+    def let_go_of_ledger(self, *, at_exit: bool = False) -> None:
+        """Close the store of counters that was opened for this; never raises."""
+        close_ledger(self.settings, self._surroundings, self._engine, at_exit=at_exit)
 
     @property
     def is_plain(self) -> bool:
@@ -224,6 +207,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     footers: bool | None = None,
     hooks: Hooks = None,
     tools: object = (),
+    ledger: str | Ledger | None = None,
 ) -> Instrumentation:
     """Observe every call of `openai`, `anthropic` and `groq` from here on, and hold it to the limits around it.
 
@@ -237,6 +221,8 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
     leave. `footers` puts a line under the text of a stream that a limit cut, which says so; `RAVI_FOOTERS=on` does, too.
     `hooks`, a HookManager or several, hear of everything in the process. `tools` is what `instrument_tools()` takes, or a tuple of such.
+    `ledger` is where limits are counted, for all processes that name the same: "sqlite:PATH" for those of one machine,
+    "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
@@ -256,6 +242,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
         redact,
         footers,
         hooks=read_hooks("instrument(hooks)", hooks),
+        ledger=ledger_of(ledger),
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
     settings.check()
@@ -383,5 +370,7 @@ def _settle_all() -> None:
     AWAITED.give_up()
     STATE.conclude(getattr(sys, "last_value", None))  # the exception that nobody caught, if that is why the process ends
     BACKGROUND.finish()
+    if _now is not None:
+        _now.let_go_of_ledger(at_exit=True)
     if _surroundings is not None:
         _surroundings.when_left()

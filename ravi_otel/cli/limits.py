@@ -17,7 +17,7 @@ from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import SPENDS, Admission, Outcome
-from ravi_otel.runtime.config import SCHEMA, Policy, Sourced, check_for_run, effective, read_tags
+from ravi_otel.runtime.config import SCHEMA, Policy, Sourced, check_for_run, effective, read_tags, with_ledger
 
 _NONE = "No limit is set. Give one with --limit tokens=500k, in RAVI_LIMIT_TOKENS=500k, or in a policy file with --policy FILE."
 _HEADS = ("limit", "from", "admission", "past it", "warns at", "instead of")
@@ -33,6 +33,7 @@ _WIDEST = 60
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Put on every span of the run; may be repeated.")
 @click.option("--observe", is_flag=True, help="Refuse nothing, only tell what the limits would have refused.")
 @click.option("--admission", metavar="MODE", help="How spend is held before it is known: estimate, strict or after.")
+@click.option("--ledger", metavar="URL", help="Where to count: sqlite:PATH or redis://HOST.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of policy files, for an editor, and nothing else.")
 def limits(  # noqa: PLR0913 - one parameter an option
@@ -44,6 +45,7 @@ def limits(  # noqa: PLR0913 - one parameter an option
     tags: tuple[str, ...],
     observe: bool,
     admission: str | None,
+    ledger: str | None,
     as_json: bool,
     schema: bool,
 ) -> None:
@@ -56,7 +58,7 @@ def limits(  # noqa: PLR0913 - one parameter an option
         click.echo(SCHEMA.read_text(encoding="utf-8"), nl=False)
         return
     asked = effective(flags=flags, file=file, profile=profile, observe=observe, admission=admission)
-    policy = _with_options(asked, name, read_tags(tags))
+    policy = with_ledger(_with_options(asked, name, read_tags(tags)), ledger)
     check_for_run(policy)
     if as_json:
         click.echo(json.dumps(_as_json(policy), indent=2, allow_nan=False))
@@ -134,6 +136,8 @@ def _settings(policy: Policy) -> Iterator[tuple[str, str, str]]:
     yield "admission", str(policy.admission), _source(policy, "admission")
     if policy.warn_at is not None:
         yield "warn_at", f"{policy.warn_at:.4g}", _source(policy, "warn_at")
+    if policy.ledger is not None:
+        yield "ledger", _shown(policy.ledger.shown), _source(policy, "ledger")
     if policy.profile is not None:
         yield "profile", _shown(policy.profile), _source(policy, "profile")
     if policy.name is not None:
@@ -172,6 +176,7 @@ def _as_json(policy: Policy) -> dict[str, Any]:
         "enforcement": "observe" if policy.observe else "enforce",
         "admission": str(policy.admission),
         "warn_at": DEFAULT_WARN_AT if policy.warn_at is None else policy.warn_at,
+        "ledger": None if policy.ledger is None else policy.ledger.shown,
         "profile": policy.profile,
         "name": policy.name,
         "tags": dict(policy.tags),

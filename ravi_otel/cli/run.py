@@ -18,7 +18,7 @@ from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
-from ravi_otel.runtime.config import check_for_run, effective, read_tags
+from ravi_otel.runtime.config import check_for_run, effective, read_tags, with_ledger
 
 
 @click.command(
@@ -34,6 +34,7 @@ from ravi_otel.runtime.config import check_for_run, effective, read_tags
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Put on every span of the run and on the cost metric.")
 @click.option("--observe", is_flag=True, help="Refuse nothing, only tell what the limits would have refused.")
 @click.option("--admission", metavar="MODE", help="How spend is held before it is known: estimate, strict or after.")
+@click.option("--ledger", metavar="URL", help="Where to count: sqlite:PATH or redis://HOST, together with all that name the same.")
 @click.option(
     "--after-limit",
     type=click.Choice(["terminate", "refuse"]),
@@ -56,6 +57,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     tags: tuple[str, ...],
     observe: bool,
     admission: str | None,
+    ledger: str | None,
     after_limit: str,
     quiet: bool,
     as_json: bool,
@@ -74,6 +76,7 @@ def run(  # noqa: PLR0913 - one parameter an option
         raise ConfigurationError("--quiet asks for no report, and --json and --report for one. Leave one of them out.")
     made = effective(flags=limits, file=policy, profile=profile, observe=observe, admission=admission)
     made = replace(made, name=made.name if name is None else checks.name("--name", name), tags={**made.tags, **read_tags(tags)})
+    made = with_ledger(made, ledger)
     check_for_run(made)
     try:
         launch = Launch(command, made, terminate=after_limit == "terminate", quiet=quiet or (as_json and place is None))

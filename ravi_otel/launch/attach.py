@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel._setup import surround, wrap_again
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.launch import notes, telling
-from ravi_otel.launch.around import is_shared, run_of
+from ravi_otel.launch.around import run_of
 from ravi_otel.launch.brake import Brake
+from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
 from ravi_otel.launch.uncaught import Threads, ended_by_limit
 from ravi_otel.local.store.writing import FileSink
@@ -71,13 +71,7 @@ def surroundings(plan: Plan) -> Surroundings:
     telling.install(quiet=plan.quiet)
     return Surroundings(
         run=run_of(plan, limits),
-        ledger=SqliteLedger(
-            plan.ledger,
-            shares=is_shared,
-            lease_s=plan.lease_s,
-            create=False,  # the launcher made it: one that is gone is lost, with all that was counted in it
-            failed=lambda: STATE.engine.count("store_errors"),
-        ),
+        ledger=open_in_program(plan, lambda: STATE.engine.count("store_errors")),
         sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,
         admission=Admission(plan.admission),
@@ -87,6 +81,7 @@ def surroundings(plan: Plan) -> Surroundings:
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
         store=Path(plan.directory).absolute().parents[1],
+        chosen=chosen_by(plan),
     )
 
 

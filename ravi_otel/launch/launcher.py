@@ -13,19 +13,19 @@ from typing import Any, Final
 
 from ravi_otel._version import __version__
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel.enforcement.opening import open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
-from ravi_otel.launch.around import is_shared, run_of
+from ravi_otel.launch.around import run_of
+from ravi_otel.launch.counting import Counters, open_in_launcher, read_at_end
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
 from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
-from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import format_limit, parse_limit
 from ravi_otel.runtime.config import Policy
 
@@ -35,11 +35,7 @@ STOPPED: Final = 4
 NOT_IN_FORCE: Final = 5
 """Exit status when limits were given and were not in force."""
 
-LEASE: Final = "RAVI_LEASE_S"
-"""The environment variable that says for how many seconds a process that fell silent keeps what it holds."""
-
 _MOST_PLAN: Final = 100_000
-_LEASES_S: Final = (0.5, 3600.0)
 _SITE: Final = Path(__file__).parent / "site"
 _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
 
@@ -82,7 +78,7 @@ class Launch:
         self._policy = policy
         self._terminate = terminate
         self._quiet = quiet
-        self._lease_s = _seconds(environ.get(LEASE, ""))
+        self._lease_s = lease_of(environ.get(LEASE, ""))
         self._environ = dict(environ)
         program = target.find(command[0], environ)
         self._python = target.interpreter(program, environ)
@@ -106,8 +102,7 @@ class Launch:
             plan = self._plan(stored)
             if len(plan.write()) > _MOST_PLAN:
                 raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than a program's environment takes. Give fewer.")
-            ledger = SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s)
-            ledger.prepare()
+            ledger = open_in_launcher(plan)
             program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
             ended = program.run()
         except (OSError, RaviError) as error:
@@ -147,6 +142,7 @@ class Launch:
             terminate=self._terminate,
             lease_s=self._lease_s,
             quiet=self._quiet,
+            counted_in="" if policy.ledger is None or not policy.ledger.many else policy.ledger.spelled,
         )
 
     def _environment(self, plan: Plan) -> dict[str, str]:
@@ -197,17 +193,6 @@ class Launch:
         return [f"{what}: {why}."]
 
 
-def _seconds(written: str) -> float:
-    least, most = _LEASES_S
-    try:
-        seconds = float(written or 30.0)
-    except ValueError:
-        seconds = 0.0
-    if not least <= seconds <= most:
-        raise ConfigurationError(f"{LEASE}={checks.show(written)} must be seconds from {least:g} to {most:g}, such as 30.")
-    return seconds
-
-
 def _unknown(ended: Ended, *, limited: bool) -> list[str]:
     """Say what goes on, and which figures may be too low."""
     told: list[str] = []
@@ -230,14 +215,14 @@ def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
         return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
 
 
-def _budgets(plan: Plan, ledger: SqliteLedger, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
+def _budgets(plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
     """Read the final state of the limits; what processes held that are all `gone` was spent, as far as anybody knows."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
     engine = Engine(ledger=ledger, observe=plan.observe)
     scope: Scope | None = open_scope(engine, process_root(engine), run_of(plan, limits))
     found: list[dict[str, Any]] = []
     try:
-        ledger.reap(everybody=gone)
+        read_at_end(plan, ledger, gone=gone)
         while scope is not None:
             for account in scope.accounts:
                 ledger.read(account)

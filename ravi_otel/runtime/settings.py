@@ -16,6 +16,7 @@ from opentelemetry.trace import TracerProvider
 
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel.enforcement.ledger.choosing import Choice, read_choice
 from ravi_otel.enforcement.opening import process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager
@@ -65,6 +66,7 @@ class Settings:
     origins: Mapping[int, str] = field(default_factory=dict[int, str])
     unusable: str | None = None
     hooks: tuple[HookManager, ...] = ()
+    ledger: Choice | None = None
 
     def check(self) -> None:
         """Raise ConfigurationError for what cannot be used."""
@@ -114,6 +116,11 @@ def clients_of(given: object) -> tuple[Any, ...]:
     return (tuple(cast("Iterable[Any]", given)) or _NONE) if isinstance(given, (list, tuple, set, frozenset)) else (given,)
 
 
+def ledger_of(given: object) -> Choice | None:
+    """Read what names a ledger, None where the environment may say it; raises ConfigurationError for what names none."""
+    return None if given is None else read_choice("instrument(ledger)", given)
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """Hold what `instrument()` may leave to the environment and to a policy file; None leaves it to them."""
@@ -151,6 +158,7 @@ class Choices:
             enforcement=self.enforcement or ("observe" if said.observe else "enforce"),
             admission=self.admission or said.admission,
             warn_at=DEFAULT_WARN_AT if said.warn_at is None else said.warn_at,
+            ledger=settings.ledger or said.ledger,
         )
 
 

@@ -23,15 +23,23 @@ _log = logging.getLogger("ravi_otel")
 class _Place:
     """Be what the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
 
-    __slots__ = ("around", "engine", "limits", "origins", "root", "surrounding", "untold")
+    __slots__ = ("around", "engine", "limits", "origins", "root", "root_id", "surrounding", "untold")
 
-    def __init__(self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None, origins: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        limits: tuple[Limit, ...],
+        around: Opening | None,
+        origins: Mapping[int, str] | None = None,
+        root_id: str | None = None,
+    ) -> None:
         self.engine = engine
         self.limits = limits
         self.around = around
         self.origins = origins
+        self.root_id = root_id
         engine.timer = Alarms(engine)
-        self.root = process_root(engine, limits, origins)
+        self.root = process_root(engine, limits, origins, root_id)
         self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
         self.untold = around is not None
 
@@ -74,13 +82,19 @@ class State:
         return self._place.surrounding
 
     def install(
-        self, engine: Engine, limits: tuple[Limit, ...], around: Opening | None = None, origins: Mapping[int, str] | None = None
+        self,
+        engine: Engine,
+        limits: tuple[Limit, ...],
+        around: Opening | None = None,
+        origins: Mapping[int, str] | None = None,
+        root_id: str | None = None,
     ) -> None:
         """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with.
 
-        `origins` say for each of the limits, by its place, what a refusal tells its reader to change.
+        `origins` say for each of the limits, by its place, what a refusal tells its reader to change. `root_id` is by what name other
+        processes count in the process's limits, too; None keeps them to this one.
         """
-        place = _Place(engine, limits, around, origins)  # may raise: then nothing has changed
+        place = _Place(engine, limits, around, origins, root_id)  # may raise: then nothing has changed
         self._place = place
         _current.surround(place.surrounding)
 
@@ -166,7 +180,19 @@ class State:
         self.engine.joined.clear()
         self.engine.living.clear()
         self.engine.ledger.reset_after_fork()
-        self.install(self.engine, self.limits, self._place.around, self._place.origins)
+        before = self._place
+        self.install(before.engine, before.limits, before.around, before.origins, before.root_id)
+        _remember(before, self._place)
+
+
+def _remember(before: _Place, now: _Place) -> None:
+    """Have a forked child know of the shared counters that its parent has seen: a store that forgets them is found out by both."""
+    for old, new in ((before.root, now.root), (before.surrounding, now.surrounding)):
+        if old is None or new is None:
+            continue
+        epochs = {account.key: account.epoch for account in old.accounts if account.epoch is not None}
+        for account in new.accounts if epochs else ():
+            account.epoch = epochs.get(account.key)
 
 
 STATE = State()

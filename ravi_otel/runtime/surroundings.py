@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ravi_otel.enforcement.ledger.choosing import Choice
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.policy.limits import Admission
@@ -17,9 +18,9 @@ from ravi_otel.telemetry import Sink
 class Surroundings:
     """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
-    `ledger` keeps its counters, for all processes of the program. `sink` makes the end of the local `store` in this process.
-    `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the first work in each process,
-    `when_left` at its end, if it ends in order.
+    `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
+    the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the
+    first work in each process, `when_left` at its end, if it ends in order.
     """
 
     run: Opening
@@ -33,3 +34,4 @@ class Surroundings:
     when_told: Callable[[], object] = lambda: None
     when_left: Callable[[], object] = lambda: None
     store: Path | None = None
+    chosen: Choice | None = None

@@ -48,6 +48,7 @@ _STORES: Final[Mapping[str, Store]] = {
 _EXAMPLES: Final = "'memory:', 'sqlite:/var/lib/app/ledger.db' or 'redis://localhost:6379/0'"
 _MOST_CHARACTERS: Final = 2_048
 _MOST_OPTIONS: Final = 32
+_MOST_SHOWN: Final = 120
 _LEASES_S: Final = (0.5, 3600.0)
 _OURS: Final[Mapping[Store, tuple[str, ...]]] = {
     "memory": (),
@@ -91,6 +92,15 @@ class Choice:
     def many(self) -> bool:
         """Tell that other processes may count in it, too."""
         return self.store != "memory" and not isinstance(self.ready, MemoryLedger)
+
+    @property
+    def spelled(self) -> str:
+        """Write it for another process: with the password, if it has one."""
+        target = f"sqlite:{self.url}" if self.store == "sqlite" else self.url
+        ours = [("slices", "on")] if self.slices else []
+        ours += [] if self.lease_s is None else [("lease_s", f"{self.lease_s:g}")]
+        ours += [] if self.store == "sqlite" or self.namespace == "default" else [("namespace", self.namespace)]
+        return f"{target}{'&' if '?' in target else '?'}{urlencode(ours)}" if ours else target
 
     def open(
         self,
@@ -247,11 +257,15 @@ def show_url(url: str) -> str:
     scheme, _, rest = url.partition(":")
     store = _STORES.get(scheme.lower())
     if store is None:
-        return checks.show("…")
+        return "…"
     if store != "redis":
-        return checks.show(f"{scheme.lower()}:{rest.partition('?')[0]}")
-    place = _place_of(rest.removeprefix("//"))
-    return checks.show(f"{scheme.lower()}://{place}")
+        return _short(f"{scheme.lower()}:{rest.partition('?')[0]}")
+    return _short(f"{scheme.lower()}://{_place_of(rest.removeprefix('//'))}")
+
+
+def _short(text: str) -> str:
+    kept = text if text.isprintable() else ascii(text)[1:-1]
+    return kept if len(kept) <= _MOST_SHOWN else f"{kept[: _MOST_SHOWN - 1]}…"
 
 
 def _place_of(rest: str) -> str:

@@ -31,7 +31,7 @@ A limit may be a table too, with the keywords of the constructors: `kind`, `valu
 """
 
 from ravi_otel.runtime.config.document import load_document
-from ravi_otel.runtime.config.effective import Policy, check_for_run, effective
+from ravi_otel.runtime.config.effective import Policy, check_for_run, effective, with_ledger
 from ravi_otel.runtime.config.file import read_document
 from ravi_otel.runtime.config.gate import GateSection
 from ravi_otel.runtime.config.schema import SCHEMA, check_schema
@@ -50,4 +50,5 @@ __all__ = [
     "load_document",
     "read_document",
     "read_tags",
+    "with_ledger",
 ]

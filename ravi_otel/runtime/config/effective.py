@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.choosing import VARIABLE as LEDGER
+from ravi_otel.enforcement.ledger.choosing import Choice as Ledger
+from ravi_otel.enforcement.ledger.choosing import read_choice
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -35,7 +38,7 @@ class Policy:
     `limits` are those that count, the strongest source first. `prices` are USD per million tokens by model, None without
     any. `observe` tells what would be refused and refuses nothing. `warn_at` is the share at which limits that state none are
     told to be near, None for the usual one. `sources` says where `name`, `tags`, `prices`, `enforcement`, `admission`, `warn_at`,
-    `gate` and `profile` came from; what nobody set is not in it. A `gate` is only noted: a supervisor reads it for itself.
+    `gate`, `profile` and `ledger` came from; what nobody set is not in it. A `gate` is only noted: a supervisor reads it for itself.
     """
 
     limits: tuple[Sourced, ...] = ()
@@ -46,6 +49,7 @@ class Policy:
     admission: Admission = Admission.ESTIMATE
     warn_at: float | None = None
     profile: str | None = None
+    ledger: Ledger | None = None
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -83,7 +87,8 @@ def effective(
     held = _first((given, "--admission"), _said(environ, ADMISSION, check_admission), *_in(files, "admission"))
     near = _first(_said(environ, WARN_AT, _share), *_in(files, "warn_at"))
     name = _first(*_in(files, "name"))
-    sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1]}
+    ledger = _first(_said(environ, LEDGER, read_choice))
+    sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1], "ledger": ledger[1]}
     sources |= {key: _all_in(files, key) for key in ("tags", "prices", "gate")} | {"profile": chosen[1]}
     strongest_first = (from_code(code), from_flags(flags), from_environment(environ), *(said.limits for said in files))
     weakest_first = tuple(reversed(files))
@@ -96,8 +101,16 @@ def effective(
         admission=held[0] or Admission.ESTIMATE,
         warn_at=near[0],
         profile=chosen[0],
+        ledger=ledger[0],
         sources={key: source for key, source in sources.items() if source},
     )
+
+
+def with_ledger(policy: Policy, flag: str | None) -> Policy:
+    """Put in the ledger that `--ledger` names, which goes before the environment's; ConfigurationError for what names none."""
+    if flag is None:
+        return policy
+    return replace(policy, ledger=read_choice("--ledger", flag), sources={**policy.sources, "ledger": "--ledger"})
 
 
 def _files(
