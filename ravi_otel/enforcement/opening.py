@@ -74,10 +74,18 @@ class Opening:
 
 
 def process_root(
-    engine: Engine, limits: Iterable[Limit] = (), origins: Mapping[int, str] | None = None, scope_id: str | None = None
+    engine: Engine,
+    limits: Iterable[Limit] = (),
+    origins: Mapping[int, str] | None = None,
+    scope_id: str | None = None,
+    service: str | None = None,
 ) -> Scope:
-    """Open the root that calls without a run belong to; `origins` and `scope_id` are those of `Opening`."""
-    facts = ScopeFacts(scope_id=scope_id or uuid.uuid4().hex, kind=ScopeKind.PROCESS)
+    """Open the root that calls without a run belong to; `origins` and `scope_id` are those of `Opening`.
+
+    The processes of one `service`, over one shared ledger, have the same root.
+    """
+    own = uuid.uuid4().hex if service is None else f"service:{service}"
+    facts = ScopeFacts(scope_id=scope_id or own, kind=ScopeKind.PROCESS, name=service)
     scope = Scope(engine, facts, None)
     declare(scope, tuple(limits), origins or {})
     return scope

@@ -82,7 +82,7 @@ def place(facts: ScopeFacts) -> str:
         run = facts.run_name or facts.run_id
         return f"agent {named(facts.agent_name)}" + (f" of run {named(run)}" if run else "")
     if facts.kind == "process":
-        return "this process"
+        return "this process" if facts.name is None else f"service {named(facts.name)}"
     name = facts.name or (facts.run_id if facts.kind == "run" else None)
     return f"{facts.kind} {named(name)}" if name else f"this {facts.kind}"
 

@@ -13,6 +13,7 @@ from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listeners
+from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission
 from ravi_otel.pricing import PriceBook
 from ravi_otel.runtime.settings import Settings
@@ -21,7 +22,7 @@ from ravi_otel.runtime.surroundings import Surroundings
 
 _SERVICE: Final = "OTEL_SERVICE_NAME"
 _RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
-_ROOT: Final = "process"
+_UNNAMED: Final = "default"
 
 
 def make_engine(settings: Settings, around: Surroundings | None, listeners: Listeners) -> Engine:
@@ -64,16 +65,16 @@ def _refuse_another(asked: Choice | None, around: Surroundings) -> None:
     )
 
 
-def root_of(settings: Settings, around: Surroundings | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Name the root that the process shares with the others of its service, None where nobody else counts in its ledger.
+def service_of(settings: Settings, around: Surroundings | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Name the service whose processes have the limits of the process together, None where nobody else counts in its ledger.
 
-    The service is the one that OpenTelemetry's variables name. Processes of no named service are one service.
+    It is the one that OpenTelemetry's variables name; processes of which nobody says that are one service, too.
     """
     choice = settings.ledger if around is None else around.chosen
     if choice is None or not choice.many:
         return None
     named = environ.get(_SERVICE, "").strip() or _service_in(environ.get(_RESOURCE, ""))
-    return f"{_ROOT}:{named}" if named else _ROOT
+    return _UNNAMED if checks.flaw_of_name(named) else named
 
 
 def _service_in(attributes: str) -> str:

@@ -23,7 +23,7 @@ _log = logging.getLogger("ravi_otel")
 class _Place:
     """Be what the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
 
-    __slots__ = ("around", "engine", "limits", "origins", "root", "root_id", "surrounding", "untold")
+    __slots__ = ("around", "engine", "limits", "origins", "root", "service", "surrounding", "untold")
 
     def __init__(
         self,
@@ -31,15 +31,15 @@ class _Place:
         limits: tuple[Limit, ...],
         around: Opening | None,
         origins: Mapping[int, str] | None = None,
-        root_id: str | None = None,
+        service: str | None = None,
     ) -> None:
         self.engine = engine
         self.limits = limits
         self.around = around
         self.origins = origins
-        self.root_id = root_id
+        self.service = service
         engine.timer = Alarms(engine)
-        self.root = process_root(engine, limits, origins, root_id)
+        self.root = process_root(engine, limits, origins, service=service)
         self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
         self.untold = around is not None
 
@@ -87,14 +87,14 @@ class State:
         limits: tuple[Limit, ...],
         around: Opening | None = None,
         origins: Mapping[int, str] | None = None,
-        root_id: str | None = None,
+        service: str | None = None,
     ) -> None:
         """Use `engine` from now on, in the run `around` if there is one; scopes that are open keep what they were opened with.
 
-        `origins` say for each of the limits, by its place, what a refusal tells its reader to change. `root_id` is by what name other
-        processes count in the process's limits, too; None keeps them to this one.
+        `origins` say for each of the limits, by its place, what a refusal tells its reader to change. `service` is whose processes
+        count in the limits of the process, all of them together; None keeps them to this one.
         """
-        place = _Place(engine, limits, around, origins, root_id)  # may raise: then nothing has changed
+        place = _Place(engine, limits, around, origins, service)  # may raise: then nothing has changed
         self._place = place
         _current.surround(place.surrounding)
 
@@ -181,7 +181,7 @@ class State:
         self.engine.living.clear()
         self.engine.ledger.reset_after_fork()
         before = self._place
-        self.install(before.engine, before.limits, before.around, before.origins, before.root_id)
+        self.install(before.engine, before.limits, before.around, before.origins, before.service)
         _remember(before, self._place)
 
 
