@@ -106,6 +106,7 @@ class Account:
         "roll_ns",
         "rolled",
         "row",
+        "slice",
         "strict",
         "told",
         "used",
@@ -150,6 +151,7 @@ class Account:
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
         self.row: object = None
+        self.slice: object = None  # what a ledger that takes slices knows of it
         self.epoch: str | None = None
         self._key: str | None = None
         self._part = part

@@ -1,0 +1,179 @@
+"""Keep one slice: what this process took of a shared account beforehand, and how much of it is worth taking.
+
+A slice is made of chunks. Each chunk is held in the shared ledger as a carved reservation, and calls are judged against a twin of
+the account that has what the chunks have. What calls used is charged chunk by chunk, when one is used up or given back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from ravi_otel.enforcement.ledger.account import Account
+
+CHUNK_S: Final = 0.1
+"""For how many seconds a chunk is meant to last."""
+
+KEEP_S: Final = 1.0
+"""After how many seconds without a new chunk a slice is given back."""
+
+ROOM_PARTS: Final = 8
+"""A chunk is no more than this part of what is left, up to the warning level or the limit."""
+
+LEAST_CALLS: Final = 8
+"""A chunk for fewer calls than this is not worth its way."""
+
+HOT_ASKS: Final = 16
+HOT_WITHIN_S: Final = 0.5
+"""An account is hot once so many calls asked for it within so many seconds."""
+
+_GROWTH: Final = 4
+_NEVER: Final = 1 << 62
+
+
+class Twin(Account):
+    """Be an account as far as one process has a slice of it: of it nothing is told, and nothing drains."""
+
+    __slots__ = ("account",)
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account.limit, account.facts, origin=account.origin)
+        self.account = account
+        self.nature = account.nature
+        self.kind = account.kind
+        self.strict = account.strict
+        self.observe = self.drainable = False
+        self.flag(near=True, exceeded=True, draining=False)
+        self.revalue(0)
+
+    def revalue(self, value: int) -> None:
+        """Write what the chunks have together."""
+        self.value, self.reserved, self.warn_value = value, 0, _NEVER
+        self.tune()
+
+    def tune(self) -> None:
+        """Write what a quick look goes by: all there is, and nothing is crossed."""
+        self.quiet_until, self.open_to = _NEVER, self.value
+
+    @property
+    def spare(self) -> int:
+        """Give what is neither used nor held."""
+        return self.value - self.used - self.held
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Hold `size` of the shared account, as the operation `op_id`."""
+
+    op_id: str
+    size: int
+
+
+Ended = list[tuple[str, int]]
+"""Operations of chunks, each with what was used of it."""
+
+
+class Slice:
+    """Keep what this process has of one account; changes under its ledger's lock only.
+
+    `open` says that calls may be judged here. `busy` says that somebody takes or gives back right now. `size` is how large the last
+    chunk was meant to be, taken at `since`; a new one is due when less than `low` is left.
+    """
+
+    __slots__ = ("account", "asks", "busy", "chunks", "low", "open", "since", "size", "twin")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.twin = Twin(account)
+        self.chunks: deque[Chunk] = deque()
+        self.open = self.busy = False
+        self.size = self.low = self.asks = 0
+        self.since = 0.0
+
+    @property
+    def out(self) -> int:
+        """Give what is held in the shared ledger for this process: more than this is never lost with it."""
+        return sum(chunk.size for chunk in self.chunks)
+
+    @property
+    def movable(self) -> bool:
+        """Tell that some of it can be given back, or charged: not all of it is held by calls."""
+        return bool(self.chunks) and (self.twin.used != 0 or self.twin.held < self.twin.value)
+
+    def room(self) -> int:
+        """Give how much is left, as it was last seen, up to where something will be told or refused."""
+        account = self.account
+        if account.draining or account.claims:
+            return 0
+        end = account.value - account.reserved
+        if not account.near and account.value > 0:
+            end = min(end, account.warn_value)
+        return end - account.used - account.held
+
+    def asked(self, now: float) -> bool:
+        """Count a call that was asked of the shared ledger itself; tell whether the account is hot."""
+        if now - self.since > HOT_WITHIN_S:
+            self.since, self.asks = now, 0
+        self.asks += 1
+        return self.asks >= HOT_ASKS
+
+    def next_size(self, want: int, now: float) -> int:
+        """Give how large a chunk to take for calls that want so much each; 0 where none is worth it."""
+        took = max(now - self.since, 1e-6)
+        if self.open:
+            size = min(max(int(self.size * CHUNK_S / took), self.size // _GROWTH), self.size * _GROWTH)
+        else:
+            size = int(self.asks * want * CHUNK_S / took)
+        size = min(max(size, want * LEAST_CALLS * 2), self.room() // ROOM_PARTS)
+        return size if size >= want * LEAST_CALLS else 0
+
+    def add(self, chunk: Chunk, meant: int, now: float) -> None:
+        """Have one more chunk."""
+        self.chunks.append(chunk)
+        self.twin.revalue(self.twin.value + chunk.size)
+        self.open, self.size, self.low, self.since = True, meant, meant // 2, now
+
+    def force(self, chunk: Chunk) -> None:
+        """Have a chunk for what calls used already beyond what there was."""
+        self.chunks.append(chunk)
+        self.twin.revalue(self.twin.value + chunk.size)
+
+    def take_used_up(self) -> Ended:
+        """Take out the chunks of which all is used."""
+        twin, ended = self.twin, Ended()
+        while self.chunks and twin.used >= self.chunks[0].size:
+            chunk = self.chunks.popleft()
+            twin.used -= chunk.size
+            twin.revalue(twin.value - chunk.size)
+            ended.append((chunk.op_id, chunk.size))
+        return ended
+
+    def freeze(self) -> int:
+        """Let nothing more be taken of it; give what calls hold of it now."""
+        self.open, self.low, self.asks = False, 0, 0
+        self.twin.revalue(self.twin.used + self.twin.held)
+        return self.twin.held
+
+    def take_all(self, instead: Chunk | None) -> Ended:
+        """Take out all chunks, of which `instead` goes on for what calls still hold; what was used is charged to the others."""
+        twin, used, ended = self.twin, self.twin.used, Ended()
+        last = len(self.chunks) - 1
+        for at, chunk in enumerate(self.chunks):
+            part = used if at == last else min(used, chunk.size)
+            ended.append((chunk.op_id, max(0, part)))
+            used -= max(0, part)
+        self.chunks.clear()
+        twin.used = used  # less than nothing where a call that was charged never left
+        if instead is not None:
+            self.chunks.append(instead)
+        twin.revalue(0 if instead is None else instead.size)
+        return ended
+
+    def forget(self) -> None:
+        """Have nothing: in a forked child all of it is the parent's."""
+        self.chunks.clear()
+        self.open = self.busy = False
+        self.low = self.asks = 0
+        self.twin.used = self.twin.held = 0
+        self.twin.revalue(0)
