@@ -19,6 +19,7 @@ from ravi_otel.enforcement.ledger.redis_pool import AGAIN, OPENING_S, Pool
 from ravi_otel.enforcement.ledger.redis_url import Host, read
 from ravi_otel.enforcement.ledger.redis_wire import WireError, prepare, slot_of, slots
 
+_PACKAGE: Final = "ravi_otel.enforcement.ledger"
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5
 _WAY_OUT: Final[dict[Failure, str]] = {
@@ -44,7 +45,7 @@ class Script:
     @cache
     def named(name: str) -> Script:
         """Read lua/NAME.lua of this package."""
-        return Script.of(name, resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes())
+        return Script.of(name, resources.files(_PACKAGE).joinpath("lua", f"{name}.lua").read_bytes())
 
 
 class Link:

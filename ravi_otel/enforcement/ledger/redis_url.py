@@ -20,6 +20,7 @@ _SCHEMES: Final[Mapping[str, tuple[Kind, bool]]] = {
     "redis": ("single", False),
     "rediss": ("single", True),
     "unix": ("unix", False),
+    "redis+unix": ("unix", False),
     "redis+sentinel": ("sentinel", False),
     "rediss+sentinel": ("sentinel", True),
     "redis+cluster": ("cluster", False),
@@ -37,7 +38,7 @@ _LONGEST_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Say where a store is. `shown` is the URL without secrets; `options` are the parameters that are the ledger's, not the link's."""
+    """Say where a store is. `shown` is the URL without secrets; `tls` is None for a connection in the clear."""
 
     kind: Kind
     hosts: tuple[Host, ...]
@@ -47,7 +48,6 @@ class Address:
     shown: str
     timeout_s: float
     tls: Mapping[str, str] | None = None
-    options: Mapping[str, str] = field(default_factory=dict[str, str])
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     sentinel_username: str | None = field(default=None, repr=False)
@@ -62,7 +62,10 @@ def read(url: str) -> Address:
     if len(url) > _LONGEST or not url.isprintable():
         raise ConfigurationError(f"a Redis store's URL has at most {_LONGEST:,} printable characters")
     kind, tls = _SCHEMES[scheme.lower()]
-    parts = urlsplit(f"//{rest}")
+    try:
+        parts = urlsplit(f"//{rest}")
+    except ValueError:
+        raise ConfigurationError("a Redis store's URL cannot be read: its host in [] is no IPv6 address") from None
     login, _, places = parts.netloc.rpartition("@")
     username, _, password = (unquote(part) for part in login.partition(":"))
     options = _options(parts.query)
@@ -72,7 +75,7 @@ def read(url: str) -> Address:
     where = path if kind == "unix" else ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in hosts)
     if kind == "unix" and not path.startswith("/"):
         raise ConfigurationError("unix:// needs the whole path of the socket, such as unix:///run/redis/redis.sock")
-    return Address(
+    address = Address(
         kind=kind,
         hosts=hosts,
         path=path,
@@ -85,12 +88,18 @@ def read(url: str) -> Address:
         password=password or None,
         sentinel_username=options.pop("sentinel_username", None),
         sentinel_password=options.pop("sentinel_password", None),
-        options=options,
     )
+    if options:
+        known = ", ".join(("timeout_s", "db", "sentinel_username", "sentinel_password", *_TLS))
+        raise ConfigurationError(f"{show(min(options))} is no parameter of a Redis store's URL {address.shown}: there are {known}")
+    return address
 
 
 def _options(query: str) -> dict[str, str]:
-    pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=32)
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, max_num_fields=32)
+    except ValueError:
+        raise ConfigurationError("a Redis store's URL has more than 32 parameters") from None
     options = dict(pairs)
     if len(options) != len(pairs):
         raise ConfigurationError("a parameter of the Redis store's URL is there twice; give each once")

@@ -113,10 +113,11 @@ def diagnose(error: Exception) -> WireError:
     """Say what an error of the library means. A server's own words are shown only where they hold no name and no secret."""
     if isinstance(error, WireError):
         return error
-    known = _extras.load("redis.exceptions")
-    if isinstance(error, known.MovedError | known.AskError):
-        ailment: Ailment = "asking" if isinstance(error, known.AskError) else "moved"  # the one is the other, to the library
-        return WireError("because its slots are moving", ailment, (error.host, error.port))
+    known: Any = _extras.load("redis.exceptions")
+    if isinstance(error, known.AskError):  # MovedError is one, to the library
+        moved: Any = error
+        ailment: Ailment = "moved" if isinstance(error, known.MovedError) else "asking"
+        return WireError("because its slots are moving", ailment, (moved.host, moved.port))
     if isinstance(error, known.TimeoutError | TimeoutError):
         return WireError("because it does not answer in time", "late")
     text = str(error)
