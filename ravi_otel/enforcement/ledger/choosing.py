@@ -18,6 +18,7 @@ from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, urlencode
 
 from ravi_otel._extras import load
+from ravi_otel.enforcement.ledger import redis_url
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
@@ -39,7 +40,6 @@ _STORES: Final[Mapping[str, Store]] = {
     "redis": "redis",
     "rediss": "redis",
     "unix": "redis",
-    "redis+unix": "redis",
     "redis+sentinel": "redis",
     "rediss+sentinel": "redis",
     "redis+cluster": "redis",
@@ -56,7 +56,7 @@ _OURS: Final[Mapping[Store, tuple[str, ...]]] = {
     "redis": ("lease_s", "slices", "namespace"),
 }
 _PLACE: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
-_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/-]*)?")
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/%~+-]*)?")
 _SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
 _SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _VERBS: Final = ("reserve", "extend", "settle", "release", "retune", "clocked", "spans", "reset_after_fork")
@@ -186,6 +186,7 @@ def _read_url(parameter: str, given: str) -> Choice:
     else:
         theirs = urlencode([(name, text) for name, text in options if name not in ours])
         target = f"{scheme.lower()}:{path}{'?' if theirs else ''}{theirs}"
+        _check_redis(parameter, shown, target)
     return Choice(
         store,
         shown,
@@ -194,6 +195,19 @@ def _read_url(parameter: str, given: str) -> Choice:
         slices=_is_on(parameter, ours.get("slices", "off")),
         lease_s=lease_of(ours["lease_s"], f"{parameter}: lease_s") if "lease_s" in ours else None,
     )
+
+
+def _check_redis(parameter: str, shown: str, url: str) -> None:
+    """Find out now, and not at the first call, what is wrong with the URL."""
+    if "…" in shown:  # what is the password and what the place cannot be told apart, so none of it may stand in an error
+        raise ConfigurationError(
+            f"{parameter}={shown} is no URL that can be read: write redis://USER:PASSWORD@HOST:6379/0, with %40 for an @ in the password, "
+            "and so on."
+        )
+    try:
+        redis_url.read(url)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{parameter}: {error}") from None
 
 
 def _meant(url: str, scheme: str, colon: str) -> str:
@@ -271,7 +285,7 @@ def _short(text: str) -> str:
 def _place_of(rest: str) -> str:
     secret, at, place = rest.rpartition("@")
     where, mark, _ = place.partition("?")
-    if secret.count("@") or "?" in secret or "#" in place or (mark and not where):
+    if any(sign in secret for sign in "@?#/") or "#" in place or (mark and not where):
         return "…"
     hosts, slash, path = where.partition("/")
     known = all(_PLACE.fullmatch(host) for host in hosts.split(",")) if hosts else slash == "/"
