@@ -6,6 +6,7 @@ tolerantly: a `with` body held over a yield, or left in another task, gives back
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from opentelemetry.context import Context
 _LEAF = otel_context.create_key("ravi-otel-leaf")
 _SEAT = otel_context.create_key("ravi-otel-seat")
 _surrounding: Leaf | None = None
+_dress: Callable[[Any, Context], Context] | None = None
 
 
 class Leaf(Protocol):
@@ -77,8 +79,15 @@ def surround(scope: Leaf | None) -> None:
 
 
 def with_leaf(scope: Leaf | None) -> Context:
-    """Give the current context with `scope` as its leaf."""
-    return otel_context.set_value(_LEAF, scope)
+    """Give the current context with `scope` as its leaf, and with what `dress_with` has asked for besides."""
+    context = otel_context.set_value(_LEAF, scope)
+    return context if _dress is None or scope is None else _dress(scope, context)
+
+
+def dress_with(dress: Callable[[Any, Context], Context] | None) -> None:
+    """Have each context in which a scope is the leaf made into another by `dress`, which never raises; None ends that."""
+    global _dress  # noqa: PLW0603 - one process, one way to dress
+    _dress = dress
 
 
 def seat() -> Any:

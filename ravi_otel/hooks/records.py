@@ -260,12 +260,23 @@ class SpawnEvent:
 
 
 Counted = Literal[
-    "denied", "contended", "overage", "unpriced", "unscoped", "store_errors", "suspended", "truncated", "hook_errors", "restarted"
+    "denied",
+    "contended",
+    "overage",
+    "unpriced",
+    "unscoped",
+    "store_errors",
+    "suspended",
+    "truncated",
+    "hook_errors",
+    "restarted",
+    "carrier_rejected",
 ]
 """What is only counted.
 
 Refusals, waits given up, spend beyond a grant, calls without a price or a scope, failures of the store of counters, blocks in which
-limits are set aside, answers cut short, faults of hooks, agents that crashed and are started again.
+limits are set aside, answers cut short, faults of hooks, agents that crashed and are started again, what came from other processes and
+was not believed.
 """
 
 
@@ -275,7 +286,8 @@ class CountEvent:
 
     `amount` is how often, and of "overage" how much, in the kind's public unit (tokens or USD). An `observed` refusal was let
     through, in shadow mode. Limits are "suspended" for a `reason`, in the scope of that `scope_id`; the `reason` of "hook_errors" is
-    the fault. An agent is "restarted" in the scope of that `scope_id`, and `retry` says which restart it is, and after what.
+    the fault, and of "carrier_rejected" what was wrong with it. An agent is "restarted" in the scope of that `scope_id`, and
+    `retry` says which restart it is, and after what.
     """
 
     what: Counted

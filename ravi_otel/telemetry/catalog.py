@@ -202,6 +202,7 @@ _LIMIT_ATTRIBUTES: Final = (
         SPAWN_OUTCOME="What became of a request for a slot.",
         DROP_REASON="Why telemetry was lost.",
         HOOK_FAULT="What a hook did: raised, slow, late, lost.",
+        CARRIER_REASON="Why what another process sent was not believed.",
         MIDDLEWARE_EFFECT="What a middleware did: cache_hit, fell_back, rate_limited, redacted, retried.",
         MIDDLEWARE_FALLBACK_FROM="The model that failed before another was asked.",
     ),
@@ -339,6 +340,7 @@ _OTHER_METRICS: Final = (
     ),
     Name(semconv.DROPPED, "counter", "{item}", "recommended", _OURS, "Telemetry that was lost, by reason."),
     Name(semconv.HOOK_ERRORS, "counter", "{error}", "recommended", _OURS, "Faults of hooks, which change nothing in the run, by fault."),
+    Name(semconv.CARRIER_REJECTED, "counter", "{carrier}", "recommended", _OURS, "What others sent and nobody believed, by reason."),
 )  # fmt: skip
 
 SECTIONS: Final[dict[str, tuple[Name, ...]]] = {

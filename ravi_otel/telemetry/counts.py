@@ -37,6 +37,8 @@ class Counts(Listener):
             attributes[semconv.LIMIT_DECISION] = "observed"
         if event.what == "hook_errors":
             attributes[semconv.HOOK_FAULT] = event.reason or ""
+        if event.what == "carrier_rejected":
+            attributes[semconv.CARRIER_REASON] = event.reason or ""
         instruments.counted[event.what].add(event.amount, attributes)
 
 

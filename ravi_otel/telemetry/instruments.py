@@ -64,6 +64,7 @@ class Instruments:
             "store_errors": counter(meter, semconv.LIMIT_STORE_ERRORS),
             "hook_errors": counter(meter, semconv.HOOK_ERRORS),
             "restarted": self.retries,
+            "carrier_rejected": counter(meter, semconv.CARRIER_REJECTED),
         }
         for name, callback in observe.items():
             meter.create_observable_gauge(name, [callback], **_words(METRICS[name]))

@@ -159,6 +159,7 @@ RETRY_WAIT: Final = "ravi.retry.wait_s"
 SPAWN_OUTCOME: Final = "ravi.spawn.outcome"
 DROP_REASON: Final = "ravi.telemetry.reason"
 HOOK_FAULT: Final = "ravi.hook.fault"
+CARRIER_REASON: Final = "ravi.carrier.reason"
 MIDDLEWARE_EFFECT: Final = "ravi.middleware.effect"
 MIDDLEWARE_FALLBACK_FROM: Final = "ravi.middleware.fallback_from"
 
@@ -215,6 +216,7 @@ SPAWN_EVENTS: Final = "ravi.spawn.events"
 REVIEW_DECISIONS: Final = "ravi.review.decisions"
 DROPPED: Final = "ravi.telemetry.dropped"
 HOOK_ERRORS: Final = "ravi.hook.errors"
+CARRIER_REJECTED: Final = "ravi.carrier.rejected"
 
 # Metrics of model calls as the GenAI conventions have them since the release; CALL_DURATION stays for what is no inference.
 INFERENCE_DURATION: Final = "gen_ai.client.inference.duration"

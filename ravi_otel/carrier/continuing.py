@@ -1,0 +1,229 @@
+"""Go on with a run that another process began: within what it has left, for as long as it has, and in its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Final, Self
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from ravi_otel import _current
+from ravi_otel._flow import Flow
+from ravi_otel.carrier.configured import configured
+from ravi_otel.carrier.inbound import Headers, Inbound, read
+from ravi_otel.carrier.standing import now_ms, store_id
+from ravi_otel.carrier.token import SharedScope, Spent, Token, write_spent
+from ravi_otel.enforcement import declaring
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.opening import Opening
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO, Admission, Kind, Limit, ScopeKind
+from ravi_otel.runtime.asking import Limits, read_limits, scope_name
+from ravi_otel.runtime.config.tags import check_tags
+from ravi_otel.runtime.handles import Run
+from ravi_otel.runtime.state import STATE
+
+_JOINED: Final = {ScopeKind.SESSION: "session_id", ScopeKind.TENANT: "tenant_id"}
+_MS: Final = NANO // 1_000
+
+
+class ContinuedRun(Run):
+    """Be one run that another process began, or where nothing of it is believed, a run of this process's own."""
+
+    _factory = "continue_run"
+
+    def __init__(self, ask: Opening, *, inbound: Inbound, catch: bool = False) -> None:
+        super().__init__(ask, catch=catch)
+        self.inbound: Final = inbound
+        self._trace: _current.Attachment | None = None
+
+    @property
+    def rejected(self) -> str | None:
+        """Give why what came in was not believed; None where it was, and where nobody is to be."""
+        return self.inbound.rejected
+
+    @property
+    def lent(self) -> bool:
+        """Tell that a loan came with it, of which `give_back` says what was used."""
+        return self.inbound.token is not None and self.inbound.token.loan is not None
+
+    def give_back(self) -> Flow[str | None]:
+        """End what was lent for this request, and give what the `ravi-spent` header of the answer says; None where nothing was lent.
+
+        What is in flight counts as used. From here on nothing more may be used of the loan, so it is called when the work is done.
+        """
+        token, scope = self.inbound.token, self._scope
+        if token is None or token.loan is None or scope is None:
+            return None
+        spent: dict[str, int] = {}
+        for account in scope.accounts:
+            if account.kind in token.loan.amounts:
+                used = account.used + account.held
+                spent[account.kind] = max(spent.get(account.kind, 0), used)
+                yield from scope.engine.ledger.retune(account, min(account.value, used))
+        spent.update({kind: amount for kind, amount in _used(scope).items() if kind not in spent and amount})
+        return write_spent(Spent(token.loan.id, spent), configured().keys)
+
+    def __enter__(self) -> Self:
+        if self._trace is None and not trace.get_current_span().get_span_context().is_valid:
+            self._trace = _current.Attachment(self.inbound.context(otel_context.get_current()))
+            self._trace.__enter__()
+        try:
+            return super().__enter__()
+        except BaseException:
+            self._leave_trace()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        try:
+            return super().__exit__(kind, error, trace)
+        finally:
+            self._leave_trace()
+
+    def _leave_trace(self) -> None:
+        attachment, self._trace = self._trace, None
+        if attachment is not None:
+            attachment.restore()
+
+    def _around(self) -> Scope:
+        """Give the scope to open it under: the caller's, where both count in one store, inside of this process's own."""
+        around, token = super()._around(), self.inbound.token
+        if token is None or not _is_same_store(token, around.engine):
+            return around
+        for shared in token.shared:
+            if shared.kind not in _JOINED and shared.id not in {each.facts.scope_id for each in around.upwards()}:
+                around = _foreign(around, shared, token)
+        return around
+
+    def _enter(self, scope: Scope) -> None:
+        token = self.inbound.token
+        if token is not None and _is_same_store(token, scope.engine):
+            for shared in token.shared:
+                if shared.kind in _JOINED:
+                    joined = [each for each in scope.upwards() if each.facts.kind is shared.kind and _own_id(each) == shared.id]
+                    for each in joined:
+                        _declare(each, shared)
+        super()._enter(scope)
+
+    def _fresh(self, fn: Callable[..., Any]) -> Self:
+        ask = self._ask if self._ask.name else replace(self._ask, name=fn.__qualname__)
+        return type(self)(ask, inbound=self.inbound, catch=self._catch)
+
+
+def continue_run(
+    headers: Headers | Inbound,
+    *,
+    peer: str | None = None,
+    name: str | None = None,
+    limits: Limits = (),
+    otherwise: Limits = (),
+    hooks: Hooks = None,
+    tags: Mapping[str, str] | None = None,
+) -> ContinuedRun:
+    """Go on with the run that a request, a task or the environment carries.
+
+    Write `with continue_run(request.headers) as run:`, or `async with`. `headers` are names and values, text or bytes, as a mapping or as
+    pairs. They only tighten: the run has the caller's ids, trace and deadline, and what its limits leave, or the loan that came with it,
+    besides all limits that hold here. Where both processes count in one store it is charged to the very limits of the caller's run.
+    They are believed when signed by a key of `RAVI_CARRY_KEYS`, or when `peer`, the address they came from, is in `RAVI_CARRY_TRUST`;
+    anything else is counted as `ravi.carrier.rejected` and opens a run of this process's own, which `otherwise` limits besides. Never
+    raises because of what came in.
+    """
+    inbound = headers if isinstance(headers, Inbound) else read(headers, peer=peer)
+    token = inbound.token
+    always = read_limits("continue_run(limits)", limits)
+    alone = read_limits("continue_run(otherwise)", otherwise)
+    ask = Opening(
+        kind=ScopeKind.RUN,
+        name=scope_name("continue_run(name)", name),
+        limits=always,
+        tags=check_tags("continue_run(tags)", {} if tags is None else tags),
+        hooks=read_hooks("continue_run(hooks)", hooks),
+    )
+    if token is None:
+        return ContinuedRun(replace(ask, limits=(*always, *alone)), inbound=inbound)
+    return ContinuedRun(_continued(ask, token), inbound=inbound)
+
+
+def _continued(ask: Opening, token: Token) -> Opening:
+    """Put into what is asked for whose work it is, and what of it is left."""
+    given = [*_carried(token)]
+    origins = {len(ask.limits) + place: origin for place, (_, origin) in enumerate(given)}
+    return replace(
+        ask,
+        name=ask.name or token.run_name,
+        limits=(*ask.limits, *(limit for limit, _ in given)),
+        origins=origins,
+        run_id=token.run_id,
+        session_id=token.session_id,
+        tenant_id=token.tenant_id,
+        priority=Priority(token.priority) if token.priority in set(Priority) else Priority.NORMAL,
+        scope_id=None if token.loan is None else token.loan.id,
+    )
+
+
+def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
+    """List the limits that came in, each with what a refusal calls it."""
+    whose = "the caller's limits" if token.run_name is None else f"the limits of the caller's run {token.run_name!r}"
+    same = _is_same_store(token, STATE.engine)
+    for limit in (*(() if same else token.ceilings), *token.local):
+        yield limit, f"what {whose} left ({limit.label})"
+    if token.loan is not None:
+        for kind, amount in token.loan.amounts.items():
+            admission = Admission.STRICT if token.loan.strict else None
+            yield Limit(kind=kind, value=amount, admission=admission), f"lend({kind}=) of the caller"
+    if token.deadline_ms is not None:
+        yield Limit(kind=Kind.TIME, value=max(0, token.deadline_ms - now_ms()) * _MS), "the caller's deadline"
+
+
+def _is_same_store(token: Token, engine: Engine) -> bool:
+    return token.store is not None and token.store == store_id(engine.ledger)
+
+
+def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:
+    """Be, in this process, a scope of the caller's: what is done in it is charged to the same limits, in the same store."""
+    is_run = shared.kind is ScopeKind.RUN
+    facts = ScopeFacts(
+        scope_id=shared.id,
+        kind=shared.kind,
+        name=shared.name,
+        run_id=token.run_id if is_run else None,
+        run_name=shared.name if is_run else None,
+        session_id=token.session_id,
+        tenant_id=token.tenant_id,
+    )
+    scope = Scope(around.engine, facts, around)
+    _declare(scope, shared)
+    return scope
+
+
+def _declare(scope: Scope, shared: SharedScope) -> None:
+    for limit, epoch in shared.limits:
+        account = declaring.allow(scope, limit, f"{limit.label} of the caller's {shared.kind}")
+        if epoch is not None and account.epoch is None:
+            account.epoch = epoch
+
+
+def _own_id(scope: Scope) -> str | None:
+    return scope.facts.session_id if scope.facts.kind is ScopeKind.SESSION else scope.facts.tenant_id
+
+
+def _used(scope: Scope) -> Mapping[str, int]:
+    """Give what was used in a run, in inner units, whatever was limited."""
+    spend = scope.spend()
+    return {
+        Kind.TOKENS.value: spend.total_tokens,
+        Kind.INPUT_TOKENS.value: spend.input_tokens,
+        Kind.OUTPUT_TOKENS.value: spend.output_tokens,
+        Kind.COST.value: scope.tally.cost_nano,
+        Kind.REQUESTS.value: spend.requests,
+        Kind.TURNS.value: spend.turns,
+        Kind.TOOL_CALLS.value: spend.tool_calls,
+        **spend.charged,
+    }

@@ -1,0 +1,138 @@
+"""Read what came in: believed when it is signed by a known key, or its peer is trusted, and else as if nothing had come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from ravi_otel.carrier.configured import Configured, configured
+from ravi_otel.carrier.entries import MOST_BYTES, tokens_of
+from ravi_otel.carrier.fields import pairs_of
+from ravi_otel.carrier.lending import LONGEST_S, rejected
+from ravi_otel.carrier.standing import now_ms
+from ravi_otel.carrier.token import Token, read_token
+from ravi_otel.carrier.written import MalformedError
+from ravi_otel.hooks.guard import swallow
+
+Headers = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
+"""Header names and values, text or bytes, each as often as it came."""
+
+_BAGGAGE: Final = "baggage"
+_TRACE: Final = ("traceparent", "tracestate")
+_MOST_TRACE: Final = 2_048
+_MOST_SEEN: Final = 100_000
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+_OVERSIZED: Final = [" " * (MOST_BYTES + 1)]
+
+_seen: dict[str, int] = {}
+"""Loans that were used here already, with when each is over in ms since 1970: none is good twice."""
+
+_lock = threading.Lock()
+
+
+def _renew() -> None:
+    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+@dataclass(frozen=True, slots=True)
+class Inbound:
+    """Be what came in: the token that is believed, or why none is (`rejected`: both None where nobody is to be believed at all).
+
+    `trace` are the headers that say which trace it is a part of.
+    """
+
+    token: Token | None = None
+    rejected: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def context(self, current: Context) -> Context:
+        """Give `current` with the caller's span in it, if a valid one was named."""
+        return _PROPAGATOR.extract(self.trace, current) if self.trace else current
+
+
+def read(headers: object, *, peer: str | None = None) -> Inbound:
+    """Read what came in with a request, a task or the environment; never raises, and counts what is not believed, by reason.
+
+    `headers` is a mapping or pairs of names and values, text or bytes; `peer` the address it came from, for `RAVI_CARRY_TRUST`. A loan is
+    believed once. The reasons are "missing", "duplicate", "oversized", "malformed", "unsigned", "forged", "expired", "audience",
+    "replayed" and "too_many" (loans at once).
+    """
+    try:
+        baggage, trace = _found(headers)
+    except Exception:  # noqa: BLE001 - whatever stands there in the headers' place is not to be read
+        baggage, trace = _OVERSIZED, {}
+    config = configured()
+    if not config.believes:
+        return Inbound(trace=trace)
+    try:
+        token, reason = _judged(baggage, config, peer)
+    except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever serves the request: it is as if nothing had come
+        swallow("carrier", error)
+        token, reason = None, "malformed"
+    if reason is not None:
+        rejected(reason)
+    return Inbound(token, reason, trace)
+
+
+def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[Token | None, str | None]:
+    if sum(map(len, baggage)) > MOST_BYTES:
+        return None, "oversized"
+    found = [token for header in baggage for token in tokens_of(header)]
+    if len(found) != 1:
+        return None, "duplicate" if found else "missing"
+    try:
+        token = read_token(found[0], config.keys, trusted=config.trust.has(peer))
+    except MalformedError as error:
+        return None, str(error)
+    reason = _flaw(token, config)
+    return (token, None) if reason is None else (None, reason)
+
+
+def _flaw(token: Token, config: Configured) -> str | None:
+    now = now_ms()
+    if token.expires_ms <= now:
+        return "expired"
+    if config.names and not token.audience.startswith("@"):
+        host, _, port = token.audience.rpartition(":")
+        if not config.names.has(host or port, int(port) if host and port.isdecimal() and len(port) < 6 else None):  # noqa: PLR2004 - digits of a port
+            return "audience"
+    if token.loan is None:
+        return None
+    return "expired" if token.expires_ms > now + LONGEST_S * 2_000 else _used(token.loan.id, token.expires_ms, now)
+
+
+def _used(loan_id: str, expires_ms: int, now: int) -> str | None:
+    """Note that a loan is used; say what is wrong with that."""
+    with _lock:
+        if loan_id in _seen:
+            return "replayed"
+        if len(_seen) >= _MOST_SEEN:
+            for known in [each for each, until in _seen.items() if until <= now]:
+                del _seen[known]
+            if len(_seen) >= _MOST_SEEN:
+                return "too_many"
+        _seen[loan_id] = expires_ms
+    return None
+
+
+def _found(headers: object) -> tuple[list[str], dict[str, str]]:
+    """Give the values of all `baggage` headers, and the headers of the trace."""
+    baggage: list[str] = []
+    trace: dict[str, str] = {}
+    for name, value in pairs_of(headers):
+        if name == _BAGGAGE:
+            baggage.append(value)
+        elif name in _TRACE and len(value) <= _MOST_TRACE:
+            trace[name] = value
+    return baggage, trace

@@ -1,0 +1,176 @@
+"""Say of a scope what another process may know: whose work it is, and how much of each limit is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from ravi_otel import _current
+from ravi_otel.carrier.token import Loan, SharedScope, Token
+from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Ledger
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy.limits import Admission, Kind, Limit, ScopeKind
+
+_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
+_NS_A_MS: Final = 1_000_000
+_NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)
+
+
+def now_ms() -> int:
+    """Give the time of day in ms since 1970."""
+    return time.time_ns() // _NS_A_MS
+
+
+def store_id(ledger: Ledger) -> str | None:
+    """Name the store that other processes count in as well, in the same word in each of them; None where there is none."""
+    found: Any = getattr(ledger, "store_id", None)
+    return found if isinstance(found, str) and found else None
+
+
+def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = None) -> Token:
+    """Say what `scope` may still do, to `audience`, until `expires_ms`; of the kinds of a loan only the loan may be used."""
+    facts = scope.facts
+    lent = frozenset(() if loan is None else loan.amounts)
+    supervision = facts.supervision
+    store = store_id(scope.engine.ledger)
+    spanning = [each for each in scope.chain if _spans(scope, each, store)]
+    alone = [each for each in scope.chain if each not in spanning]
+    clocked, deadline_ms = _clocks(scope)
+    return Token(
+        expires_ms=expires_ms,
+        audience=audience,
+        run_id=facts.run_id,
+        run_name=facts.run_name,
+        session_id=facts.session_id,
+        tenant_id=facts.tenant_id,
+        agent_name=facts.agent_name,
+        scope_id=facts.scope_id,
+        depth=0 if supervision is None else supervision.depth,
+        priority=int(_priority(scope)),
+        deadline_ms=deadline_ms,
+        trace_id=_current.trace_id(),
+        store=store if spanning else None,
+        ceilings=_ceilings(spanning, lent),
+        local=(*_ceilings(alone, lent), *clocked, *_of_agents(scope), *_named(scope, lent)),
+        shared=_shared(spanning, lent),
+        loan=loan,
+    )
+
+
+def left_of(account: Account) -> int:
+    """Give what of a limit anybody may still use; nothing of one that drains."""
+    return 0 if account.draining else max(0, account.value - account.reserved - account.used - account.held)
+
+
+def _spans(scope: Scope, account: Account, store: str | None) -> bool:
+    """Tell that the callee can count in this very account; one of a single agent's name counts nothing there."""
+    return store is not None and account.nature in _SUMS and account.limit.agent is None and scope.engine.ledger.spans(account)
+
+
+def _ceilings(accounts: Iterable[Account], lent: Collection[str]) -> tuple[Limit, ...]:
+    """Write one limit of each kind: the least that is left of it, as careful as the most careful."""
+    found: dict[str, Limit] = {}
+    for account in accounts:
+        if account.nature in _SUMS and not account.observe and account.kind not in lent:
+            ceiling = _ceiling(account)
+            known = found.get(account.kind)
+            found[account.kind] = ceiling if known is None else _tighter(known, ceiling)
+    return tuple(found.values())
+
+
+def _ceiling(account: Account, agent: str | None = None) -> Limit:
+    limit = account.limit
+    return Limit(
+        kind=limit.kind,
+        value=left_of(account),
+        detail=limit.detail,
+        agent=agent,
+        count=limit.count,
+        admission=Admission.STRICT if account.strict else limit.admission,
+        on_unpriced=limit.on_unpriced,
+        on_unbounded=limit.on_unbounded,
+    )
+
+
+def _tighter(one: Limit, other: Limit) -> Limit:
+    strict = Admission.STRICT if Admission.STRICT in (one.admission, other.admission) else one.admission
+    if strict is Admission.AFTER:
+        strict = other.admission
+    return replace(
+        one,
+        value=min(one.value, other.value),
+        admission=strict,
+        on_unpriced="refuse" if "refuse" in (one.on_unpriced, other.on_unpriced) else "warn",
+        on_unbounded=next(each for each in ("refuse", "window", "admit") if each in (one.on_unbounded, other.on_unbounded)),
+    )
+
+
+def _named(scope: Scope, lent: Collection[str]) -> Iterable[Limit]:
+    """List limits of agents that are not the one at work, by name: one of them may be started there."""
+    own = scope.facts.agent_name
+    for owner in scope.upwards():
+        if owner.facts.kind is not ScopeKind.AGENT:
+            for account in tuple(owner.accounts):
+                agent = account.limit.agent
+                if agent not in (None, own) and account.nature in _SUMS and not account.observe and account.kind not in lent:
+                    yield _ceiling(account, agent)
+
+
+def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
+    """Give limits of working time, and the first deadline there is, in ms since 1970."""
+    now = scope.engine.clock.monotonic_ns()
+    working: list[int] = []
+    left: list[int] = []
+    for account, owner in scope.clocks:
+        if account.observe:
+            continue
+        rest = max(0, account.value - clocks.elapsed_ns(account, owner, now))
+        (working if account.kind == Kind.WORKING else left).append(rest)
+    return (
+        [Limit(kind=Kind.WORKING, value=min(working))] if working else [],
+        now_ms() + min(left) // _NS_A_MS if left else None,
+    )
+
+
+def _of_agents(scope: Scope) -> Iterable[Limit]:
+    """List limits of agents: how many more may live, and how deep they may go, seen from there."""
+    room = None
+    slots = None if scope.spawn is None else scope.spawn.stats()
+    if slots is not None and slots.limit is not None and slots.limit < UNLIMITED_AGENTS.max_agents:
+        room = slots.limit - slots.active
+    supervision = scope.facts.supervision
+    below = 0 if supervision is None or scope.facts.agent_name is None else supervision.depth + 1
+    depths = [each.value - below for each in scope.chain if each.kind == Kind.DEPTH and not each.observe]
+    if min([1 if room is None else room, *(depth + 1 for depth in depths)]) < 1:
+        yield _NO_AGENT
+        return
+    if room is not None:
+        yield Limit(kind=Kind.AGENTS, value=room)
+    if depths:
+        yield Limit(kind=Kind.DEPTH, value=min(depths))
+
+
+def _shared(accounts: Iterable[Account], lent: Collection[str]) -> tuple[SharedScope, ...]:
+    """Group, root to leaf, what can be counted there by the scope it belongs to."""
+    found: dict[str, SharedScope] = {}
+    for account in accounts:
+        if account.kind in lent:
+            continue
+        facts = account.facts
+        own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id
+        known = found.get(facts.scope_id) or SharedScope(facts.kind, own, facts.name, ())
+        said = (replace(account.limit, value=account.value), account.epoch)
+        found[facts.scope_id] = replace(known, limits=(*known.limits, said))
+    return tuple(found.values())
+
+
+def _priority(scope: Scope) -> Priority:
+    lease, supervision = scope.lease, scope.supervision
+    if lease is not None:
+        return lease.priority
+    return Priority.NORMAL if supervision is None else supervision.priority
