@@ -3,6 +3,10 @@
 from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
 from ravi_otel._tools import instrument_tools
 from ravi_otel._version import __version__
+from ravi_otel.carrier.continuing import ContinuedRun, continue_run
+from ravi_otel.carrier.lending import Lent, lend, take_return
+from ravi_otel.carrier.outbound import outbound_headers
+from ravi_otel.carrier.queues import child_environment, task_headers
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.scope import Scope
@@ -78,6 +82,7 @@ __all__ = [
     "CancellationError",
     "CancellationToken",
     "ConfigurationError",
+    "ContinuedRun",
     "CostTracker",
     "DeadlineExceededError",
     "ExecutionBudget",
@@ -91,6 +96,7 @@ __all__ = [
     "InstrumentedTools",
     "LLMEmpty",
     "LLMTimeout",
+    "Lent",
     "Limit",
     "LimitSyntaxError",
     "MiddlewareTermination",
@@ -120,6 +126,8 @@ __all__ = [
     "__version__",
     "agent",
     "apply_limits",
+    "child_environment",
+    "continue_run",
     "cost_limit",
     "current_scope",
     "flush",
@@ -127,7 +135,9 @@ __all__ = [
     "handoff",
     "instrument",
     "instrument_tools",
+    "lend",
     "message_limit",
+    "outbound_headers",
     "parse_limit",
     "redact_secrets",
     "report_progress",
@@ -136,6 +146,8 @@ __all__ = [
     "spawn",
     "supervise",
     "suspend_limits",
+    "take_return",
+    "task_headers",
     "time_limit",
     "token_limit",
     "tool",
