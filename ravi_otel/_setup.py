@@ -17,6 +17,9 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from ravi_otel._extras import load
+from ravi_otel.carrier import ambient
+from ravi_otel.carrier.clients import Clients
+from ravi_otel.carrier.configured import check_configured
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.errors import ConfigurationError
@@ -28,9 +31,11 @@ from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.reports import REPORTS
 from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
 from ravi_otel.instrumentation.groq import VENDOR as GROQ
+from ravi_otel.instrumentation.http.around import is_known
 from ravi_otel.instrumentation.http.idle import abandon_open
 from ravi_otel.instrumentation.http.package import ClientPackage
 from ravi_otel.instrumentation.http.vendor import Vendor
+from ravi_otel.instrumentation.http.wire import SENDING
 from ravi_otel.instrumentation.openai import VENDOR as OPENAI
 from ravi_otel.instrumentation.openai.sockets import Sockets
 from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
@@ -54,7 +59,7 @@ from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
-_WRAPPED = (*_CLIENTS, Sockets())
+_WRAPPED = (*_CLIENTS, Sockets(), Clients(lambda extensions: SENDING.get() is not None or is_known(extensions)))
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
 
 
@@ -104,6 +109,7 @@ class Instrumentation:
         for package in _WRAPPED:
             package.install()
         self._carrying.install()
+        ambient.begin()
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True
@@ -129,6 +135,7 @@ class Instrumentation:
         for package in _WRAPPED:
             package.remove()
         self._carrying.remove()
+        ambient.end()
         self.fall_silent()
         for watch in self._watches:
             watch.retire()
@@ -246,6 +253,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
     settings.check()
+    check_configured(os.environ)
     return _use(settings, targets, anything=asked != NOTHING or policy is not None or profile is not None)
 
 

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.contract import Endpoint
+from ravi_otel.instrumentation.http.fields import get
 from ravi_otel.instrumentation.http.headers import told_headers
 from ravi_otel.instrumentation.http.reading import read_body
 from ravi_otel.instrumentation.http.stream import Following
@@ -59,6 +60,11 @@ class Around:
             self._sent[request] = way
         finalize(request, way.lost).atexit = False
 
+    def knows(self, extensions: object) -> bool:
+        """Tell that a request with these very extensions is on its way."""
+        with self._lock:
+            return any(get(request, "extensions") is extensions for request in self._sent)
+
     def answered(self, response: Any) -> None:
         """Settle by the answer, or follow its body while the program reads it."""
         first = response.history[0].request if response.history else response.request
@@ -102,6 +108,11 @@ class _OnItsWay:
             self.live.fail(error, Ending(type(error).__qualname__, sent=False))
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
             swallow("around", bug)
+
+
+def is_known(extensions: object) -> bool:
+    """Tell that a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
+    return extensions is not None and any(around.knows(extensions) for around in list(_all))
 
 
 def _leave_to_the_parent() -> None:

@@ -1,0 +1,47 @@
+"""Rewrite the `baggage` header of HTTP clients at the very last moment, so that nothing of ours goes where it must not.
+
+Others put baggage on requests too: instrumentations that carry on what they were given, and programs. Whoever of them came first or
+last, they all work above the one place where a request becomes bytes. That is where these wrappers are: in `httpcore` for httpx,
+`httpcore2` for httpx2, `http.client` for requests and urllib3, and in aiohttp's own request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from ravi_otel.carrier.clients import by_aiohttp, by_http_client, by_httpcore
+from ravi_otel.carrier.clients.rewriting import Rewriting
+from ravi_otel.runtime.packages import Package
+
+_UNUSABLE: Final = (
+    "ravi-otel: this version of {} cannot be wrapped (%s is missing), so its requests carry no run to other services, and baggage that "
+    "others put on them is not looked at."
+)
+
+
+class Clients:
+    """Be the wrappers of all HTTP clients; each in place when, and only when, the program has imported its package."""
+
+    def __init__(self, is_provider_call: Callable[[object], bool]) -> None:
+        rewriting = Rewriting(is_provider_call)
+        self._packages = [
+            Package(name, partial(make, rewriting), _UNUSABLE.format(name))
+            for name, make in (
+                ("httpcore", by_httpcore.Installed),
+                ("httpcore2", by_httpcore.Installed),
+                ("http.client", by_http_client.Installed),
+                ("aiohttp", by_aiohttp.Installed),
+            )
+        ]
+
+    def install(self) -> None:
+        """Wrap what the program has imported, and later what it imports then."""
+        for package in self._packages:
+            package.install()
+
+    def remove(self) -> None:
+        """Put the identical methods back."""
+        for package in self._packages:
+            package.remove()
