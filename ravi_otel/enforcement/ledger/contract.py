@@ -40,6 +40,12 @@ def new_op_id() -> str:
     return f"{_process}{next(_operations)}"
 
 
+def number_here(op_id: str) -> int:
+    """Give the number of an operation's id that this very process made up; they rise. 0 for any other id."""
+    number = op_id.removeprefix(_process)
+    return int(number) if number is not op_id and number.isdecimal() and number.isascii() else 0
+
+
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost
 class Line:
     """Ask one account for `want`, and for no less than `minimum` (both inner integers).
@@ -174,7 +180,11 @@ class Settled:
 
 
 class Ledger(Protocol):
-    """Keep the accounts of every scope; each method is a flow, so that a store may do I/O in either colour."""
+    """Keep the accounts of every scope; each method is a flow, so that a store may do I/O in either colour.
+
+    One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
+    told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
+    """
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""

@@ -78,8 +78,9 @@ class Operated(Protocol):
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
         """Set another limit on a counter that is there, as `Ledger.retune` does; give it as it is now, None when it is gone.
 
-        A higher one ends draining and arms its events again; `declared` follows, so that a program that states the old one again
-        does not lower it. Whoever stands in line is judged again at the next look.
+        A higher one ends draining and arms its events again. `declared` stays as it is: a program that states again what it stated
+        before changes nothing. None, too, when the counter's `epoch` is another by now. Whoever stands in line is judged again at the
+        next look.
         """
         ...
 

@@ -10,28 +10,21 @@ each process answers its own when it is their turn, and looks every few millisec
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
-from ravi_otel.enforcement.clock import Clock, SystemClock
-from ravi_otel.enforcement.ledger import judging, serving
+from ravi_otel.enforcement.ledger import judging, serving, sqlite_operators, sqlite_quick
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
-from ravi_otel.enforcement.ledger.failing import StoreError, unkept
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.line import wake
-from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
-from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
-from ravi_otel.enforcement.ledger.sqlite_owed import Owed
-from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander, look
+from ravi_otel.enforcement.ledger.line import Waiter, wake
+from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
+from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander
 from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
-from ravi_otel.enforcement.ledger.sqlite_store import Store, sentence
-from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.enforcement.ledger.sqlite_steps import Steps
 
 T = TypeVar("T")
 
@@ -39,7 +32,7 @@ _LOOK_EVERY_S: Final = 0.005
 _TRY_AGAIN_S: Final = 0.1
 
 
-class SqliteLedger:
+class SqliteLedger(Steps):
     """Count for all processes that open the same file.
 
     `shares` says which accounts are everybody's; the others stay in this process. `lease_s` is how long a silent
@@ -48,77 +41,6 @@ class SqliteLedger:
     not take. A step that cannot be written refuses (BudgetExhaustedError, `reason` "store_failed" or "store_lost"); the
     end of an operation is kept, and written with the next step.
     """
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        shares: Callable[[Account], bool] = lambda _: True,
-        lease_s: float = 30.0,
-        clock: Clock | None = None,
-        create: bool = True,
-        busy_s: float = 1.0,
-        failed: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.path: Final = Path(path).absolute()
-        self._shares = shares
-        self._clock = SystemClock() if clock is None else clock
-        self.failed = failed
-        self.store: Final = Store(self.path, create=create, busy_s=busy_s)
-        self._leases = Leases(lease_s)
-        self._lease_s = lease_s
-        self._renew()
-        follow(self)
-
-    def _renew(self) -> None:
-        self.gate = Gate()
-        self._operations: dict[str, Operation] = {}
-        self._waiters: dict[Stander, None] = {}
-        self._dropped: deque[Stander] = deque()
-        self._owed = Owed()
-        self._version = -1
-        self._pulse = Pulse(self._beat)
-        self._leases = Leases(self._lease_s)
-
-    def __len__(self) -> int:
-        """Count the operations of this process that still hold something."""
-        return len(self._operations)
-
-    def reset_after_fork(self) -> None:
-        """Start anew in a forked child: own locks, own connection, nothing of the parent's in flight; the file is the same."""
-        self.store.disown()
-        self._renew()
-
-    def close(self) -> None:
-        """Let the file go; what this process still holds is settled at its grant, until it says otherwise."""
-        self._pulse.end()
-        try:
-            if self._leases.process or self._owed:
-                self._step(lambda page: self._leases.sign_off(page.store))
-            self._locally(self.store.close)
-        except StoreError:
-            self.failed()
-
-    def prepare(self) -> None:
-        """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
-        try:
-            self._step(lambda _: None)
-        except StoreError as error:
-            raise self._refusal(error, None) from None
-
-    def reap(self, *, everybody: bool = False) -> int:
-        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Tell how many."""
-        try:
-            return self._step(lambda page: self._leases.reap(page.store, self._clock.monotonic_ns(), everybody=everybody), reap=False)
-        except StoreError as error:
-            raise self._refusal(error, None) from None
-
-    def read(self, account: Account) -> bool:
-        """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
-        try:
-            return self._locally(lambda: look(self.store, account))
-        except StoreError as error:
-            raise self._refusal(error, account) from None
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -138,7 +60,7 @@ class SqliteLedger:
             if shared:
                 extended = self._step(lambda page: page.extend(op_id, more))
             elif operation is not None:
-                extended = self._locally(lambda: judging.extend(operation, more))
+                extended = self._locally(lambda: judging.extend(self._expired(operation), more))
         except StoreError as error:
             if not all(account.observe for account in shared):
                 raise self._refusal(error, None) from None
@@ -152,7 +74,7 @@ class SqliteLedger:
         def act(operation: Operation) -> Settled:
             return judging.settle(operation, actual or {}, guessed=guessed)
 
-        return cast("Flow[Settled]", Done(self._end(op_id, act)))
+        return cast("Flow[Settled]", Done(self._settle_at_once(op_id, actual or {}, guessed=guessed) or self._end(op_id, act)))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -184,62 +106,32 @@ class SqliteLedger:
             crossings = judging.clock(account, elapsed, refuses=refuses)  # time passes without the file
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
+    def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
+        """See `Operated.list_accounts`."""
+        return cast("Flow[Listing]", Done(self._operate(lambda: sqlite_operators.listing(self.store, most))))
+
+    def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
+        """See `Operated.set_limit`."""
+        changed = self._operate(lambda: self._step(lambda page: sqlite_operators.set_limit(page, counter, value), reap=False))
+        return cast("Flow[Counter | None]", Done(changed))
+
+    def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
+        """See `Operated.close_scope`."""
+        closed = self._operate(lambda: self._step(lambda page: sqlite_operators.close(page, counters), reap=False))
+        return cast("Flow[int]", Done(closed))
+
+    def _operate(self, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+
     def spans(self, account: Account) -> bool:
         """See `Ledger.spans`."""
         return self._shared(account)
 
-    # -- one step -------------------------------------------------------------------------------------------------
-
-    def _shared(self, account: Account) -> bool:
-        if account.row is None and not self._shares(account):
-            account.row = LOCAL
-        return account.row is not LOCAL
-
-    def _come_in(self) -> None:
-        if self.gate.forked:  # behind Python's back
-            self.reset_after_fork()
-        if self.gate.inside:
-            raise StoreError("because a signal came in the middle of a step")
-        if self._dropped:
-            self._sweep()
-
-    def _locally(self, act: Callable[[], T]) -> T:
-        self._come_in()
-        with self.gate.lock:
-            return act()
-
-    def _step(self, act: Callable[[Page], T], *, reap: bool = True) -> T:
-        """Do something in one transaction, or not at all."""
-        self._come_in()
-        page = Page(self.store, self._shares, self._operations, self._waiters)
-        with self.gate.lock:
-            self._leases.remember()
-            try:
-                result = self._transact(page, act, reap=reap)
-            except BaseException as error:
-                if isinstance(error, StoreError) or self.store.in_transaction:  # a signal's may come when all is written
-                    page.undo()
-                    self._leases.undo()
-                raise
-        wake(page.woken, self)
-        return result
-
-    def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> T:
-        self.store.begin()
-        now = self._clock.monotonic_ns()
-        freed = reap and self._leases.may_reap(now) and self._leases.reap(self.store, now) > 0
-        page.see_line()
-        owed, untold = self._owed.write(page)
-        result = act(page)
-        if owed or freed:
-            page.serve()
-        alive = page.holds_something()
-        process = self._leases.keep(self.store, now) if alive else self._leases.process
-        page.close(process)
-        self._owed.written(owed, untold)
-        if alive:
-            self._pulse.start()
-        return result
+    def _wake(self, woken: Sequence[Waiter]) -> None:
+        wake(woken, self)
 
     # -- reserve --------------------------------------------------------------------------------------------------
 
@@ -247,10 +139,39 @@ class SqliteLedger:
         shared = [line.account for line in request.lines if self._shared(line.account)]
         try:
             if not shared:
-                return self._locally(lambda: judging.judge(request, self._operations, newcomer=True))
+                return self._locally(lambda: self._judge_own(request))
+            operation = self._take_at_once(request)
+            if operation is not None:
+                return operation
             return self._owed.tell(self._step(lambda page: page.judge(request, newcomer=True)))
         except StoreError as error:
             return self._without_store(request, shared, error)
+
+    def _judge_own(self, request: Reservation) -> Grant | Denied:
+        judging.expire_all(request.lines, self._now_ns())
+        return judging.judge(request, self._operations, newcomer=True)
+
+    def _expired(self, operation: Operation) -> Operation:
+        """Have the windows of an operation's accounts, all of this process's own, let go of what is over."""
+        judging.expire_all(operation.lines, self._now_ns())
+        return operation
+
+    def _take_at_once(self, request: Reservation) -> Operation | None:
+        """Admit what needs no closer look, in as few words with the file as there can be."""
+        self._come_in()
+        with self.gate.lock:
+            if not sqlite_quick.may_fit(request) or self._is_busy(alive=sqlite_quick.holds(request)):
+                return None
+            operation = sqlite_quick.reserve(self.store, self._operations, request, self._leases.process, int(self._clock.time()))
+        if operation is not None:
+            self._pulse.start()
+        return operation
+
+    def _is_busy(self, *, alive: bool) -> bool:
+        """Tell that a step has more to do than what it is asked; `alive`: a sign of life too, when one is due."""
+        now = self._clock.monotonic_ns()
+        more = self._waiters or self._owed or self._owed.untold or self._past.is_due
+        return bool(more) or (alive and self._leases.due(now)) or self._leases.may_reap(now)
 
     def _without_store(self, request: Reservation, shared: Sequence[Account], error: StoreError) -> Grant | Denied:
         """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
@@ -261,14 +182,28 @@ class SqliteLedger:
         if shared and all(account.observe for account in shared):
             self.failed()
             own = replace(request, lines=[line for line in request.lines if line.account.row is LOCAL])
-            return self._locally(lambda: judging.judge(own, self._operations, newcomer=True))
+            return self._locally(lambda: self._judge_own(own))
         raise self._refusal(error, next((account for account in shared if not account.observe), None)) from None
 
-    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
-        self.failed()
-        return unkept(sentence(error, self.path), error.reason, account)
-
     # -- settle and release ---------------------------------------------------------------------------------------
+
+    def _settle_at_once(self, op_id: str, actual: Mapping[str, int], *, guessed: bool) -> Settled | None:
+        """Settle what needs no closer look; None, with nothing changed, for all else, and where the file does not take it."""
+        operation = self._operations.get(op_id)
+        if operation is None or not any(self._shared(line.account) for line in operation.lines):
+            return None
+        try:
+            self._come_in()
+            with self.gate.lock:
+                if self._is_busy(alive=bool(self._leases.process)) or self._operations.get(op_id) is not operation:
+                    return None
+                settled = sqlite_quick.settle(self.store, operation, actual, int(self._clock.time()), guessed=guessed)
+                if settled is not None:
+                    self._operations.pop(op_id, None)
+                    self._past.add(op_id)
+                return settled
+        except StoreError:
+            return None  # the whole step says so, and keeps what is owed
 
     def _end(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
@@ -297,7 +232,7 @@ class SqliteLedger:
 
     def _end_alone(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
-        settled = None if operation is None else act(operation)
+        settled = None if operation is None else act(self._expired(operation))
         self._operations.pop(op_id, None)
         return settled or judging.PLAIN
 

@@ -14,13 +14,10 @@ from typing import Final
 
 from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.sqlite_page import LIVE, PROVISIONAL
+from ravi_otel.enforcement.ledger.sqlite_page import GIVEN_BACK, LIVE, PROVISIONAL
 from ravi_otel.enforcement.ledger.sqlite_rows import held_by
 from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
 from ravi_otel.hooks.guard import swallow
-
-KEPT_OPERATIONS: Final = 10_000
-"""How many operations that are over are remembered, so that a message that comes again holds nothing twice."""
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
@@ -64,7 +61,7 @@ class Leases:
         """Tell that it is time to look for the dead again: once a second is enough."""
         return now - self._reaped >= min(_REAP_EVERY_NS, self.lease_ns) or now < self._reaped
 
-    def reap(self, store: Store, now: int, *, everybody: bool = False) -> int:
+    def reap(self, store: Store, now: int, now_s: int, *, everybody: bool = False) -> int:
         """End what processes hold whose lease ran out (or that are others, with `everybody`); give how many there were."""
         self._reaped = now
         found = store.all(
@@ -72,37 +69,35 @@ class Leases:
             (self.process, everybody, now, now + _SLACK_NS),
         )
         for (process,) in found:
-            _bury(store, process)
-        store.run(
-            "DELETE FROM operations WHERE id <= (SELECT max(id) FROM operations) - ? AND (state != 0 OR holds = '[]')",
-            (KEPT_OPERATIONS,),
-        )
+            _bury(store, process, now_s)
         return len(found)
 
-    def sign_off(self, store: Store) -> None:
+    def sign_off(self, store: Store, now_s: int) -> None:
         """End what this process still holds as if it had died."""
         if self.process:
-            _bury(store, self.process)
+            _bury(store, self.process, now_s)
             self.process, self._seen = 0, _NEVER
 
 
-def _bury(store: Store, process: int) -> None:
-    """Settle at its grant whatever a process holds, until it says otherwise; drop its places in line."""
-    operations = store.all("SELECT id, holds FROM operations WHERE process = ? AND state = ?", (process, LIVE))
-    for _, holds in operations:
-        for account, hold in held_by(holds):
-            _settle(store, account, hold)
-    store.run("UPDATE operations SET state = ? WHERE process = ? AND state = ?", (PROVISIONAL, process, LIVE))
+def _bury(store: Store, process: int, now_s: int) -> None:
+    """Settle at its grant whatever a process holds, until it says otherwise, give its slots back, drop its places in line."""
+    operations = store.all("SELECT op, holds FROM operations WHERE process = ? AND state = ?", (process, LIVE))
+    for op_id, holds in operations:
+        state = PROVISIONAL
+        for account, hold, charged in held_by(holds):
+            _settle(store, account, hold, hold if charged is None else -charged)
+            state = PROVISIONAL if charged is None else GIVEN_BACK
+        store.run("UPDATE operations SET state = ?, at = ? WHERE op = ?", (state, now_s, op_id))
     store.run("DELETE FROM line WHERE process = ?", (process,))
     store.run("DELETE FROM processes WHERE id = ?", (process,))
 
 
-def _settle(store: Store, account: int, hold: int) -> None:
+def _settle(store: Store, account: int, hold: int, more: int) -> None:
     # Whether this crosses a warning level is told by whoever knows the limit, at its next step.
     found = store.all("SELECT used, held FROM accounts WHERE id = ?", (account,))
     if not found:
         raise StoreError("what was counted in it is gone", "store_lost")
-    used, held = from_sql(found[0][0]) + hold, max(0, from_sql(found[0][1]) - hold)
+    used, held = max(0, from_sql(found[0][0]) + more), max(0, from_sql(found[0][1]) - hold)
     store.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))
 
 

@@ -20,6 +20,11 @@ class Owed:
     def __bool__(self) -> bool:
         return bool(self._acts)
 
+    @property
+    def untold(self) -> bool:
+        """Tell that something was crossed of which nobody was told."""
+        return bool(self._untold)
+
     def add(self, act: Act) -> None:
         """Do this with the next step that can be written."""
         self._acts.append(act)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, Final
 
 from ravi_otel.enforcement.ledger import judging, serving
@@ -12,14 +13,36 @@ from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line,
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
-from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL, Row, holds_of, mirror, photograph, restore, show, shown, written
+from ravi_otel.enforcement.ledger.rolling import expire
+from ravi_otel.enforcement.ledger.sqlite_past import is_fresh, is_over, note
+from ravi_otel.enforcement.ledger.sqlite_rows import (
+    COLUMNS,
+    LOCAL,
+    STEADY,
+    Row,
+    charged_at_once,
+    holds_of,
+    mirror,
+    photograph,
+    restore,
+    show,
+    shown,
+    written,
+)
 from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
 
-LIVE, PROVISIONAL, OVER = 0, 1, 2
-_COLUMNS: Final = "key, value, used, held, denied, near, exceeded, draining, events"
-_SELECT: Final = f"SELECT {_COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone
-_LOOK: Final = f"SELECT {_COLUMNS} FROM accounts WHERE key = ?"  # noqa: S608 - constants alone
-_UPDATE: Final = "UPDATE accounts SET value=?, used=?, held=?, denied=?, near=?, exceeded=?, draining=?, events=? WHERE id=?"
+LIVE, PROVISIONAL, OVER, GIVEN_BACK = 0, 1, 2, 3
+_SELECT: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone
+_LOOK: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = (SELECT id FROM names WHERE key = ?)"  # noqa: S608 - constants alone
+UPDATE: Final = (
+    "UPDATE accounts SET used=?, held=?, value=?, denied=?, near=?, exceeded=?, draining=?, events=?, rolling=?, seen=? WHERE id=?"
+)
+_MAKE: Final = (
+    "INSERT INTO accounts (epoch, value, used, held, denied, near, exceeded, draining, events, rolling, lasts, seen)"
+    " VALUES (?, ?, ?, 0, 0, 0, 0, 0, '', '', ?, ?)"
+)
+BEGIN: Final = "INSERT INTO operations (op, process, state, granted, holds, at) VALUES (?, ?, 0, ?, ?, ?)"
+_NS: Final = 1_000_000_000
 _STAND: Final = "INSERT INTO line (process, account) VALUES (?, ?)"
 
 
@@ -44,18 +67,20 @@ class Page:
     """
 
     def __init__(
-        self, store: Store, shares: Callable[[Account], bool], operations: dict[str, Operation], waiters: dict[Stander, None]
+        self, store: Store, shares: Callable[[Account], bool], operations: dict[str, Operation], waiters: dict[Stander, None], now_ns: int
     ) -> None:
         self.operations = operations
         self.waiters = waiters
         self.woken: list[Waiter] = []
         self.store = store
         self._shares = shares
+        self._now_ns = now_ns
+        self.now_s = now_ns // _NS
         self._at_hand: dict[int, Account] = {}
         self._read: dict[int, tuple[Any, ...]] = {}
         self._before: dict[Account, tuple[Any, ...]] = {}
         self._twins: list[tuple[Account, Account]] = []
-        self._ended: list[tuple[str, Operation, int]] = []
+        self.ended: list[tuple[str, Operation, int]] = []
         self._extended: list[tuple[Operation, list[int], Account | None]] = []
         self._begun: list[str] = []
         self._tickets: list[tuple[int, int]] = []
@@ -79,6 +104,7 @@ class Page:
         if row is LOCAL:
             if account not in self._before:
                 self._before[account] = (None, *photograph(account))
+                expire(account, self._now_ns)
             return account
         assert isinstance(row, Row)
         known = self._at_hand.get(row.id)
@@ -88,13 +114,14 @@ class Page:
             return known
         self._before.setdefault(account, (row.used, *photograph(account)))
         found = self.store.all(_SELECT, (row.id,))
-        if not found or found[0][0] != account.key:
+        if not found or found[0][1] != account.epoch:
             raise StoreError("what was counted in it is gone", "store_lost")
-        values = self._read[row.id] = found[0][1:]
+        self._read[row.id] = found[0][2:]
         by_hand = account.used - row.used  # written by the program's own hand, while no call was made
-        show(account, values)
+        show(account, found[0])
         if by_hand > 0 and account.nature is not Nature.CLOCK:
             account.used += by_hand
+        expire(account, self._now_ns)
         if self._tickets or account.line:
             account.line = [self._stander(ticket) for ticket, place in self._tickets if place == row.id]
         self._at_hand[row.id] = account
@@ -109,24 +136,34 @@ class Page:
             account.row = LOCAL
             return LOCAL
         self._before[account] = (None, *photograph(account))
-        found = self.store.all("SELECT id, declared, value FROM accounts WHERE key = ?", (account.key,))
+        found = self.store.all(
+            "SELECT names.id, declared, value, epoch FROM names JOIN accounts ON accounts.id = names.id WHERE key = ?", (account.key,)
+        )
+        if account.epoch is not None and (not found or found[0][3] != account.epoch):
+            raise StoreError("what was counted in it before is not there any more", "store_lost")
         if not found:
-            statement = (
-                "INSERT INTO accounts (key, declared, value, used, held, denied, near, exceeded, draining, events)"
-                " VALUES (?, ?, ?, ?, 0, 0, 0, 0, 0, '')"
-            )
-            value = to_sql(account.value)
-            number = self.store.run(statement, (account.key, value, value, to_sql(account.used))).lastrowid
+            number = self._make(account)
         else:
-            number, declared, value = found[0]
+            number, declared, value, epoch = found[0]
+            if not isinstance(epoch, str):
+                raise StoreError("it does not say which life of a counter it keeps")
             if account.value < from_sql(declared):
                 least = min(account.value, from_sql(value))
-                self.store.run("UPDATE accounts SET declared = ?, value = ? WHERE id = ?", (to_sql(account.value), to_sql(least), number))
+                self.store.run("UPDATE names SET declared = ? WHERE key = ?", (to_sql(account.value), account.key))
+                self.store.run("UPDATE accounts SET value = ? WHERE id = ?", (to_sql(least), number))
                 if number in self._at_hand:
                     self._at_hand[number].revalue(least)
-        assert number is not None
+            account.epoch = epoch
         account.row = row = Row(number, account.used)
         return row
+
+    def _make(self, account: Account) -> int:
+        epoch, value = token_hex(6), to_sql(account.value)
+        number = self.store.run(_MAKE, (epoch, value, to_sql(account.used), account.lasts_s, self.now_s)).lastrowid
+        assert number is not None
+        self.store.run("INSERT INTO names (key, id, declared) VALUES (?, ?, ?)", (account.key, number, value))
+        account.epoch = epoch
+        return number
 
     def request_at_hand(self, request: Reservation) -> Reservation:
         """Give the request on the accounts that count in here; a limit that was declared twice is asked once."""
@@ -145,13 +182,20 @@ class Page:
     def judge(self, request: Reservation, *, newcomer: bool) -> Grant | Denied:
         """Judge a request, and write what it was granted."""
         request = self.request_at_hand(request)
-        told = self.store.all("SELECT granted FROM operations WHERE op = ?", (request.op_id,))
         known = self.operations.get(request.op_id)
-        if told and known is None:  # made in another process, or over: the same answer, nothing twice
-            return Told(request.op_id, None if told[0][0] is None else from_sql(told[0][0]))
         if known is None:
+            told = None if is_fresh(request.op_id) else self._told(request.op_id)
+            if told is not None:  # made in another process, or over: the same answer, nothing twice
+                return told
+            note(request.op_id)
             self._begun.append(request.op_id)
         return judging.judge(request, self.operations, newcomer=newcomer)
+
+    def _told(self, op_id: str) -> Told | None:
+        found = self.store.all("SELECT granted FROM operations WHERE op = ?", (op_id,))
+        if found:
+            return Told(op_id, None if found[0][0] is None else from_sql(found[0][0]))
+        return Told(op_id, None) if is_over(self.store, op_id) else None
 
     def end(self, op_id: str) -> Operation | None:
         """Take an operation out, with its accounts as they are now, ready to be settled or released; None when it is over."""
@@ -159,9 +203,9 @@ class Page:
         if operation is None:
             return None
         self._bring(operation)
-        self._ended.append((op_id, operation, operation.ended))
+        self.ended.append((op_id, operation, operation.ended))
         del self.operations[op_id]
-        if self.store.run("UPDATE operations SET state = 2 WHERE op = ? AND state = 0", (op_id,)).rowcount != 1:
+        if self.store.run("UPDATE operations SET state = 2, at = ? WHERE op = ? AND state = 0", (self.now_s, op_id)).rowcount != 1:
             self._take_up_again(op_id, operation)
         return operation
 
@@ -186,14 +230,19 @@ class Page:
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
         """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow."""
         found = self.store.all("SELECT state FROM operations WHERE op = ?", (op_id,))
-        over = bool(found) and found[0][0] == OVER
+        state = found[0][0] if found else OVER if is_over(self.store, op_id) else PROVISIONAL
+        over = state == OVER
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
-            if account.row is not LOCAL and not over and (account.nature is Nature.HELD or line.carved):
-                account.held, account.used = account.held + hold, account.used - hold
+            if account.row is LOCAL or over:
+                continue
+            if state == GIVEN_BACK:
+                account.held, account.used = account.held + hold, account.used + charged_at_once(line)
+            elif account.nature is Nature.HELD or line.carved:
+                account.held, account.used = account.held + hold, max(0, account.used - hold)
         if over:
             operation.ended = operation.taken
-        self.store.run("UPDATE operations SET state = 2 WHERE op = ?", (op_id,))
+        self.store.run("UPDATE operations SET state = 2, at = ? WHERE op = ?", (self.now_s, op_id))
 
     # -- the line -------------------------------------------------------------------------------------------------
 
@@ -262,7 +311,8 @@ class Page:
         for number, account in self._at_hand.items():
             values = written(account)
             if values != self._read[number]:
-                self.store.run(_UPDATE, (*values, number))
+                self.store.run(UPDATE, (*values, self.now_s, number))
+            account.row.steady = values[STEADY - 2 :]  # type: ignore[attr-defined]  # what is at hand has a row
         for op_id in self._begun:
             if op_id in self.operations:
                 self._write_operation(op_id, process)
@@ -287,8 +337,8 @@ class Page:
             return
         granted = operation.granted
         self.store.run(
-            "INSERT INTO operations (op, process, state, granted, holds) VALUES (?, ?, 0, ?, ?)",
-            (op_id, process, None if granted is None else to_sql(granted), holds_of(operation)),
+            BEGIN,
+            (op_id, process, None if granted is None else to_sql(granted), holds_of(operation), self.now_s),
         )
 
     def _write_line(self, process: int) -> None:
@@ -330,14 +380,15 @@ class Page:
             self.operations.pop(op_id, None)
         for operation, held, observed in reversed(self._extended):
             operation.held, operation.observed = held, observed
-        for op_id, operation, ended in self._ended:
+        for op_id, operation, ended in self.ended:
             operation.ended = ended
             self.operations[op_id] = operation
 
 
-def look(store: Store, account: Account) -> bool:
+def look(store: Store, account: Account, now_ns: int) -> bool:
     """Show in an account what its row says, outside of transactions; False when there is none."""
     found = store.look(_LOOK, (account.key,))
     if found:
         shown(account, found[0])
+        expire(account, now_ns)
     return bool(found)

@@ -7,45 +7,66 @@ from collections.abc import Iterable, Sequence
 from json import dumps, loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final
 
-from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.rolling import packed, unpack
 from ravi_otel.enforcement.ledger.sqlite_store import from_sql, to_sql
 
 _MOST_EVENTS: Final = 10_000
 _EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})
 
 
-class Row:
-    """Know where an account is kept; `used` is what this process last saw there."""
+Columns = tuple[Any, ...]
+COLUMNS: Final = "id, epoch, used, held, value, denied, near, exceeded, draining, events, rolling"
+"""What is read of a row; all behind the held amount changes seldom."""
 
-    __slots__ = ("id", "used")
+STEADY: Final = 4
+"""Where that begins."""
+
+
+class Row:
+    """Know where an account is kept; `used` is what this process last saw there, `steady` what seldom changes."""
+
+    __slots__ = ("id", "steady", "used")
 
     def __init__(self, number: int, used: int) -> None:
         self.id = number
         self.used = used
+        self.steady: Columns = ()
 
 
 LOCAL: Final = Row(0, 0)
 """The row of an account that this process keeps to itself."""
 
 
-def shown(account: Account, found: Sequence[Any]) -> None:
-    """Write what a row says, with its key in front, into an account."""
-    show(account, tuple(found[1:]))
+def shown(account: Account, found: Columns) -> None:
+    """Write what a row says into an account, outside of a transaction."""
+    show(account, found)
     if isinstance(account.row, Row) and account.row is not LOCAL:
         account.row.used = account.used
 
 
-def show(account: Account, values: tuple[Any, ...]) -> None:
+def show(account: Account, found: Columns) -> None:
     """Write what a row says into an account."""
-    value, used, held, denied, near, exceeded, draining, events = values
+    _, _, used, held, value, denied, near, exceeded, draining, events, rolling = found
     value, used, held, denied = from_sql(value), from_sql(used), from_sql(held), from_sql(denied)
+    told = _told(events) if events else ()
+    if account.roll_ns:
+        _unpack(account, rolling)
     if value != account.value:
         account.revalue(value)
-    account.events = _told(events) if events else ()
+    account.events = told
     account.used, account.held, account.denied = used, held, denied
     account.flag(near=near == 1, exceeded=exceeded == 1, draining=draining == 1)
+
+
+def _unpack(account: Account, rolling: object) -> None:
+    try:
+        unpack(account, rolling)
+    except ValueError as error:
+        raise StoreError(f"of a counter's window it says what cannot be: {error}") from error
 
 
 def _told(events: object) -> tuple[str, ...]:
@@ -55,23 +76,25 @@ def _told(events: object) -> tuple[str, ...]:
     return told
 
 
-def written(account: Account) -> tuple[Any, ...]:
-    """Give what a row is to say of an account."""
+def written(account: Account) -> Columns:
+    """Give what a row is to say of an account, in the order of what is read behind the epoch."""
     return (
-        to_sql(account.value),
         to_sql(account.used),
         to_sql(account.held),
+        to_sql(account.value),
         to_sql(account.denied),
         int(account.near),
         int(account.exceeded),
         int(account.draining),
         ",".join(account.events[-_MOST_EVENTS:]),
+        packed(account),
     )
 
 
-def photograph(account: Account) -> tuple[Any, ...]:
+def photograph(account: Account) -> Columns:
     """Remember an account as it is, for `restore`."""
     return (
+        account.epoch,
         account.value,
         account.used,
         account.held,
@@ -80,13 +103,18 @@ def photograph(account: Account) -> tuple[Any, ...]:
         account.exceeded,
         account.draining,
         account.events,
+        (account.rolled, account.told, dict(account.buckets)) if account.roll_ns else None,
         list(account.line) if account.line else [],
     )
 
 
 def restore(account: Account, before: Sequence[Any]) -> None:
     """Put an account back to what `photograph` gave."""
-    value, account.used, account.held, account.denied, near, exceeded, draining, account.events, account.line = before
+    account.epoch, value, account.used, account.held, account.denied, near, exceeded, draining, account.events, window, account.line = (
+        before
+    )
+    if window is not None:
+        account.rolled, account.told, account.buckets = window
     account.flag(near=near, exceeded=exceeded, draining=draining)
     account.revalue(value)
 
@@ -99,19 +127,36 @@ def mirror(twin: Account, account: Account) -> None:
 
 
 def holds_of(operation: Operation) -> str:
-    """Write which rows an operation holds how much of; `held_by` reads it."""
-    rows = ((line.account.row, hold) for line, hold in operation.holds)
-    held = [(row.id, hold) for row, hold in rows if hold and isinstance(row, Row) and row is not LOCAL]
+    """Write which rows an operation holds how much of; `held_by` reads it.
+
+    Of a slot it also says what was charged at once: all of it is given back when its process dies.
+    """
+    slot, held = operation.request.slot, list[tuple[int, ...]]()
+    for line, hold in operation.holds:
+        row = line.account.row
+        charged = charged_at_once(line) if slot else 0
+        if (hold or charged) and isinstance(row, Row) and row is not LOCAL:
+            held.append((row.id, hold, charged) if slot else (row.id, hold))
     return dumps(held) if held else "[]"
 
 
-def held_by(holds: object) -> Iterable[tuple[int, int]]:
-    """Read which rows an operation holds how much of; StoreError for what cannot be read."""
-    pairs: list[tuple[Any, Any]] = [(None, None)]
+def charged_at_once(line: Line) -> int:
+    """Give what of a line was charged when it was reserved."""
+    return line.want if line.account.nature is Nature.COUNTED and not line.carved else 0
+
+
+def held_by(holds: object) -> Iterable[tuple[int, int, int | None]]:
+    """Read which rows an operation holds how much of, and for a slot what was charged; StoreError for what cannot be read."""
+    held: list[tuple[Any, Any, Any]] = [(None, None, None)]
     with contextlib.suppress(TypeError, ValueError, RecursionError):
         found: Any = loads(holds) if isinstance(holds, str) else None
         if isinstance(found, list):
-            pairs = [(number, hold) for number, hold in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
-    if not all(type(number) is int and type(hold) is int and hold >= 0 for number, hold in pairs):
-        raise StoreError("what it says of an operation cannot be read")
-    return pairs
+            held = [(number, *_amounts(*amounts)) for number, *amounts in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
+    for number, hold, charged in held:
+        if not (type(number) is int and type(hold) is int and hold >= 0 and (charged is None or (type(charged) is int and charged >= 0))):
+            raise StoreError("what it says of an operation cannot be read")
+    return held
+
+
+def _amounts(hold: object, charged: object = None) -> tuple[object, object]:
+    return hold, charged

@@ -14,21 +14,9 @@ from urllib.parse import quote
 
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.sqlite_descriptors import Descriptors, keep_for_ever
+from ravi_otel.enforcement.ledger.sqlite_schema import APPLICATION, FORMAT, OLD, make, renew
 from ravi_otel.policy import checks
 
-FORMAT: Final = 1
-_APPLICATION: Final = 0x52415649
-_SCHEMA: Final = (
-    "CREATE TABLE ledger (epoch TEXT NOT NULL)",
-    # Amounts have no column type: what is beyond 64 bits is kept as its digits.
-    """CREATE TABLE accounts (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, declared, value, used, held, denied,
-       near INTEGER, exceeded INTEGER, draining INTEGER, events TEXT)""",
-    "CREATE TABLE processes (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, seen INTEGER, lease INTEGER)",
-    # state: 0 holds something, 1 settled at its grant because its process went silent, 2 over
-    """CREATE TABLE operations (id INTEGER PRIMARY KEY, op TEXT NOT NULL UNIQUE, process INTEGER NOT NULL,
-       state INTEGER NOT NULL, granted, holds TEXT NOT NULL)""",
-    "CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL)",
-)
 _WAY_OUT: Final[dict[str, str]] = {
     "store_failed": "Make the file usable again, or start a new run.",
     "store_lost": "What was used cannot be known any more: start a new run.",
@@ -39,9 +27,15 @@ _ANOTHER_USER: Final = (
 )
 _SHORT_BUSY_S: Final = 0.06
 _FIRST_PAUSE_S: Final = 0.00005
-_LONGEST_PAUSE_S: Final = 0.001
+_LONGEST_PAUSE_S: Final = 0.008
+_LOGGED_PAGES: Final = 2_000
+"""How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
+
 _INTEGER: Final = 1 << 63
 _LONGEST_NUMBER: Final = 400
+
+
+Values = Sequence[int | str | bytes | None]
 
 
 def sentence(error: StoreError, path: Path) -> str:
@@ -130,7 +124,7 @@ class Store:
         """Tell that a transaction was begun and is not over."""
         return self._connection is not None and self._connection.in_transaction
 
-    def run(self, statement: str, values: Sequence[int | str | None] = ()) -> sqlite3.Cursor:
+    def run(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
         """Run one statement of the transaction."""
         if self._connection is None:
             raise StoreError("it was closed in the middle of a step")
@@ -139,11 +133,20 @@ class Store:
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
-    def all(self, statement: str, values: Sequence[int | str | None] = ()) -> list[tuple[Any, ...]]:
+    def all(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Run one query of the transaction."""
         cursor = self.run(statement, values)
         try:
             return cursor.fetchall()
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def many(self, statement: str, rows: Sequence[Values]) -> None:
+        """Run one statement of the transaction for each row."""
+        if self._connection is None:
+            raise StoreError("it was closed in the middle of a step")
+        try:
+            self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise self._failed(error) from error
 
@@ -179,7 +182,7 @@ class Store:
             _left.append(self._connection)
             self._connection = None
 
-    def look(self, statement: str, values: Sequence[int | str | None]) -> list[tuple[Any, ...]]:
+    def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
         """Ask one query without changing anything, also of a file that cannot be written."""
         if self._own() is not None:
             return self.all(statement, values)
@@ -194,7 +197,7 @@ class Store:
             except (sqlite3.Error, OSError):
                 raise self._failed(error) from error
 
-    def _asked(self, mode: str, statement: str, values: Sequence[int | str | None]) -> list[tuple[Any, ...]]:
+    def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
         connection = self._connected(mode, self._busy_s)
         try:
             self._recognize(connection)
@@ -227,7 +230,7 @@ class Store:
             descriptors = Descriptors(self.path)
             connection = self._connected("rw", 0)
             connection.execute("PRAGMA trusted_schema=OFF")
-            self._recognize(connection, fresh=fresh)
+            self._recognize(connection, fresh=fresh, renews=True)
             self._log_ahead(connection)
             self._read_epoch(connection, fresh=fresh)
         except sqlite3.Error as error:
@@ -254,8 +257,8 @@ class Store:
             raise StoreError(f"it cannot be made: {error.strerror or error}") from error
         return True
 
-    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False) -> None:
-        """Refuse what is another program's, or another version's."""
+    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> None:
+        """Refuse what is another program's, or another version's, but for one that can be brought to this one."""
         # In this order: another process may be making it meanwhile, all of it at once.
         tables = self._patiently(connection, "SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = self._patiently(connection, "PRAGMA application_id").fetchone()[0]
@@ -264,25 +267,26 @@ class Store:
                 raise StoreError("it is empty", "store_lost")
             return
         version = self._patiently(connection, "PRAGMA user_version").fetchone()[0]
-        if application != _APPLICATION:
+        if application != APPLICATION:
             raise StoreError("it is a database of another program")
-        if version != FORMAT:
+        if version == OLD and not renews:
+            raise StoreError(f"it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
+        if version not in (OLD, FORMAT):
             raise StoreError(f"it has format {version}, and this version reads {FORMAT}")
 
     def _log_ahead(self, connection: sqlite3.Connection) -> None:
         if self._patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
             raise StoreError("its file system has no write-ahead log")
         connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
 
     def _read_epoch(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
-        if fresh:
+        if fresh or self._patiently(connection, "PRAGMA user_version").fetchone()[0] == OLD:
             self._patiently(connection, "BEGIN IMMEDIATE")
             if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
-                for statement in _SCHEMA:
-                    connection.execute(statement)
+                make(connection)
                 connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
-                connection.execute(f"PRAGMA application_id={_APPLICATION}")
-                connection.execute(f"PRAGMA user_version={FORMAT}")
+            renew(connection)
             connection.execute("COMMIT")
         found = connection.execute("SELECT epoch FROM ledger").fetchone()
         epoch = found[0] if found else None

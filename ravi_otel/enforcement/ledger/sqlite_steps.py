@@ -1,0 +1,185 @@
+"""Take one process's steps on a ledger's file: each of them one transaction, or nothing at all."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from ravi_otel.enforcement.clock import Clock, SystemClock
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.failing import StoreError, unkept
+from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
+from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
+from ravi_otel.enforcement.ledger.sqlite_owed import Owed
+from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander, look
+from ravi_otel.enforcement.ledger.sqlite_past import Past
+from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
+from ravi_otel.enforcement.ledger.sqlite_store import Store, sentence
+from ravi_otel.errors import BudgetExhaustedError
+
+T = TypeVar("T")
+
+_NS: Final = 1_000_000_000
+
+
+class Steps(ABC):
+    """Be one process's way to a ledger's file: its lock, its lease, its operations, and its debts."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shares: Callable[[Account], bool] = lambda _: True,
+        lease_s: float = 30.0,
+        clock: Clock | None = None,
+        create: bool = True,
+        busy_s: float = 1.0,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path: Final = Path(path).absolute()
+        self._shares = shares
+        self._clock = SystemClock() if clock is None else clock
+        self.failed = failed
+        self.store: Final = Store(self.path, create=create, busy_s=busy_s)
+        self._leases = Leases(lease_s)
+        self._lease_s = lease_s
+        self._renew()
+        follow(self)
+
+    def _renew(self) -> None:
+        self.gate = Gate()
+        self._operations: dict[str, Operation] = {}
+        self._waiters: dict[Stander, None] = {}
+        self._dropped: deque[Stander] = deque()
+        self._owed = Owed()
+        self._past = Past()
+        self._version = -1
+        self._pulse = Pulse(self._beat)
+        self._leases = Leases(self._lease_s)
+
+    def __len__(self) -> int:
+        """Count the operations of this process that still hold something."""
+        return len(self._operations)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connection, nothing of the parent's in flight; the file is the same."""
+        self.store.disown()
+        self._renew()
+
+    def close(self) -> None:
+        """Let the file go; what this process still holds is settled at its grant, until it says otherwise."""
+        self._pulse.end()
+        try:
+            if self._leases.process or self._owed:
+                self._step(lambda page: self._leases.sign_off(page.store, page.now_s))
+            self._locally(self.store.close)
+        except StoreError:
+            self.failed()
+
+    def prepare(self) -> None:
+        """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
+        try:
+            self._step(lambda _: None)
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+
+    def reap(self, *, everybody: bool = False) -> int:
+        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Tell how many."""
+        try:
+            return self._step(
+                lambda page: self._leases.reap(page.store, self._clock.monotonic_ns(), page.now_s, everybody=everybody), reap=False
+            )
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+
+    def read(self, account: Account) -> bool:
+        """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
+        try:
+            return self._locally(lambda: look(self.store, account, self._now_ns()))
+        except StoreError as error:
+            raise self._refusal(error, account) from None
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def _shared(self, account: Account) -> bool:
+        if account.row is None and not self._shares(account):
+            account.row = LOCAL
+        return account.row is not LOCAL
+
+    def _come_in(self) -> None:
+        if self.gate.forked:  # behind Python's back
+            self.reset_after_fork()
+        if self.gate.inside:
+            raise StoreError("because a signal came in the middle of a step")
+        if self._dropped:
+            self._sweep()
+
+    def _locally(self, act: Callable[[], T]) -> T:
+        self._come_in()
+        with self.gate.lock:
+            return act()
+
+    def _step(self, act: Callable[[Page], T], *, reap: bool = True) -> T:
+        """Do something in one transaction, or not at all."""
+        self._come_in()
+        page = Page(self.store, self._shares, self._operations, self._waiters, self._now_ns())
+        with self.gate.lock:
+            self._leases.remember()
+            try:
+                result = self._transact(page, act, reap=reap)
+            except BaseException as error:
+                if isinstance(error, StoreError) or self.store.in_transaction:  # a signal's may come when all is written
+                    page.undo()
+                    self._leases.undo()
+                raise
+        self._wake(page.woken)
+        return result
+
+    def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> T:
+        self.store.begin()
+        now = self._clock.monotonic_ns()
+        freed = reap and self._leases.may_reap(now) and self._leases.reap(self.store, now, page.now_s) > 0
+        if reap:
+            self._past.clean(self.store, page.now_s)
+        page.see_line()
+        owed, untold = self._owed.write(page)
+        result = act(page)
+        if owed or freed:
+            page.serve()
+        alive = page.holds_something()
+        process = self._leases.keep(self.store, now) if alive else self._leases.process
+        past = self._past.write(self.store, page.now_s) if self._past.is_due else 0
+        page.close(process)
+        self._past.written(past)
+        self._owed.written(owed, untold)
+        for op_id, _, _ in page.ended:
+            self._past.add(op_id)
+        if alive:
+            self._pulse.start()
+        return result
+
+    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        self.failed()
+        return unkept(sentence(error, self.path), error.reason, account)
+
+    def _now_ns(self) -> int:
+        """Read the machine's wall clock, by which windows roll and counters age."""
+        return int(self._clock.time() * _NS)
+
+    @abstractmethod
+    def _beat(self) -> float | None:
+        """Do what is to be done from time to time; give the seconds until the next time."""
+
+    @abstractmethod
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+
+    @abstractmethod
+    def _wake(self, woken: Sequence[Waiter]) -> None:
+        """Wake who stood in line and was answered; without the lock."""
