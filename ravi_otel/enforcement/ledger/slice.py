@@ -43,6 +43,7 @@ class Twin(Account):
         self.nature = account.nature
         self.kind = account.kind
         self.strict = account.strict
+        self.roll_ns = 0  # what leaves a window leaves the shared account
         self.observe = self.drainable = False
         self.flag(near=True, exceeded=True, draining=False)
         self.revalue(0)
