@@ -108,7 +108,7 @@ def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
     lines: list[Line] = []
     if not call.generative:
         return lines
-    for account in scope.chain:
+    for account in scope.chain_for(call.model):
         asks = _ASKS.get(account.kind)
         if scope.free and account in scope.free:
             line = free_line(account, call, expected)
@@ -205,9 +205,9 @@ def passed_lines(scope: Scope, tool: str) -> list[Line]:
     return [Line(line.account, 0, 0) for line in tool_lines(scope, tool)]
 
 
-def attempt_lines(scope: Scope) -> list[Line]:
+def attempt_lines(scope: Scope, model: str | None = None) -> list[Line]:
     """Say what one more attempt of a call asks: a request."""
-    return [Line(account, 1, 1) for account in scope.chain if account.kind == Kind.REQUESTS]
+    return [Line(account, 1, 1) for account in scope.chain_for(model) if account.kind == Kind.REQUESTS]
 
 
 def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None, formulas: Iterable[Formula] = ()) -> dict[str, int]:

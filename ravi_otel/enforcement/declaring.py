@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.series import declare_series
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.grammar import format_limit
@@ -29,9 +30,9 @@ def declare(scope: Scope, limits: tuple[Limit, ...], origins: Mapping[int, str])
         if limit.kind in _OF_A_RUN and limit.scope in (None, ScopeKind.RUN) and scope.facts.kind is ScopeKind.PROCESS:
             scope.templates.append((replace(limit, scope=ScopeKind.RUN), origin))  # agents are those of a run: each has its own count
         elif limit.scope is None or (limit.scope is scope.facts.kind and limit.scope_name in (None, scope.facts.name)):
-            allow(scope, limit, origin)
+            _put(scope, limit, origin)
         elif limit.scope in _UPWARDS and _UPWARDS.index(limit.scope) < _rank(scope.facts.kind):
-            allow(_enclosing(scope, limit), limit, origin)
+            _put(_enclosing(scope, limit), limit, origin)
         else:
             scope.templates.append((limit, origin))
 
@@ -50,10 +51,20 @@ def _enclosing(scope: Scope, limit: Limit) -> Scope:
     )
 
 
+def _put(scope: Scope, limit: Limit, origin: str) -> None:
+    if limit.renews:
+        declare_series(scope, limit, origin, observe=_observes(scope, limit))
+    else:
+        allow(scope, limit, origin)
+
+
+def _observes(scope: Scope, limit: Limit) -> bool:
+    return scope.engine.observe and limit not in scope.engine.firm
+
+
 def allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
     """Open an account for a limit on its scope; what only observes refuses nothing."""
-    engine = scope.engine
-    observe = engine.observe and limit not in engine.firm
+    engine, observe = scope.engine, _observes(scope, limit)
     account = Account(limit, scope.facts, origin=origin, used=used, observe=observe, admission=engine.admission, warn_at=engine.warn_at)
     scope.allow(account)
     return account
@@ -70,17 +81,6 @@ def _refuse_unbuilt(scope: Scope, limit: Limit) -> None:
             f"limit {format_limit(limit)!r} counts the agents entered in a run, a block or a session, and an agent counts for no other: "
             "give it to run(limits=...), or limit what lives under an agent with fan_out=."
         )
-    if limit.per is not None:
-        raise ConfigurationError(
-            f"limit {format_limit(limit)!r}: windows (per={limit.per!r}) are not in this version. Leave per out, and open a run or a "
-            "session for each such time."
-        )
-    unbuilt = {
-        f'on_store_failure="{limit.on_store_failure}"': limit.on_store_failure is not None,
-    }
-    for option, given in unbuilt.items():
-        if given:
-            raise ConfigurationError(f"limit {format_limit(limit)!r}: {option} is not in this version. Leave it out.")
 
 
 def inherit(scope: Scope) -> None:
@@ -91,7 +91,7 @@ def inherit(scope: Scope) -> None:
     for outer in parent.upwards():
         for limit, origin in outer.templates:
             if limit.scope is facts.kind and limit.scope_name in (None, facts.name):
-                allow(scope, limit, origin)
+                _put(scope, limit, origin)
 
 
 def declare_budget(scope: Scope, tracker: ExecutionTracker, used: tuple[int, int, int], title: str) -> None:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetContendedError,
@@ -143,7 +144,7 @@ def how_it_returned(scope: Scope, last: Account | None) -> tuple[Status, str]:
         return "stopped", StopReason.CLOSED
     if scope.pauses and scope.lease is not None and scope.lease.paused:
         return "paused", StopReason.PAUSED
-    account = last or next((one for one in tuple(scope.accounts) if _is_spent(one)), None)
+    account = last or next((one for one in counters(scope) if _is_spent(one)), None)
     if account is None:
         return "ok", StopReason.SUCCESS
     if account.limit.on_exceed is Outcome.PAUSE:

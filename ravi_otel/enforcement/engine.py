@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from ravi_otel._flow import run_sync
@@ -15,6 +15,7 @@ from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.learned import Learned
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Ledger, Settled
+from ravi_otel.enforcement.ledger.enduring import Degraded
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
@@ -60,6 +61,16 @@ class Engine:
     newcomers: list[Any] = field(default_factory=list[Any])
     timer: Timer | None = None
 
+    def __post_init__(self) -> None:
+        """Have what is counted in this process alone go by the same clock."""
+        if isinstance(self.ledger, MemoryLedger):
+            self.ledger.clock = self.clock
+
+    def wall_s(self) -> float:
+        """Read the wall clock that windows of the calendar go by, in UTC epoch seconds: the ledger's own, where it has one."""
+        told = getattr(self.ledger, "wall_s", None)
+        return self.clock.time() if told is None else told()
+
     def stopped(self) -> None:
         """End what is in flight and must not go on: something was closed or cancelled."""
         if self.timer is not None:
@@ -68,7 +79,12 @@ class Engine:
     def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None) -> None:
         """Tell listeners what accounts crossed; called without any lock."""
         for crossing in crossings:
-            self.listeners.limit_event(limit_event(crossing), at)
+            self.listeners.limit_event(limit_event(crossing, self._kept_by(crossing)), at)
+
+    def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster", "degraded"]:
+        if isinstance(crossing, Degraded):
+            return "degraded"
+        return "cluster" if self.ledger.spans(crossing.account) else "process"
 
     def count(self, what: Counted, account: Account | None = None, amount: float = 1, *, observed: bool = False) -> None:
         """Tell listeners one thing that is only counted; what is an amount is in the kind's public unit."""
@@ -118,8 +134,8 @@ class Engine:
             return scope
 
 
-def limit_event(crossing: Crossing) -> LimitEvent:
-    """Write a crossing as the event users see."""
+def limit_event(crossing: Crossing, enforcement: str = "process") -> LimitEvent:
+    """Write a crossing as the event users see; `enforcement` says who counted."""
     account, kind = crossing.account, crossing.account.limit.kind
     value, used, held = account.value, crossing.used, crossing.held
     facts = account.facts
@@ -143,5 +159,6 @@ def limit_event(crossing: Crossing) -> LimitEvent:
         decision="ask" if crossing.decision == "denied" and account.limit.on_exceed is Outcome.ASK else crossing.decision,
         run_name=facts.run_name,
         tenant_id=facts.tenant_id,
+        enforcement=enforcement,
         hooks=facts.hooks,
     )

@@ -52,6 +52,7 @@ class Opening:
     run_id: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
+    user_id: str | None = None
     agent_id: str | None = None
     spawn_budget: SpawnBudget | None = None
     priority: Priority = Priority.NORMAL
@@ -236,6 +237,7 @@ def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> Sco
         run_name=run_name,
         session_id=ask.session_id or outer.session_id,
         tenant_id=ask.tenant_id or outer.tenant_id,
+        user_id=ask.user_id or outer.user_id,
         agent_name=agent_name,
         agent_id=agent_id,
         supervision=supervision,

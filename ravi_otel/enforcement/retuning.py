@@ -8,7 +8,7 @@ not left; a part that is lowered keeps what it holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import clocks, refusal
@@ -21,16 +21,23 @@ from ravi_otel.policy.limits import CLOCKS, Kind, ScopeKind
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
+    from ravi_otel.enforcement.series import Series
+
+    CountingT = TypeVar("CountingT", Account, Series)
 
 
 def set_limit(scope: Scope, kind: str, value: float) -> None:
     """See `Scope.set_limit`."""
     asked = read_kind("set_limit(kind)", kind, own=True)
     name = asked.name
-    found = _found(scope, name, asked.agent) if asked.scope is None else []
+    found = _named(scope.accounts, name, asked.agent) if asked.scope is None else []
+    series = _named(scope.series, name, asked.agent) if asked.scope is None else []
     slots = name == Kind.AGENTS and asked.agent is None and scope.facts.kind is ScopeKind.RUN
-    if not found and not slots:
-        have = ", ".join(sorted({account.limit.label for account in scope.accounts})) or "none"
+    if not found and not slots and not series:
+        have = (
+            ", ".join(sorted({limit.label for limit in (*(one.limit for one in scope.accounts), *(one.limit for one in scope.series))}))
+            or "none"
+        )
         raise ConfigurationError(
             f"set_limit({kind!r}, …): {refusal.place(scope.facts)} has no such limit; it has {have}. "
             "Declare it where the scope is opened, with limits=[...]."
@@ -48,6 +55,8 @@ def set_limit(scope: Scope, kind: str, value: float) -> None:
             scope.wrapped = False  # what is kept back is kept for a last call again
         run_sync(scope.engine.ledger.retune(account, inner))
         clocks.arm(scope, account)
+    for each in series:
+        each.retune(inner)
 
 
 def _inner_amount(kind: str, value: object) -> int:
@@ -59,7 +68,7 @@ def _inner_amount(kind: str, value: object) -> int:
     return checks.count("set_limit(value)", value)
 
 
-def _found(scope: Scope, name: str, agent: str | None) -> list[Account]:
-    own = [account for account in scope.accounts if account.limit.agent == agent]
-    exact = [account for account in own if account.kind == name]
-    return exact or [account for account in own if account.limit.kind == name and account.limit.detail is None]
+def _named(declared: list[CountingT], name: str, agent: str | None) -> list[CountingT]:
+    own = [each for each in declared if each.limit.agent == agent]
+    exact = [each for each in own if each.kind == name]
+    return exact or [each for each in own if each.limit.kind == name and each.limit.detail is None]

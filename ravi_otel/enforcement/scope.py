@@ -19,9 +19,10 @@ from ravi_otel.enforcement.metas import meta_of
 from ravi_otel.enforcement.readings import reading
 from ravi_otel.enforcement.replayed import Remembered
 from ravi_otel.enforcement.retuning import set_limit
+from ravi_otel.enforcement.series import Series, at_this_moment, counters
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tally import Tallies, Tally
-from ravi_otel.enforcement.terms import PLAIN, Terms, chain_of, charged, set_aside
+from ravi_otel.enforcement.terms import JOINED, PLAIN, Terms, chain_of, charged, set_aside
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.tab import ExecutionTracker
 
 _generation = 0
-
-
-_JOINED = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 
 
 def _same(known: Account, other: Account) -> bool:
@@ -93,6 +91,7 @@ class Scope:
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
         self.tally = Tally()
         self.accounts: list[Account] = []
+        self.series: list[Series] = []  # limits that renew, or count by somebody
         self.templates: list[tuple[Limit, str]] = []
         self.started_ns = engine.clock.monotonic_ns()
         self.ended_ns: int | None = None
@@ -107,9 +106,9 @@ class Scope:
         self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
         self._generation = _generation
-        self._revision = -1
-        self._chain: tuple[Account, ...] = ()
-        self.free: frozenset[Account] = frozenset()  # of the chain: what `suspend_limits` has set aside
+        self._revision = self._mapped = -1
+        self._chain: tuple[Any, ...] = ()  # accounts alone, unless `_revision` stays -1
+        self.free: frozenset[Account | Series] = frozenset()  # of the chain: what `suspend_limits` has set aside
         self.carved: tuple[object, ...] = ()  # the parts of the agents around: nothing in here waits for what they hold
         self._priced = False
         self._strict = False
@@ -170,9 +169,13 @@ class Scope:
     @property
     def chain(self) -> tuple[Account, ...]:
         """List, root to leaf, the accounts a call made here is held against, clocks left out."""
+        return self._chain if self._revision == self.engine.revision else self.chain_for(None)
+
+    def chain_for(self, model: str | None) -> tuple[Account, ...]:
+        """List those of a call to `model`, at this moment: limits that renew or count by somebody have a counter each."""
         if self._revision != self.engine.revision:
             self._map()
-        return self._chain
+        return at_this_moment(self, self._chain, model) if self._revision < 0 else self._chain
 
     @property
     def priced(self) -> bool:
@@ -204,6 +207,8 @@ class Scope:
 
     def _map(self) -> None:
         revision = self.engine.revision
+        if self._mapped == revision:
+            return
         self._chain = chain_of(self)
         self.free = set_aside(self, self._chain)
         self.carved = tuple(each.terms.carved for each in self.upwards() if each.terms.carved is not None)
@@ -211,7 +216,8 @@ class Scope:
         self._strict = any(account.strict for account in self._chain)
         self._formulas = tuple({formula_of(account.limit.count) for account in self._chain if account.limit.count != ALL})
         self._clocks = clocks.enclosing(self)
-        self._revision = revision
+        self._mapped = revision
+        self._revision = -1 if any(isinstance(account, Series) for account in self._chain) else revision
 
     def allow(self, account: Account) -> None:
         """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again.
@@ -220,7 +226,7 @@ class Scope:
         """
         with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
             bound = account
-            known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in _JOINED else []
+            known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in JOINED else []
             twin = next((one for one in known if replace(one.limit, value=0) == replace(account.limit, value=0)), None)
             if twin is None:
                 begin_at(self.engine, account, known)
@@ -351,8 +357,8 @@ class Scope:
     stats = spend
 
     def readings(self) -> list[LimitReading]:
-        """Read every limit this scope owns."""
-        return [reading(self, account) for account in list(self.accounts)]
+        """Read every limit this scope owns; of one that counts by somebody, the fullest of its counters now."""
+        return [reading(self, account) for account in counters(self)]
 
     def snapshot(self) -> Snapshot:
         """Photograph the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.

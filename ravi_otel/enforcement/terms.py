@@ -10,8 +10,11 @@ from ravi_otel.policy.limits import ScopeKind
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
+    from ravi_otel.enforcement.series import Series
     from ravi_otel.enforcement.sharing import CarveOut
 
+JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
+"""Scopes that several runs come to, each with limits."""
 EVERY_KIND: Final = "*"
 """What `Terms.suspended` holds where all kinds are set aside."""
 
@@ -58,21 +61,25 @@ def charged(scope: Scope) -> list[Scope]:
     return path
 
 
-def chain_of(scope: Scope) -> tuple[Account, ...]:
-    """List, root to leaf, the accounts a charge made in `scope` is held against, clocks left out."""
+def chain_of(scope: Scope) -> tuple[Account | Series, ...]:
+    """List, root to leaf, the accounts a charge made in `scope` is held against, clocks left out; a series stands for one of its own."""
     agent, scopes = scope.facts.agent_name, charged(scope)
     left_out = {account for each in scopes for account in each.terms.left_out}
     chain = tuple(
         account
         for each in scopes
-        for account in tuple(each.accounts)
+        for account in _declared(each)
         if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent) and account not in left_out
     )
     metered = [pair for each in scope.upwards() for pair in each.terms.metered]
     return (*chain, *(meter for meter, sources in metered if not sources.isdisjoint(chain))) if metered else chain
 
 
-def set_aside(scope: Scope, chain: tuple[Account, ...]) -> frozenset[Account]:
+def _declared(scope: Scope) -> list[Account | Series]:
+    return [*scope.accounts, *scope.series]
+
+
+def set_aside(scope: Scope, chain: tuple[Account | Series, ...]) -> frozenset[Account | Series]:
     """Give the accounts of the chain that count what is done in `scope`, and refuse none of it; see `close_suspension`."""
     kinds = {kind for each in scope.upwards() for kind in each.terms.suspended}
     if not kinds:
@@ -88,6 +95,6 @@ def close_suspension(scope: Scope) -> None:
             scope.engine.revision += 1
 
 
-def may_be_set_aside(account: Account, kinds: set[str] | frozenset[str]) -> bool:
+def may_be_set_aside(account: Account | Series, kinds: set[str] | frozenset[str]) -> bool:
     """Tell whether the limit allows to be set aside, and is of one of `kinds`."""
     return account.limit.suspend == "allow" and not kinds.isdisjoint((EVERY_KIND, account.kind, account.limit.kind, account.limit.label))

@@ -27,6 +27,7 @@ class ScopeFacts:
     run_name: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
+    user_id: str | None = None
     agent_name: str | None = None
     agent_id: str | None = None
     supervision: Supervision | None = None

@@ -6,6 +6,7 @@ r"""Read limits from one line of text, and write them back.
 
     tokens=500k   cost=2.50usd   time=90s   tool.search=5   handoff.researcher.message=12   tokens@researcher=50k
     session.requests=500:per=day:tz=Europe/Berlin   cost=$2:warn=0.5:on=stop   charge.sql_rows=1000
+    tenant.cost=50usd:per=month:by=user   tokens=100k:per=90m
     tokens=500k:count=uncached   tokens=2M:count=input+4*output-cached
 
 A name with other characters than letters, digits, `-` and `_` in it is written in double quotes; `\"` and `\\` inside
@@ -19,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, NOT_YET, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
 from ravi_otel.policy.words import Word, scan
 
 MAX_SPEC: Final = 4_096
@@ -40,6 +41,7 @@ _OPTIONS: Final = {
     "on": "on_exceed",
     "per": "per",
     "tz": "tz",
+    "by": "by",
     "admission": "admission",
     "unpriced": "on_unpriced",
     "unbounded": "on_unbounded",
@@ -47,7 +49,6 @@ _OPTIONS: Final = {
     "suspend": "suspend",
     "count": "count",
 }
-_OFFERED: Final = tuple(word for word, field in _OPTIONS.items() if field not in NOT_YET)
 _EXAMPLES: Final[dict[str, str]] = {
     Kind.COST: "cost=2.50usd",
     Kind.TIME: "time=90s",
@@ -303,10 +304,10 @@ class _Reader:
         for part in parts:
             word, equals, value = (piece.strip() for piece in part.partition("="))
             if word not in _OPTIONS or not equals or not value:
-                close = checks.nearest(word, _OFFERED)
+                close = checks.nearest(word, _OPTIONS)
                 hint = f", did you mean {close}=…" if close and close != word else ""
                 raise self._flaw(
-                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OFFERED)}"
+                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OPTIONS)}"
                 )
             if _OPTIONS[word] in fields:
                 raise self._flaw(f"option {word} is there twice")

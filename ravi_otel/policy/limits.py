@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, check_count
+from ravi_otel.policy.windows import check_by, is_calendar
 
 NANO: Final = 1_000_000_000
 """Nano-USD in a USD, nanoseconds in a second: amounts are integers inside."""
@@ -110,14 +111,17 @@ class LimitOptions(TypedDict, total=False):
     counts what came back, "strict" holds the worst case and caps the answer, so that nothing passes the limit; `on_unbounded`
     says what becomes of a request then whose size cannot be known: "refuse", "window" (held at the model's window) or "admit".
     `on_unpriced` "warn" lets a model without a price pass a cost limit. `suspend` "allow" lets `suspend_limits()` set the limit
-    aside for auxiliary work. The rest, `per`, `tz` and `on_store_failure`, is for ledgers this version does not have, and is
-    refused where a scope is opened with it.
+    aside for auxiliary work. `per` lets it begin anew each "minute", "hour", "day", "week" or "month" of the time zone `tz`, or
+    counts what was used within a time before, such as "90m". `by` gives each "user", "model", "tenant" or value of a tag ("tag.NAME")
+    a counter of its own. `on_store_failure` says what becomes of a call while the shared ledger fails: "closed" (refused, the
+    default), "open" (passes) or "local" (counted in this process alone); what passes is charged afterwards.
     """
 
     scope: str | None
     name: str | None
     per: str | None
     tz: str
+    by: str | None
     warn_at: float | None
     on_exceed: str
     admission: str | None
@@ -135,7 +139,7 @@ class Limit:
     0 allows nothing. `scope` and `scope_name` say where it belongs (None: where it is declared; downwards they are a
     template for every such scope opened inside), `agent` sums all instances of one agent name. `warn_at` None takes
     the process's setting (0.8). `detail` is the tool of a `tool.NAME` limit. `count` is what of its tokens a call is counted
-    with, of kind "tokens" alone: "all", or a formula (`policy.formula`).
+    with, of kind "tokens" alone: "all", or a formula (`policy.formula`). `per`, `tz` and `by` are those of `LimitOptions`.
     """
 
     kind: str
@@ -146,6 +150,7 @@ class Limit:
     agent: str | None = None
     per: str | None = None
     tz: str = "UTC"
+    by: str | None = None
     warn_at: float | None = None
     on_exceed: Outcome = Outcome.RAISE
     admission: Admission | None = None
@@ -164,6 +169,15 @@ class Limit:
         checks.count("Limit(value)", self.value, most=most)
         if self.count != ALL and self.kind != Kind.TOKENS:
             raise ConfigurationError(f"Limit(count)={checks.show(self.count)} goes with kind 'tokens', not with {checks.show(self.kind)}.")
+        if self.renews:
+            flaw = _flaw_of_window(self)
+            if flaw is not None:
+                raise ConfigurationError(flaw)
+
+    @property
+    def renews(self) -> bool:
+        """Tell that it has more than one counter: one for each window, user or the like."""
+        return self.per is not None or self.by is not None
 
     @property
     def counted(self) -> str:
@@ -175,7 +189,7 @@ class Limit:
     @property
     def target(self) -> tuple[object, ...]:
         """Give what two limits must share to be the same limit, written twice."""
-        return self.scope, self.scope_name, self.counted, self.agent, self.per
+        return self.scope, self.scope_name, self.counted, self.agent, self.per, self.by
 
     @property
     def label(self) -> str:
@@ -275,8 +289,27 @@ def _flaw(limit: Limit, given: Mapping[str, object]) -> str | None:
         return f"admission={limit.admission.value} concerns limits of tokens and cost, not one of {limit.counted}: leave it out."
     if limit.on_exceed is Outcome.FINAL and limit.kind not in _KEEPS_BACK:
         return f"on_exceed=final keeps some back for a last call, and of {limit.counted} nothing can be: write stop instead."
-    if "tz" in given and limit.per is None:
-        return f"tz={checks.show(given['tz'])} says when a window begins, and windows are not in this version: leave it out."
+    if "tz" in given and not is_calendar(limit.per):
+        return f"tz={checks.show(given['tz'])} says when a window begins: give per='day', or another window of the calendar, with it."
+    return None
+
+
+def _flaw_of_window(limit: Limit) -> str | None:
+    """Say what of a limit cannot begin anew, or cannot be counted by what it is to be counted by."""
+    if limit.per is not None:
+        checks.window("per", limit.per)
+        checks.zone("tz", limit.tz)
+    if limit.by is not None:
+        check_by("by", limit.by)
+    given = f"per={limit.per}" if limit.per is not None else f"by={limit.by}"
+    if limit.kind in Kind.__members__.values() and limit.kind not in _RENEWING:
+        return (
+            f"{given} goes with what is counted up, such as tokens, cost, requests or tool calls, not with {limit.counted}: leave it out."
+        )
+    if limit.on_exceed is Outcome.FINAL:
+        return f"on_exceed=final keeps some back for the last call of a run, and a limit with {given} has none: write stop instead."
+    if limit.by == "model" and limit.kind not in _KEEPS_BACK:
+        return f"by=model goes with what a call of a model uses, tokens, cost, requests or turns, not with {limit.counted}: leave it out."
     return None
 
 
@@ -299,7 +332,7 @@ def check_option(name: str, given: object, shown: str | None = None) -> Any:
     if check is None:
         close = checks.nearest(name, _OPTION_CHECKS)
         hint = f"; did you mean {close}=?" if close else "."
-        offered = ", ".join(each for each in _OPTION_CHECKS if each not in NOT_YET)
+        offered = ", ".join(_OPTION_CHECKS)
         raise ConfigurationError(f"{checks.show(name)} is no keyword of a limit{hint} It takes {offered}.")
     return None if given is None and name in _NONE_ALLOWED else check(shown or name, given)
 
@@ -321,16 +354,16 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str, object], str]:
 
 
 _KEEPS_BACK: Final = SPENDS | {Kind.REQUESTS, Kind.TURNS}
-NOT_YET: Final = frozenset({"per", "tz", "on_store_failure"})
-"""Keywords that are known and refused until there is what they are for."""
+_RENEWING: Final = _KEEPS_BACK | {Kind.TOOL_CALLS}
 
 _KINDS_COUNTED: Final = {"input": Kind.INPUT_TOKENS, "output": Kind.OUTPUT_TOKENS}
-_NONE_ALLOWED: Final = frozenset({"scope", "name", "per", "warn_at", "admission", "on_store_failure"})
+_NONE_ALLOWED: Final = frozenset({"scope", "name", "per", "by", "warn_at", "admission", "on_store_failure"})
 _OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "scope": _scope,
     "name": checks.name,
     "per": checks.window,
     "tz": checks.zone,
+    "by": check_by,
     "warn_at": checks.share,
     "on_exceed": _outcome,
     "admission": _admission,

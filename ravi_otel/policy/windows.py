@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.checks import SECONDS_OF, WINDOWS
+
+TAG: Final = "tag."
+BY: Final = ("user", "model", "tenant")
+"""What a limit may count by, beside a tag."""
+_BY_TAG: Final = re.compile(r"tag\.[^:\s]{1,256}")
 
 _NANO: Final = 1_000_000_000
 _LONGEST: Final = {"minute": 60, "hour": 3_600, "day": 25 * 3_600, "week": 7 * 86_400 + 3_600, "month": 31 * 86_400 + 3_600}
@@ -27,6 +35,17 @@ class Window:
     def holds(self, now_s: float) -> bool:
         """Tell whether a moment is in it."""
         return self.start <= now_s < self.end
+
+
+def check_by(parameter: str, value: object) -> str:
+    """Accept what a limit has a counter each of: user, model, tenant, or tag.NAME."""
+    if isinstance(value, str) and (value in BY or _BY_TAG.fullmatch(value)):
+        return value
+    close = checks.nearest(value, BY)
+    hint = f"; did you mean {close!r}?" if close else "."
+    raise ConfigurationError(
+        f"{parameter}={checks.show(value)} must be one of {', '.join(BY)}, or tag.NAME with a name without spaces and colons{hint}"
+    )
 
 
 def is_calendar(per: str | None) -> bool:

@@ -142,7 +142,7 @@ class ScopeHandle:
         drain()
         if self._ask.resume is not None:
             refuse_twice(self._ask.resume)
-        parent = STATE.around()
+        parent = self._around()
         if self._ask.hooks:
             hear(parent.engine.listeners)
         scope: Scope | None = None
@@ -157,12 +157,15 @@ class ScopeHandle:
             raise
         return self
 
+    def _around(self) -> Scope:
+        return STATE.around()
+
     def _enter(self, scope: Scope) -> None:
         self._attachment = _current.Attachment(_current.with_leaf(scope))
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
             board.note_inner(scope)
-        if scope.accounts:
+        if scope.accounts or scope.series:
             STATE.warn_uninstrumented()
         if hears_calls(self._ask.hooks):
             STATE.warn_uninstrumented("hooks were given", "neither told to them nor counted")

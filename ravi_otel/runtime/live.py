@@ -130,7 +130,7 @@ class LiveCall(Settlement):
             self._credit = self._between = False
             return
         self._settle_attempt()
-        lines = admission.attempt_lines(self.scope)
+        lines = admission.attempt_lines(self.scope, self.record.call.model)
         if self._doubtful and self.capped is not None:
             self._paid_attempt = pay_again(self.scope, lines, self.holds, self.record)
         else:

@@ -29,6 +29,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     budget: ExecutionBudget | ExecutionTracker | None = None,
     session_id: str | None = None,
     tenant_id: str | None = None,
+    user_id: str | None = None,
     run_id: str | None = None,
     spawn_budget: SpawnBudget | None = None,
     priority: Priority = Priority.NORMAL,
@@ -40,7 +41,8 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     """Open a run: the outermost span of one piece of work, with limits that hold for everything inside.
 
     `limits` takes limits or their spelling (`"tokens=500k"`); `budget` an ExecutionBudget, or an ExecutionTracker that
-    becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `hooks`, a HookManager or several, hear of everything
+    becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `user_id` says
+    whom it is done for: limits that count by user have a counter for each. `hooks`, a HookManager or several, hear of everything
     inside. `tags` are short strings put on spans
     and on the cost metric. `resume` goes on from a snapshot, or its JSON: with its run id, and with these limits, not the ones of then.
     Use it with `with`, `async with` or as a decorator.
@@ -55,6 +57,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         run_id=scope_name("run(run_id)", run_id if snapshot is None else snapshot.run_id),
         session_id=scope_name("run(session_id)", session_id),
         tenant_id=scope_name("run(tenant_id)", tenant_id),
+        user_id=scope_name("run(user_id)", user_id),
         spawn_budget=slots(spawn_budget),
         priority=checks.member("run(priority)", priority, Priority),
         retention=checks.member("run(retention)", retention, HistoryRetention),

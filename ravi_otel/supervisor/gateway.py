@@ -68,8 +68,8 @@ class _Tab:
 
     def charge(self, tool: str) -> str | None:
         """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""
-        own = self.scope.accounts
-        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account in own])
+        own = self.scope.facts
+        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account.facts is own])
 
     def close(self) -> None:
         """Charge nothing any more."""

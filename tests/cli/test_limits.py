@@ -77,7 +77,7 @@ def test_the_same_as_json():
         (["--limit", "tokns=5"], {}, "Error: --limit: limit 'tokns=5': kind 'tokns' is unknown, did you mean 'tokens'"),
         (["--limit", "tokens=5", "--limit", "token=6"], {}, "Error: --limit 'token=6' is there twice: --limit 'tokens=5' sets"),
         (["--limit", "tenant.cost=5"], {}, "Error: limit 'tenant.cost=5' of --limit belongs to a tenant"),
-        (["--limit", "tokens=5:per=day"], {}, "Error: --limit: limit 'tokens=5:per=day': windows"),
+        (["--limit", "time=5s:per=day"], {}, "Error: --limit: limit 'time=5s:per=day': per=day goes with what is counted up"),
         (["--policy", "nope.toml"], {}, "Error: policy file nope.toml cannot be read: No such file or directory."),
         ([], {"RAVI_LIMIT_TOKNS": "5"}, "Error: variable 'RAVI_LIMIT_TOKNS' names no kind of limit, did you mean RAVI_LIMIT_TOKENS"),
         ([], {"RAVI_ENFORCEMENT": "off"}, "Error: RAVI_ENFORCEMENT='off' is unknown"),

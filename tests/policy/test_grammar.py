@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ravi_otel.errors import LimitSyntaxError
 from ravi_otel.policy import Kind, Limit, Outcome, ScopeKind, format_limit, parse_limit, parse_limits
-from ravi_otel.policy.checks import MAX_COUNT, MAX_NANO, flaw_of_name
+from ravi_otel.policy.checks import MAX_COUNT, MAX_NANO, WINDOWS, flaw_of_name
 from ravi_otel.policy.grammar import MAX_SPEC, read_kind
 from ravi_otel.policy.limits import SPENDS, make_limit
 
@@ -145,6 +145,8 @@ WRONG = {
     "tokens=5:on=explode": "on='explode' is unknown: give one of 'raise', 'stop'",
     "tokens=5:warn=2": "warn=2.0 must be a share of the limit",
     "tokens=5:warn=much": "warn='much' must be a share of the limit",
+    "tokens=5:by=me": "by='me' must be one of user, model, tenant, or tag.NAME",
+    "tokens=5:by=tag.": "by='tag.' must be one of user",
     "tokens=5:tz=Mars": "tz='Mars' is no time zone",
     "tokens=5:per=0m": "per='0m' must be one of minute",
     "x" * (MAX_SPEC + 1): f"it is longer than {MAX_SPEC} characters",
@@ -188,6 +190,7 @@ def limits(draw):
                 "scope": st.sampled_from(["tenant", "session", "run", "handoff", "block", "agent"]),
                 "per": st.sampled_from(["minute", "month", "15m", "7d"]),
                 "tz": st.sampled_from(["UTC", "Europe/Berlin"]),
+                "by": st.sampled_from(["user", "tenant", "tag.team", "tag.é=/"]),
                 "warn_at": st.floats(0.001, 1),
                 "on_exceed": st.sampled_from(list(Outcome)),
                 "admission": st.sampled_from(["estimate", "strict", "after"]),
@@ -204,8 +207,10 @@ def limits(draw):
         options.pop("admission", None)
     if kind not in SPENDS | {Kind.REQUESTS, Kind.TURNS} and options.get("on_exceed") is Outcome.FINAL:
         del options["on_exceed"]
-    if "per" not in options:
+    if options.get("per") not in WINDOWS:
         options.pop("tz", None)
+    if kind not in {*SPENDS, Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS, "own"} or options.get("on_exceed") is Outcome.FINAL:
+        options = {name: given for name, given in options.items() if name not in {"per", "tz", "by"}}
     agent = draw(st.none() | any_name) if summed and options.get("scope") != "agent" else None
     if kind == "own":
         kind = draw(any_name.filter(lambda text: text != "tokens" and text.rstrip("s") not in {str(kind).rstrip("s") for kind in Kind}))
@@ -327,6 +332,7 @@ def test_two_limits_of_one_thing_are_both_named(first, second):
     ("first", "second"),
     [
         ("tokens=5", "tokens=6:per=day"),
+        ("tokens=5:per=day", "tokens=6:per=day:by=user"),
         ("tokens=5", "tokens@x=5"),
         ("tool.a=5", "tool.b=5"),
         ("tokens=5", "run.tokens=5"),
@@ -349,7 +355,13 @@ def test_one_text_is_no_list():
         ("tool.*=5", "'*' is a pattern, and none are known"),
         ("tool.x=5:on=final", "of tool.x nothing can be: write stop"),
         ("time=5s:on=final", "of time nothing can be: write stop"),
-        ("tokens=5:tz=UTC", "tz='UTC' says when a window begins"),
+        ("tokens=5:tz=UTC", "tz='UTC' says when a window begins: give per='day'"),
+        ("tokens=5:per=15m:tz=UTC", "tz='UTC' says when a window begins: give per='day'"),
+        ("time=5s:per=day", "per=day goes with what is counted up, such as tokens, cost, requests or tool calls, not with time"),
+        ("messages=5:by=user", "by=user goes with what is counted up"),
+        ("agents=5:per=1h", "per=1h goes with what is counted up"),
+        ("tokens=5:per=day:on=final", "a limit with per=day has none: write stop instead"),
+        ("tool.x=5:by=model", "by=model goes with what a call of a model uses"),
         ("requests=abc", "value 'abc' is not a number"),
     ],
 )

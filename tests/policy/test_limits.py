@@ -160,8 +160,9 @@ def test_every_keyword_is_kept():
         2,
         scope="agent",
         name="researcher",
-        per="15m",
+        per="week",
         tz="Europe/Berlin",
+        by="tag.team",
         warn_at=0.5,
         on_exceed="stop",
         admission="strict",
@@ -175,8 +176,9 @@ def test_every_keyword_is_kept():
         value=2 * 10**9,
         scope=ScopeKind.AGENT,
         scope_name="researcher",
-        per="15m",
+        per="week",
         tz="Europe/Berlin",
+        by="tag.team",
         warn_at=0.5,
         on_exceed=Outcome.STOP,
         admission=Admission.STRICT,
@@ -195,7 +197,7 @@ def test_members_of_the_enums_are_taken_as_they_are():
 
 
 def test_none_is_what_an_optional_keyword_is_without():
-    assert token_limit(5, scope=None, name=None, per=None, warn_at=None, admission=None, on_store_failure=None) == token_limit(5)
+    assert token_limit(5, scope=None, name=None, per=None, by=None, warn_at=None, admission=None, on_store_failure=None) == token_limit(5)
 
 
 @pytest.mark.parametrize("per", ["minute", "hour", "day", "week", "month", "1s", "15m", "24h", "9999999d"])
@@ -209,6 +211,7 @@ def test_a_window_is_of_the_calendar_or_a_duration(per):
         *(("scope", wrong) for wrong in ["agnt", "process", "", 3]),
         *(("per", wrong) for wrong in ["", "s", "m", "0m", "015m", "-1m", "1.5h", "\u0661m", "15", "15x", "fortnight", "99999999d", 15]),
         *(("tz", wrong) for wrong in ["Mars", "", "../../etc/passwd", "/etc/passwd", "a\x00b", "x" * 5000, "\ud800", "Europe", None, 3]),
+        *(("by", wrong) for wrong in ["", "me", "tag.", "tag.a b", "tag.a:b", "users", 3]),
         *(("warn_at", wrong) for wrong in [0, -0.5, 1.1, math.nan, math.inf, True, "0.8"]),
         *(("on_exceed", wrong) for wrong in ["explode", None, True]),
         *(("admission", wrong) for wrong in ["loose", 3]),
@@ -230,7 +233,7 @@ def test_a_value_close_to_a_known_word_is_guessed():
 @pytest.mark.parametrize("make", [*COUNTS, *CLOCKS, cost_limit], ids=name_of)
 def test_a_wrong_keyword_lists_the_right_ones(make):
     with pytest.raises(
-        ConfigurationError, match=r"^'warnat' is no keyword of a limit; did you mean warn_at=\? It takes scope, name, warn_at, on_exceed,"
+        ConfigurationError, match=r"^'warnat' is no keyword of a limit; did you mean warn_at=\? It takes scope, name, per, tz, by, warn_at,"
     ):
         make(5, warnat=0.5)
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import _OPTIONS, MAX_SPEC
 from ravi_otel.policy.limits import CLOCKS, PREFIXES, Admission, Choice, Kind, Outcome, StoreFailure, Suspension, Unbounded
+from ravi_otel.policy.windows import BY
 from ravi_otel.pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel.pricing.rates import DEAREST_USD
 from ravi_otel.runtime.config.entries import AGENT_KEYS, LIMIT_KEYS, MOST_LIMITS
@@ -34,7 +35,7 @@ CHOICES = {
     "on_store_failure": get_args(StoreFailure),
     "suspend": get_args(Suspension),
 }
-NONE_ALLOWED = ("scope", "name", "per", "warn_at", "admission", "on_store_failure")
+NONE_ALLOWED = ("scope", "name", "per", "by", "warn_at", "admission", "on_store_failure")
 EXAMPLES = ["tokens=500k", "cost=2.50usd:warn=0.5", "time=90s", "agent.researcher.turns=20", "tool.search=5", "session.requests=500"]
 SAID = {
     "limits": "What may be used, by the whole program or where a limit says.",
@@ -128,6 +129,7 @@ def _limit() -> dict[str, Any]:
         "name": _or_none(_ref("name")),
         "per": {"type": ["string", "null"], "pattern": f"^(?:{_window()})$"},
         "tz": {"type": "string", "minLength": 1},
+        "by": {"type": ["string", "null"], "pattern": f"^(?:{_by()})$"},
         "warn_at": _or_none(_ref("share")),
     }
     own |= {key: {"enum": [*choices, *([None] if key in NONE_ALLOWED else [])]} for key, choices in CHOICES.items()}
@@ -219,8 +221,12 @@ def _window() -> str:
     return rf"{'|'.join(checks.WINDOWS)}|[1-9][0-9]{{0,{checks.MAX_WINDOW_DIGITS - 1}}}[{''.join(checks.SECONDS_OF)}]"
 
 
+def _by() -> str:
+    return rf"{'|'.join(BY)}|tag\.[^:\s]{{1,256}}"
+
+
 def _options() -> str:
-    values = {"warn": NUMBER, "per": _window(), "tz": r"[^:\s][^:]*"}
+    values = {"warn": NUMBER, "per": _window(), "tz": r"[^:\s][^:]*", "by": _by()}
     told = [
         rf"{word}\s*=\s*(?:{values.get(word) or '|'.join(CHOICES[key]) if word in values or key in CHOICES else '[^:]+'})"
         for word, key in _OPTIONS.items()

@@ -220,8 +220,6 @@ def test_a_program_can_be_held_to_its_own_limits(spec):
     ("spec", "words"),
     [
         ("tenant.cost=5", "limit 'tenant.cost=5' of --limit belongs to a tenant, and a program that is run has none: write session."),
-        ("tokens=5:per=day", "--limit: limit 'tokens=5:per=day': windows"),
-        ("tokens=5:store=open", 'on_store_failure="open" is not in this version'),
         ("session.agents=5", "counts the agents of one run"),
     ],
 )

@@ -30,6 +30,7 @@ DOCUMENT = json.loads(SCHEMA.read_bytes())
 BEYOND = [
     # what a JSON schema cannot say, by what the reader says
     r"concerns limits of tokens and cost|keeps some back for a last call|is a pattern, and none are known|says when a window begins",
+    r"goes with what is counted up|goes with what a call of a model uses",  # which kinds begin anew
     r"is there twice",  # two limits for the same thing, an option given twice
     r"twice, as case does not matter",  # model names
     r"is a fraction of what can be counted|is too large|is too fine|is not a number",  # a unit multiplied out
@@ -90,7 +91,8 @@ names = st.sampled_from(["researcher", "a b", "délai", "x.y", "*", "tokens", "a
 written = st.sampled_from(["researcher", '"a b"', "a.b", "délai", '"x=\\"y\\""', " w ", "tokens", '"tokens"'])
 amounts = st.sampled_from(["5", "500k", "2.50usd", "$2", "90s", "1M", "1.5h", "5.", ".5", " 7 ", "250ms", "2 USD", "1e3", "-1", "٣", "5x"])
 options = st.sampled_from(
-    ["", ":warn=0.5", ":on=stop", ": on = deny_tool", ":warn=2", ":on=nothing", ":per=day", ":per=15m", ":tz=UTC", ":admission=strict",
+    ["", ":warn=0.5", ":on=stop", ": on = deny_tool", ":warn=2", ":on=nothing", ":per=day", ":per=15m", ":per=day:tz=UTC", ":by=user",
+     ":by=tag.a", ":by=me", ":admission=strict",
      ":unpriced=warn", ":unbounded=window", ":suspend=allow", ":store=open", ":wran=1", ":warn=.5:on=final", ":on=stop:on=stop", ":"]
 )  # fmt: skip
 scopes = st.sampled_from(["", "", "", "session.", "tenant.", "run.", "agent.", "process.", "moon.", "session . "]) | st.builds(
@@ -113,6 +115,7 @@ limit_tables = table(
     admission=nearly(st.sampled_from(["strict", "after"])),
     per=nearly(st.sampled_from(["day", "15m"]), "fortnight"),
     tz=nearly(st.just("UTC"), "Moon/Sea"),
+    by=nearly(st.sampled_from(["user", "model", "tag.team"]), "me"),
     suspend=nearly(st.just("allow")),
 )
 limit_lists = st.lists(nearly(lines | limit_tables), max_size=2)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
@@ -19,9 +20,13 @@ _RELEASED = cast("Flow[None]", Done(None))
 
 
 class MemoryLedger:
-    """Count for one process; every step is a few integer operations under one lock."""
+    """Count for one process; every step is a few integer operations under one lock.
 
-    def __init__(self) -> None:
+    Windows that roll go by the monotonic `clock`, which nobody puts back; it may be exchanged before the first call.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._operations: dict[str, Operation] = {}
         self._dropped: deque[Waiter] = deque()
@@ -46,7 +51,8 @@ class MemoryLedger:
             self._sweep()
         with self._lock:
             answer: Grant | Denied | None = None if self._standing else judging.at_once(request, self._operations)
-            if answer is None:
+            if answer is None:  # as always where a window rolls
+                self._expire(request.lines)
                 answer = judging.judge(request, self._operations, newcomer=True)
         if request.patience_s <= 0 or not serving.contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
@@ -56,6 +62,8 @@ class MemoryLedger:
         """See `Ledger.extend`."""
         with self._lock:
             operation = self._operations.get(op_id)
+            if operation is not None:
+                self._expire(operation.lines)
             extended = Extended({}) if operation is None else judging.extend(operation, more)
         return cast("Flow[Extended]", Done(extended))
 
@@ -68,8 +76,11 @@ class MemoryLedger:
             operation = self._operations.get(op_id)
             if operation is None:
                 return _SETTLED
+            if operation.held is not None:  # else it was admitted at once, which none is where a window rolls
+                self._expire(operation.lines)
             settled = judging.settle(operation, actual or {}, guessed=guessed)
             if self._standing:
+                self._expire_standing()
                 serving.let_in(operation, self._operations, woken)
             del self._operations[op_id]
         if woken:
@@ -84,7 +95,9 @@ class MemoryLedger:
         with self._lock:
             operation = self._operations.get(op_id)
             if operation is not None:
+                self._expire(operation.lines)
                 judging.release(operation)
+                self._expire_standing()
                 serving.let_in(operation, self._operations, woken)
                 del self._operations[op_id]
         wake(woken, self)
@@ -94,7 +107,9 @@ class MemoryLedger:
         """See `Ledger.retune`."""
         woken: list[Waiter] = []
         with self._lock:
+            judging.expire(account, self.clock.monotonic_ns())
             judging.retune(account, value)
+            self._expire_standing()
             serving.rejudge(account, self._operations, woken)
         wake(woken, self)
         return _RELEASED
@@ -109,11 +124,26 @@ class MemoryLedger:
         """See `Ledger.spans`."""
         return False
 
+    def read(self, account: Account) -> bool:
+        """Have an account say what is used of it now, where its window rolls."""
+        with self._lock:
+            judging.expire(account, self.clock.monotonic_ns())
+        return True
+
+    def _expire(self, lines: Iterable[Line]) -> None:
+        if any(line.account.roll_ns for line in lines):
+            judging.expire_all(lines, self.clock.monotonic_ns())
+
+    def _expire_standing(self) -> None:
+        for waiter in self._standing:
+            self._expire(waiter.request.lines)
+
     # -- the line -------------------------------------------------------------------------------------------------
 
     def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
         waiter = Waiter(request)
         with self._lock:
+            self._expire(request.lines)
             answer = judging.judge(
                 request, self._operations, newcomer=True
             )  # again, now that it can be woken: nothing freed since is missed
@@ -157,6 +187,7 @@ class MemoryLedger:
         with self._lock:
             answer = waiter.answer
             if answer is None:
+                self._expire_standing()
                 left = [line.account for line in waiter.request.lines if waiter in line.account.line]
                 for place in left:
                     place.line.remove(waiter)

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import format_limit, parse_limit, read_kind
-from ravi_otel.policy.limits import CLOCKS, NOT_YET, SPENDS, Admission, Kind, Limit, LimitOptions, ScopeKind, make_limit
+from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, LimitOptions, ScopeKind, make_limit
 from ravi_otel.runtime.config.document import Document
 from ravi_otel.runtime.config.lines import Spot, dotted
 from ravi_otel.runtime.config.sources import Sourced, located
@@ -21,7 +21,6 @@ OPTIONS: Final = (*LimitOptions.__annotations__, "count")
 LIMIT_KEYS: Final = ("kind", "value", "tool", "agent", *OPTIONS)
 AGENT_KEYS: Final = ("limits", "admission", "warn_at")
 _TOKENS: Final = 'kind = "tokens"'
-_OFFERED: Final = tuple(key for key in LIMIT_KEYS if key not in NOT_YET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +86,13 @@ class Part:
         only(self.place(*steps) if steps or self.spot else self.document.shown, given, known, whose)
 
 
-def only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose: str, offered: tuple[str, ...] = ()) -> None:
-    """Refuse a key that is none of the known ones, and name the one that is meant; `offered` are those that are listed, if not all."""
+def only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose: str) -> None:
+    """Refuse a key that is none of the known ones, and name the one that is meant."""
     for key in given:
         if key not in known:
             close = checks.nearest(key, known)
             hint = f", did you mean {close!r}" if close else ""
-            listed = ", ".join(offered or known)
-            raise ConfigurationError(f"{place}: {checks.show(key)} is no key of {whose}{hint}; the keys are {listed}.")
+            raise ConfigurationError(f"{place}: {checks.show(key)} is no key of {whose}{hint}; the keys are {', '.join(known)}.")
 
 
 # -- lists --------------------------------------------------------------------------------------------------------
@@ -184,7 +182,7 @@ def check_admission(parameter: str, value: object) -> Admission:
 
 
 def _from_table(part: Part, place: str, table: dict[str, Any]) -> Limit:
-    only(place, table, LIMIT_KEYS, "a limit", _OFFERED)
+    only(place, table, LIMIT_KEYS, "a limit")
     for needed in ("kind", "value"):
         if needed not in table:
             way_out = f"{part.line(_TOKENS)} and {part.line('value = 500_000')}"
