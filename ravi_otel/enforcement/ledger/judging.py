@@ -273,6 +273,29 @@ def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Cross
     return crossings
 
 
+def first_short(operation: Operation, more: Mapping[str, int]) -> int | dict[str, int]:
+    """Give the number of the first line that `extend` would refuse as things are, else how much of each kind it would give."""
+    given = dict(more)
+    for at, line in enumerate(operation.lines):
+        account = line.account
+        if account.nature is not _HELD or account.kind not in given or line.free or account.observe:
+            continue
+        left = _left(account, operation.request)
+        if left <= 0 or (account.draining and account.drainable and not (operation.request.wraps_up and account.reserved)):
+            return at
+        given[account.kind] = min(given[account.kind], left)
+    return given
+
+
+def first_refused(request: Reservation, *, newcomer: bool) -> int | None:
+    """Give the number of the first line that would be refused as things are, changing nothing; None where all would be admitted."""
+    for at, line in enumerate(() if request.spent else request.lines):
+        reason = None if line.free else _refusal(line, request, newcomer=newcomer)
+        if reason is not None and not line.account.observe:
+            return at
+    return None
+
+
 # -- one line of a request ----------------------------------------------------------------------------------------
 
 

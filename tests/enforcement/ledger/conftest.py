@@ -9,6 +9,10 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis import RedisLedger
+from ravi_otel.enforcement.ledger.redis_link import Link
+from ravi_otel.enforcement.ledger.redis_places import TOP
+from ravi_otel.enforcement.ledger.slices import SlicedLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -17,15 +21,21 @@ from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 class Shelf:
     """Make ledgers of one kind, files and all, and put them away at the end."""
 
-    def __init__(self, kind, directory):
+    def __init__(self, kind, directory, server=None):
         self.kind = kind
+        self.server = server
         self.directory = directory
         self.made = []
 
     def __call__(self, **options):
         if self.kind == "memory":
             return MemoryLedger()
-        ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
+        if self.kind == "sliced":
+            return SlicedLedger(MemoryLedger(), shares=lambda _: True)
+        if self.kind == "sqlite":
+            ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
+        else:
+            ledger = RedisLedger(Link(self.server().url), namespace=uuid.uuid4().hex, **options)
         self.made.append(ledger)
         return ledger
 
@@ -34,7 +44,7 @@ class Shelf:
             ledger.close()
 
 
-LEDGERS = ("memory", "sqlite")
+LEDGERS = ("memory", "sqlite", "sliced", "redis")
 
 
 class Desk:
@@ -42,6 +52,8 @@ class Desk:
 
     def __init__(self, ledger):
         self.ledger = ledger
+        self.far = isinstance(ledger, RedisLedger)  # each step is a round trip
+        self.most = TOP if self.far else 2**63
         self._ops = itertools.count(1)
 
     @staticmethod
@@ -94,7 +106,7 @@ def _bugs_raise(monkeypatch):
 
 @pytest.fixture(params=LEDGERS)
 def new_ledger(request, tmp_path):
-    shelf = Shelf(request.param, tmp_path)
+    shelf = Shelf(request.param, tmp_path, lambda: request.getfixturevalue("redis_process"))
     yield shelf
     shelf.close()
 

@@ -13,7 +13,7 @@ MORE = {Kind.TOKENS.value: 30}
 
 def extend(desk, grant, more=MORE):
     flow = desk.ledger.extend(grant.op_id, more)
-    assert is_done(flow)  # it never waits
+    assert is_done(flow) or desk.far  # it never waits
     return run_sync(flow)
 
 

@@ -187,7 +187,7 @@ async def test_one_cancelled_in_the_moment_it_was_let_in_gives_back_what_it_got(
     holder = desk.take((account, 100))
     task = await line.stand(account, "a", (account, 60), (requests, 1))
     desk.release(holder)
-    assert account.held == 60
+    assert account.held == (0 if desk.far else 60)  # far away it asks again by itself
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -199,7 +199,9 @@ def test_a_flow_that_is_closed_while_it_waits_leaves_nothing_behind_at_the_next_
     account = desk.tokens(100)
     first = desk.take((account, 100))
     flow = desk.flow((account, 60), patience=10.0)
-    next(flow)
+    step = next(flow)
+    while not account.line:
+        step = flow.send(step.blocking())
     assert len(account.line) == 1
     flow.close()
     desk.release(first)

@@ -1,0 +1,15 @@
+-- Write how much time has passed, and tell what that crossed; a clock never goes back.
+--
+-- KEYS: the account. ARGV: epoch, birth, the day, facts and warning level, the time in ns, "1" where a look past the limit is a refusal.
+-- Answers: S done, L lost.
+
+local a, crossings = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3]), {}
+if not a then return 'L 1' end
+local facts, warn = string.match(ARGV[4], '^(%d+) (%S+)$')
+a.facts, a.warn = tonumber(facts), tonumber(warn)
+a.u = math.max(a.u, tonumber(ARGV[5]))
+local over = a.u >= a.v
+if over and ARGV[6] == '1' then a.x = a.x + 1 end
+a.dirty = true
+cross(a, 1, crossings, over, 0)
+return answer(over and 'S 1' or 'S 0', crossings, {a})

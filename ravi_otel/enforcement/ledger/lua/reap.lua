@@ -1,0 +1,58 @@
+-- End what silent processes left behind: settle it at its grant until they say otherwise, and give slots back. Bounded: who calls it
+-- comes again while there is more.
+--
+-- KEYS: the leases, those that are being ended. ARGV: what the names of operations begin with, "1" to end everybody's but one lease's,
+-- that lease. Answers: how many leases ended now, how many are still to be done.
+
+local MOST_LEASES, MOST_OPERATIONS, WEEK = 16, 200, 604800
+
+local now = redis.call('TIME')
+now = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+local ended = 0
+for _, lease in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2] == '1' and '+inf' or '(' .. now, 'LIMIT', 0, MOST_LEASES)) do
+  if lease ~= ARGV[3] or ARGV[2] ~= '1' then
+    redis.call('ZREM', KEYS[1], lease)
+    redis.call('ZADD', KEYS[2], now, lease)
+    ended = ended + 1
+  end
+end
+
+local function settle(letter, key, hold, back)
+  local a = read(key)
+  if not a then return end
+  a.h = a.h - hold
+  if letter == 'S' then a.u = a.u - back else a.u = a.u + hold end  -- what this crosses is told by whoever knows the limit, next time
+  write(a)
+end
+
+local function bury(operations, name, record)
+  local letter = string.sub(record, 1, 1)
+  for key, hold, back in string.gmatch(record, '([^%s|;]+) (%d+) (%d+);') do
+    settle(letter, key, tonumber(hold), tonumber(back))
+  end
+  redis.call('HDEL', operations, name)
+  redis.call('HSET', operations .. ':p', name, (letter == 'S' and 'R' or 'P') .. string.sub(record, 2))
+end
+
+local done = 0
+for _, lease in ipairs(redis.call('ZRANGE', KEYS[2], 0, MOST_LEASES - 1)) do
+  local operations = ARGV[1] .. lease
+  local cursor = '0'
+  repeat
+    local page = redis.call('HSCAN', operations, cursor, 'COUNT', 100)
+    cursor = page[1]
+    for at = 1, #page[2], 2 do
+      if page[2][at] ~= '@' then
+        bury(operations, page[2][at], page[2][at + 1])
+        done = done + 1
+      end
+    end
+  until cursor == '0' or done >= MOST_OPERATIONS
+  if redis.call('HLEN', operations) <= 1 then
+    redis.call('DEL', operations)
+    redis.call('EXPIRE', operations .. ':p', WEEK)
+    redis.call('ZREM', KEYS[2], lease)
+  end
+  if done >= MOST_OPERATIONS then break end
+end
+return {ended, redis.call('ZCARD', KEYS[2])}

@@ -1,0 +1,112 @@
+"""Read what the scripts answer, and what an operation looks like that a store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Crossing, Line, Reservation
+from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.redis_places import Sight, show
+from ravi_otel.hooks.records import Phase
+
+_EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
+
+
+class Shared(Operation):
+    """Remember an operation that holds something in the store: of `shared`, the numbers of its lines there, under `lease`.
+
+    What it holds of lines that are this process's own is an operation of its own, `local`, on the lines `own`.
+    """
+
+    __slots__ = ("bit", "extended", "lease", "local", "name", "own", "shared", "sights", "tombstone")
+
+    def __init__(self, request: Reservation, held: list[int], observed: Account | None, shared: Sequence[int]) -> None:
+        super().__init__(request, held, observed)
+        self.shared = shared
+        self.own: Sequence[int] = ()
+        self.local: Operation | None = None
+        self.sights: Sequence[Sight | None] = ()
+        self.lease = self.name = self.tombstone = self.bit = ""
+        self.extended = 0
+        self.taken = len(self.lines)
+
+    def take_up(self, local: Operation, own: Sequence[int]) -> None:
+        """Have what is held in this process, too."""
+        self.local, self.own = local, own
+        self.show_own()
+
+    def show_own(self) -> None:
+        """Say what of this process's own lines is held now."""
+        if self.local is not None:
+            held = self.share()
+            for at, (_, hold) in zip(self.own, self.local.holds, strict=True):
+                held[at] = hold
+
+
+class Reply:
+    """Be an answer's parts: its head's words, what was crossed, and the state of each account."""
+
+    __slots__ = ("crossings", "states", "words")
+
+    words: list[str]
+    states: list[str]
+
+    def __init__(self, raw: object) -> None:
+        try:
+            head, crossings, *self.states = raw.decode("ascii").split(";")  # type: ignore[attr-defined]  # what is no bytes has none
+            self.words = head.split(" ")
+            self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
+        except (AttributeError, ValueError, KeyError, IndexError):
+            raise StoreError("it answers what no script of ours says") from None
+
+    @property
+    def letter(self) -> str:
+        """Give what it is."""
+        return self.words[0]
+
+    def there(self) -> Reply:
+        """Be it, unless it says that the store has forgotten what was counted in it: StoreError."""
+        if self.letter == "L":
+            raise StoreError("what was counted in it is gone", "store_lost")
+        return self
+
+    def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
+        """Write the states into the accounts; under the ledger's lock."""
+        try:
+            for (account, sight), state in zip(lines, self.states, strict=True):
+                if state:
+                    show(account, sight, state)
+        except ValueError:
+            raise StoreError("what it says of an account cannot be read") from None
+
+    def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None) -> list[Crossing]:
+        """Give what was crossed; without a `decision`, each account's own: observed, or admitted."""
+        found = []
+        for at, event, used, held in self.crossings:
+            account = accounts[at]
+            said = decision or ("observed" if account.observe else "admitted")
+            found.append(Crossing(account, event, phase, said, used, held))
+        return found
+
+
+def _crossing(text: str) -> tuple[int, Literal["limit_nearing", "limit_exceeded"], int, int]:
+    place, used, held = text.split(" ")
+    return int(place[:-1]) - 1, _EVENTS[place[-1]], int(used), int(held)
+
+
+def overage(line: Line, hold: int, told: int | None) -> int:
+    """Give by how much settling passes what was held of a line."""
+    held_kind = line.account.nature is Nature.HELD
+    return max(0, told - hold) if held_kind and told is not None else 0
+
+
+def in_order(lines: Sequence[Line], *crossings: Sequence[Crossing]) -> Sequence[Crossing]:
+    """Put what was crossed here and there in the order of the lines."""
+    filled = [each for each in crossings if each]
+    if len(filled) < 2:  # noqa: PLR2004 - with one or none there is nothing to order
+        return filled[0] if filled else ()
+    order = {id(line.account): at for at, line in enumerate(lines)}
+    return sorted((one for each in filled for one in each), key=lambda one: order.get(id(one.account), 0))

@@ -1,0 +1,72 @@
+"""Say under which lease this process holds something in each part of the store, and when to give a sign of life."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from ravi_otel.enforcement.clock import Clock
+
+_NS: Final = 1_000_000_000
+_REAP_EVERY_NS: Final = _NS
+
+
+class Lease:
+    """Be one lease of this process on one hash tag; `made` once the store has it."""
+
+    __slots__ = ("made", "name", "operations", "seen_ns", "tag")
+
+    def __init__(self, tag: str, now_ns: int) -> None:
+        self.tag = tag
+        self.name = secrets.token_hex(8)
+        self.operations = f"{tag}:o:{self.name}"
+        self.made = False
+        self.seen_ns = now_ns
+
+
+class Leases:
+    """Keep this process's leases, by hash tag; changed under the ledger's lock."""
+
+    def __init__(self, lease_s: float, clock: Clock) -> None:
+        self.lease_ms: Final = max(1, round(lease_s * 1_000))
+        self._lease_ns = round(lease_s * _NS)
+        self._clock = clock
+        self._by_tag: dict[str, Lease] = {}
+        self._reaped: dict[str, int] = {}
+
+    def on(self, tag: str) -> Lease:
+        """Give the lease to hold something under now: another one where the last may be over."""
+        now, lease = self._clock.monotonic_ns(), self._by_tag.get(tag)
+        if lease is None or (lease.made and now - lease.seen_ns > self._lease_ns // 2):
+            lease = self._by_tag[tag] = Lease(tag, now)
+        return lease
+
+    def made(self, lease: Lease) -> None:
+        """Note that the store has it."""
+        if not lease.made:
+            lease.made, lease.seen_ns = True, self._clock.monotonic_ns()
+
+    def beaten(self, lease: Lease) -> None:
+        """Note a sign of life."""
+        lease.seen_ns = self._clock.monotonic_ns()
+
+    def over(self, lease: Lease) -> None:
+        """Hold nothing more under this one: the store has ended it."""
+        if self._by_tag.get(lease.tag) is lease:
+            del self._by_tag[lease.tag]
+
+    def current(self) -> list[Lease]:
+        """List those that something can be held under."""
+        return list(self._by_tag.values())
+
+    def may_reap(self, tag: str) -> bool:
+        """Tell, once a second, that it is time to look for the dead of this tag."""
+        now, last = self._clock.monotonic_ns(), self._reaped.get(tag)
+        if last is not None and 0 <= now - last < min(_REAP_EVERY_NS, self._lease_ns):
+            return False
+        self._reaped[tag] = now
+        return True
+
+    def tags(self) -> list[str]:
+        """List the tags this process has looked at."""
+        return list(dict.fromkeys((*self._by_tag, *self._reaped)))

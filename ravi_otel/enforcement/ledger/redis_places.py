@@ -1,0 +1,145 @@
+"""Say where in Redis an account is kept, and what a script is told of it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+from ravi_otel.enforcement.ledger.account import Account, kept_back
+from ravi_otel.enforcement.ledger.claims import of_asker, of_others
+from ravi_otel.enforcement.ledger.contract import Line, Reservation
+from ravi_otel.policy.limits import ScopeKind
+
+TOP: Final = 1 << 53
+"""The most a script counts with, since its numbers are doubles; what is beyond is kept as this: tighter, never looser."""
+
+WEEK_S: Final = 7 * 86_400
+_DAY_S: Final = 86_400
+_OBSERVE, _DRAINABLE, _SHARED, _TENTH, _ONE, _FREE, _CARVED, _CLAIMED = 8, 16, 32, 64, 128, 256, 512, 1024
+_SHARED_SCOPES: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+_CHUNK_BITS: Final = 13
+
+
+def tag_of(namespace: str, tenant: str | None) -> str:
+    """Name what is kept together, in one slot of a Cluster: a namespace, and a tenant in it."""
+    return f"{{ravi:{_plain(namespace)}}}" if tenant is None else f"{{ravi:{_plain(namespace)}:{_plain(tenant)}}}"
+
+
+def _plain(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else f"~{digest(name)}"
+
+
+def digest(text: str) -> str:
+    """Shorten a text to 24 characters that are no other's."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def bounded(amount: int) -> int:
+    """Give an amount that a script can count with."""
+    return 0 if amount < 0 else min(amount, TOP)
+
+
+class Place:
+    """Know where an account is kept, and who of this process stands in line for it."""
+
+    __slots__ = ("__weakref__", "key", "line", "tag")
+
+    def __init__(self, tag: str, key: str) -> None:
+        self.tag = tag
+        self.key = key
+        self.line: list[object] = []
+
+
+class Sight:
+    """Know what of a place one account object was shown last: `life` is the ledger's, `used` and `revision` are the store's."""
+
+    __slots__ = ("facts", "known", "life", "place", "revision", "used", "warn")
+
+    def __init__(self, life: object, place: Place | None, account: Account) -> None:
+        self.life = life
+        self.place = place
+        self.used = account.used
+        self.revision = 0
+        self.known = False
+        final = kept_back(account.limit, 1_000)
+        keeps = 0 if not final else _ONE if final == 1 else _TENTH
+        shared = _SHARED if account.facts.kind in _SHARED_SCOPES else 0
+        self.facts = int(account.nature) + (_OBSERVE if account.observe else 0) + shared + keeps
+        self.warn = repr(float(account.warn_at))
+
+    def birth(self, account: Account) -> str:
+        """Say how the account begins if the store has never seen it; empty once it was seen."""
+        if self.known:
+            return ""
+        return f"{secrets.token_hex(6)} {bounded(account.value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {account.key}"
+
+
+def facts_of(sight: Sight, account: Account, line: Line | None = None) -> int:
+    """Give what a script must know of an account to judge it, in one number."""
+    facts = sight.facts + (_DRAINABLE if account.drainable else 0)
+    if line is not None:
+        facts += (_FREE if line.free else 0) + (_CARVED if line.carved else 0)
+    return facts + _CLAIMED if account.claims else facts
+
+
+def asked(sight: Sight, line: Line, request: Reservation) -> str:
+    """Say what one line asks of its account; what was used by the program's own hand goes along, once."""
+    account = line.account
+    others = mine = 0
+    if account.claims:
+        others, mine = bounded(of_others(account, request)), bounded(of_asker(account, request))
+    by_hand = account.used - sight.used if sight.known else 0
+    if by_hand:
+        sight.used = account.used
+    facts = facts_of(sight, account, line)
+    return f"{facts} {bounded(line.want)} {bounded(line.minimum)} {others} {mine} {bounded(by_hand)} {sight.warn}"
+
+
+def show(account: Account, sight: Sight, state: str) -> None:
+    """Write what the store says into an account, unless it was shown something newer; under the ledger's lock."""
+    epoch, value, used, held, denied, flags, revision, _, _, told = state.split(" ")
+    number = int(revision)
+    if sight.known and epoch == account.epoch and number < sight.revision:
+        return
+    by_hand = account.used - sight.used if sight.known else 0
+    if account.epoch != epoch:
+        account.epoch = epoch
+    sight.known, sight.revision, sight.used = True, number, int(used)
+    account.used = sight.used + by_hand if by_hand > 0 else sight.used
+    account.held = int(held)
+    account.denied = int(denied)
+    if int(value) != account.value and not (int(value) == TOP <= account.value):
+        account.revalue(int(value))
+    bits = int(flags)
+    near, exceeded, draining = bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
+    if near is not account.near or exceeded is not account.exceeded or draining is not account.draining:
+        account.flag(near=near, exceeded=exceeded, draining=draining)
+    if len(told) != len(account.events):
+        account.events = tuple("limit_nearing" if one == "n" else "limit_exceeded" for one in told)
+
+
+class Graves:
+    """Name operations and their tombstones: those of this ledger's process by number, a bit each; any other by a key of its own."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._own = secrets.token_hex(6)
+
+    def of(self, op_id: str, tag: str) -> tuple[str, str, str]:
+        """Give the operation's name among the operations of its lease, its tombstone, and its bit there ('' without)."""
+        if op_id.startswith(self._prefix):
+            number = op_id[len(self._prefix) :]
+            if number.isascii() and number.isdigit() and len(number) < 16:  # noqa: PLR2004 - what a double counts exactly
+                at = int(number)
+                return number, f"{tag}:b:{self._own}:{at >> _CHUNK_BITS}", str(at & ((1 << _CHUNK_BITS) - 1))
+        name = digest(op_id)
+        return f"~{name}", f"{tag}:t:{name}", ""
+
+
+def tags_of(sights: Sequence[Sight | None]) -> list[str]:
+    """List what hash tags the shared ones of these have, each once."""
+    return list(dict.fromkeys(sight.place.tag for sight in sights if sight is not None and sight.place is not None))
