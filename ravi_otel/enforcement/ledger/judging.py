@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Literal
 
+from ravi_otel.enforcement.ledger import room
 from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.claims import of_asker, of_others, split
+from ravi_otel.enforcement.ledger.claims import split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reason, Reservation, Settled
 from ravi_otel.enforcement.ledger.rolling import expire, expire_all
 from ravi_otel.hooks.records import Phase
@@ -110,7 +111,7 @@ def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Gr
         release(known)  # a signal's exception came while it was taken
     observed: Account | None = None
     for line in () if request.spent else request.lines:
-        reason = None if line.free else _refusal(line, request, newcomer=newcomer)
+        reason = None if line.free else room.refusal(line, request, newcomer=newcomer)
         if reason is None:
             continue
         if line.account.observe:
@@ -123,12 +124,12 @@ def judge(request: Reservation, operations: Operations, *, newcomer: bool) -> Gr
 
 def _admit(request: Reservation, operations: Operations, observed: Account | None) -> Grant:
     decision = "admitted" if observed is None else "observed"
-    held = [_hold(line, request) for line in request.lines]
+    held = [room.hold_of(line, request) for line in request.lines]
     operation = operations[request.op_id] = Operation(request, held, observed)
     for line, hold in zip(request.lines, held, strict=True):
         account = line.account
         nature = account.nature
-        denied = account.observe and _over(line, request)
+        denied = account.observe and room.over(line, request)
         if nature is _COUNTED and not line.carved:
             account.used, operation.taken = account.used + line.want, operation.taken + 1
         elif nature is _LEVEL:
@@ -155,7 +156,7 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
     held, crossings = operation.share(), list[Crossing]()
     for index, line in asked:
         account = line.account
-        left = _left(account, operation.request)
+        left = room.left(account, operation.request)
         # A part of an agent that closed drains and is not drainable: it takes nothing new, and what is open in it goes on.
         closed = account.draining and account.drainable and not (operation.request.wraps_up and account.reserved)
         if account.observe:
@@ -173,7 +174,7 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
 
 def _filled(account: Account, request: Reservation, hold: int) -> bool:
     """Tell that nothing but what is used, and the operation's own hold, stands in the way."""
-    return account.used + hold + _kept_back(account, request) >= account.value
+    return account.used + hold + room.kept_back(account, request) >= account.value
 
 
 def _observe_more(operation: Operation, account: Account, hold: int, crossings: list[Crossing]) -> None:
@@ -273,102 +274,7 @@ def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Cross
     return crossings
 
 
-def first_short(operation: Operation, more: Mapping[str, int]) -> int | dict[str, int]:
-    """Give the number of the first line that `extend` would refuse as things are, else how much of each kind it would give."""
-    given = dict(more)
-    for at, line in enumerate(operation.lines):
-        account = line.account
-        if account.nature is not _HELD or account.kind not in given or line.free or account.observe:
-            continue
-        left = _left(account, operation.request)
-        if left <= 0 or (account.draining and account.drainable and not (operation.request.wraps_up and account.reserved)):
-            return at
-        given[account.kind] = min(given[account.kind], left)
-    return given
-
-
-def first_refused(request: Reservation, *, newcomer: bool) -> int | None:
-    """Give the number of the first line that would be refused as things are, changing nothing; None where all would be admitted."""
-    for at, line in enumerate(() if request.spent else request.lines):
-        reason = None if line.free else _refusal(line, request, newcomer=newcomer)
-        if reason is not None and not line.account.observe:
-            return at
-    return None
-
-
-# -- one line of a request ----------------------------------------------------------------------------------------
-
-
-def _refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | None:
-    account = line.account
-    if account.draining and not (request.wraps_up and account.reserved):
-        return "draining"
-    if _over(line, request):
-        return "exhausted"
-    if account.nature is Nature.COUNTED and not line.carved:
-        others = account.held or account.claims  # a part is set aside for others, or promised to them
-        contends = others and _left(account, request) < line.want
-    elif account.nature is not Nature.HELD and not line.carved:
-        contends = account.claims and _left(account, request) <= 0
-    else:
-        contends = _stands_behind(line, request, newcomer=newcomer)
-    return "contended" if contends else None
-
-
-def _stands_behind(line: Line, request: Reservation, *, newcomer: bool) -> bool:
-    """Tell that others have what the line needs, or were there before."""
-    account, least = line.account, _least(line, request)
-    if _left(account, request) < least:
-        return True
-    # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
-    if not (newcomer and request.patience_s > 0 and account.line):
-        return False
-    return not account.claims or of_asker(account, request) < least  # what was promised to the asker is not what they wait for
-
-
-def _least(line: Line, request: Reservation) -> int:
-    """Give the least that is granted now: who can wait gets what will do, or all there is once nobody else holds any.
-
-    A rest that is too small would let one more begin than there is room for, each time. All that is wanted will do where that
-    was learned, and half of a guess or of a stated cap: few answers are longer.
-    """
-    if request.patience_s <= 0 or line.carved:
-        return line.minimum
-    account = line.account
-    enough = line.want if request.sure else (line.want + line.minimum) // 2
-    return max(line.minimum, min(enough, account.value - account.used - _kept_back(account, request) - _claimed(account, request)))
-
-
-def _kept_back(account: Account, request: Reservation) -> int:
-    return 0 if request.wraps_up else account.reserved
-
-
-def _left(account: Account, request: Reservation) -> int:
-    return account.value - account.used - account.held - _kept_back(account, request) - _claimed(account, request)
-
-
-def _claimed(account: Account, request: Reservation) -> int:
-    return of_others(account, request) if account.claims else 0
-
-
-def _over(line: Line, request: Reservation) -> bool:
-    """Tell that what is used, whatever is held, leaves no room for the least the line needs."""
-    account, nature = line.account, line.account.nature
-    if nature is Nature.HELD or line.carved:
-        return account.used + _kept_back(account, request) + line.minimum > account.value
-    if nature is Nature.COUNTED:
-        return account.used + _kept_back(account, request) + line.want > account.value
-    if nature is Nature.AFTER:
-        return account.used + _kept_back(account, request) >= account.value
-    return line.want > account.value
-
-
-def _hold(line: Line, request: Reservation) -> int:
-    account = line.account
-    if account.nature is not _HELD and not line.carved:
-        return 0
-    want, left = line.want, _left(account, request)
-    return want if want <= left or account.observe or line.free else max(0, left)
+# -- its refusal, and what is told -------------------------------------------------------------------------------
 
 
 def deny(line: Line, reason: Reason) -> Denied:

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
-from ravi_otel.enforcement.ledger import judging, rolling, serving
+from ravi_otel.enforcement.ledger import judging, rolling, room, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import of_others, split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
@@ -236,7 +236,7 @@ class RedisLedger:
         for _ in range(_TURNS):  # between the look and the step another thread may come in
             with self._lock:
                 rolling.expire_all(local.lines, round(self._clock.time() * 1e9))
-                refused = judging.first_refused(local, newcomer=newcomer)
+                refused = room.first_refused(local, newcomer=newcomer)
             among = ask.shared if refused is None else [at for at in ask.shared if at < ask.own[refused]]
             if among:
                 only = 0 if refused is None else ONLY_LOOK
@@ -427,7 +427,7 @@ class RedisLedger:
         given = {kind: amount for kind, amount in more.items() if amount > 0}
         with self._lock:
             local = operation.local
-            refused = None if local is None else judging.first_short(self._rolled(local), given)
+            refused = None if local is None else room.first_short(self._rolled(local), given)
             if isinstance(refused, int):
                 among = [at for at in operation.shared if at < operation.own[refused]]
             else:
