@@ -19,6 +19,7 @@ INTERRUPTED: Final = 130
 COMMANDS: Final = {
     "run": "Run a program under observation and a hard budget.",
     "limits": "Show the limits that count, and where each comes from.",
+    "ledger": "Look at shared budgets, and set or close them.",
     "top": "Watch the agents that run now, and steer them.",
     "runs": "List the stored runs, newest first.",
     "show": "Show a stored run as a tree, with its budgets.",

@@ -91,7 +91,7 @@ def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
     """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
     account, kind = denied.account, denied.account.limit.kind
     title = _title(account)
-    limit, used, where = shown(kind, account.value), shown(kind, denied.used), place(account.facts)
+    limit, used, where = shown(kind, account.value), shown(kind, denied.used), f"{place(account.facts)}{_when(account)}"
     fields = _fields(account, denied.used, denied.held, denied.reason)
     way_out, raised = _way_out(account), _in_force(account)
     if denied.reason == "contended":
@@ -103,6 +103,9 @@ def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
         )
     if denied.reason == "closed":
         return BudgetExhaustedError(f"{title}: {where} was closed. Open another one.", **fields)
+    if denied.reason == "draining" and not account.value and account.limit.value:
+        opened = "`ravi-otel ledger set-limit` opens it again"
+        return BudgetExhaustedError(f"{title} closed: nothing more may be spent in {where}, as it was closed by an operator; {opened}.", **fields)
     if denied.reason == "too_large" and account.nature is not Nature.LEVEL:
         return BudgetExhaustedError(
             f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > "
@@ -117,6 +120,16 @@ def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
         return BudgetExhaustedError(f"{title} exceeded: {spent}. {way_out}", **fields)
     who = "" if agent is None else f", with agent {named(str(agent.agent_id))}"
     return BudgetExhaustedError(f"{title} exceeded: {past} > {_room(account, denied)} in {where}{who}. {way_out}", **fields)
+
+
+def _when(account: Account) -> str:
+    """Say of which window it is the limit, and for whom."""
+    limit, words = account.limit, ""
+    if limit.per is not None:
+        words = f", {limit.per} {account.window} in {limit.tz}" if account.window else f", in {limit.per}"
+    if limit.by is not None:
+        words += f", {limit.by} {'unknown' if account.counted_for is None else named(account.counted_for)}"
+    return words
 
 
 def _room(account: Account, denied: Denied) -> str:

@@ -14,6 +14,7 @@ from json import loads  # as it is now: the program may make tools of that modul
 from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow
+from ravi_otel.policy.formula import ALL
 from ravi_otel.policy.limits import Limit, ScopeKind
 
 MOST_LISTED: Final = 10_000
@@ -103,6 +104,7 @@ class Named:
     detail: str | None
     agent: str | None
     per: str | None
+    by: str | None
     count: str
     part: tuple[str, ...]
 
@@ -110,6 +112,13 @@ class Named:
     def name(self) -> str:
         """Give the scope's own id: the session's, the tenant's, or the scope's."""
         return self.place[-1] or ""
+
+    @property
+    def label(self) -> str:
+        """Write the limit as the grammar does, without its value: `cost:per=day`, `tool.search`, `tokens@researcher`."""
+        counted = f"tool.{self.detail}" if self.detail is not None else self.kind if self.count == ALL else f"{self.kind}({self.count})"
+        agent = f"@{self.agent}" if self.agent else ""
+        return f"{counted}{agent}{f':per={self.per}' if self.per else ''}{f':by={self.by}' if self.by else ''}"
 
     @property
     def tenant(self) -> str | None:
@@ -129,7 +138,17 @@ def _named(found: Any) -> Named | None:
     scope, place, *rest = found
     limit, part = dict(zip(_FIELDS, rest, strict=False)), rest[len(_FIELDS) :]
     must = [limit.get("kind"), limit.get("count"), *part]
-    may = [*place, *(limit.get(name) for name in ("detail", "agent", "per"))]
+    may = [*place, *(limit.get(name) for name in ("detail", "agent", "per", "by"))]
     if not place or not all(isinstance(each, str) for each in must) or not all(each is None or isinstance(each, str) for each in may):
         return None
-    return Named(ScopeKind(scope), tuple(place), limit["kind"], limit["detail"], limit["agent"], limit["per"], limit["count"], tuple(part))
+    return Named(
+        scope=ScopeKind(scope),
+        place=tuple(place),
+        kind=limit["kind"],
+        detail=limit["detail"],
+        agent=limit["agent"],
+        per=limit["per"],
+        by=limit.get("by"),
+        count=limit["count"],
+        part=tuple(part),
+    )

@@ -151,7 +151,7 @@ def held_by(holds: object) -> Iterable[tuple[int, int, int | None]]:
     with contextlib.suppress(TypeError, ValueError, RecursionError):
         found: Any = loads(holds) if isinstance(holds, str) else None
         if isinstance(found, list):
-            held = [(number, *_amounts(*amounts)) for number, *amounts in found]  # pyright: ignore[reportUnknownVariableType]  # JSON may hold anything
+            held = [(number, *_amounts(*amounts)) for number, *amounts in found]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON may hold anything
     for number, hold, charged in held:
         if not (type(number) is int and type(hold) is int and hold >= 0 and (charged is None or (type(charged) is int and charged >= 0))):
             raise StoreError("what it says of an operation cannot be read")

@@ -1,0 +1,204 @@
+"""Look at the budgets that processes share, and set or close them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from ravi_otel._flow import run_sync
+from ravi_otel.cli import ledger_rows as rows
+from ravi_otel.cli.ledger_rows import Rate, Shown
+from ravi_otel.cli.ledger_store import opened
+from ravi_otel.cli.stored import say
+from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Listing
+from ravi_otel.enforcement.refusal import shown as amount
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local import console
+from ravi_otel.local.wording import clean
+from ravi_otel.policy import checks
+from ravi_otel.policy.grammar import parse_limit
+
+_LEAST_EVERY_S: Final = 0.2
+_MOST_EVERY_S: Final = 3600.0
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _which(command: F) -> F:
+    """Add what says which store and whose counters."""
+    for option in (
+        click.option("--tenant", metavar="ID", help="Only the tenant's own counters, and its sessions'."),
+        click.option(
+            "--ledger", "url", envvar="RAVI_LEDGER", metavar="URL", help="Such as sqlite:PATH or redis://HOST; otherwise RAVI_LEDGER."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(short_help="Look at shared budgets, and set or close them.")
+def ledger() -> None:
+    """Look at the budgets that processes share in a ledger, and set or close them.
+
+    SCOPE is a scope and its id, such as tenant:acme or session:chat-7, or the id of one counter as `show` prints it; the beginning of
+    an id is enough where nothing else begins so.
+
+    \b
+    Exit status:
+      0  done
+      1  the store failed, nothing is there, or the question was answered with no
+      2  something must be written or set otherwise
+    """  # noqa: D301 - click wants the backspace itself
+
+
+@ledger.command(short_help="List the counters, with what is used and held.")
+@click.argument("scopes", nargs=-1, metavar="[SCOPE]...")
+@click.option("-n", "--number", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="How many, last used first.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_which
+def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | None, url: str | None) -> None:
+    """List the counters, last used first: the limit, what is used, what calls in flight hold, how often it refused.
+
+    Nothing is changed by it, also where the store cannot be written.
+    """
+    with opened(url) as store:
+        listing = run_sync(store.list_accounts())
+    found = rows.chosen(listing.counters, scopes, tenant)
+    found.sort(key=lambda each: each.counter.used_s or 0.0, reverse=True)
+    if as_json:
+        click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
+    else:
+        _print(listing, found, number)
+    sys.exit(0 if found or not scopes else 1)
+
+
+def _print(listing: Listing, found: Sequence[Shown], number: int) -> None:
+    out = console()
+    if not found:
+        out.print("No counter is there.", style="dim")
+    else:
+        rows.print_counters(found[:number], out, time.time())
+    left_out = len(found) - number
+    if left_out > 0 or listing.left_out:
+        say(f"{left_out:,} more are not shown; -n shows more." if left_out > 0 else f"Only the {MOST_LISTED:,} used last are looked at.")
+
+
+@ledger.command(short_help="Watch the counters that fill fastest.")
+@click.argument("scopes", nargs=-1, metavar="[SCOPE]...")
+@click.option(
+    "--every", type=click.FloatRange(_LEAST_EVERY_S, _MOST_EVERY_S), default=2.0, show_default=True, help="Seconds between looks."
+)
+@click.option("-n", "--number", type=click.IntRange(1, MOST_LISTED), default=20, show_default=True, help="How many.")
+@click.option("--once", is_flag=True, help="Look twice, print once, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a look.")
+@_which
+def top(*, scopes: tuple[str, ...], every: float, number: int, once: bool, as_json: bool, tenant: str | None, url: str | None) -> None:
+    """Watch the counters that fill fastest: how much a second, and when they are used up at that rate. Ctrl-C ends it."""
+    if not (once or as_json or sys.stdout.isatty()):
+        raise ConfigurationError("ravi-otel ledger top needs a terminal. Use --once or --json where there is none.")
+    out, looks = console(), rows.Looks(scopes, tenant)
+    with opened(url) as store:
+        looks.take(run_sync(store.list_accounts()), time.monotonic())
+
+        def look() -> list[Rate]:
+            time.sleep(every)
+            return looks.take(run_sync(store.list_accounts()), time.monotonic())[:number]
+
+        if once or as_json:
+            _write(look, out, once=once, as_json=as_json)
+            return
+        with Live(console=out, auto_refresh=False, screen=True) as live:
+            while True:
+                fastest = look()
+                with out.capture() as drawn:
+                    rows.print_rates(fastest, out)
+                live.update(Text.from_ansi(drawn.get()), refresh=True)
+
+
+def _write(look: Callable[[], list[Rate]], out: Console, *, once: bool, as_json: bool) -> None:
+    while True:
+        fastest = look()
+        if as_json:
+            click.echo(json.dumps([one.as_json() for one in fastest], allow_nan=False))
+        else:
+            rows.print_rates(fastest, out)
+        if once:
+            return
+
+
+@ledger.command("set-limit", short_help="Set another limit on a counter that is there.")
+@click.argument("scope")
+@click.argument("limit")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_which
+def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url: str | None) -> None:
+    """Set another limit on the counter of SCOPE that counts what LIMIT says, such as `set-limit tenant:acme cost=75usd`.
+
+    A higher one opens what was closed, and warns again when it comes near. Programs that state their own limit again leave it as it is,
+    unless they state less than before.
+    """
+    wanted = parse_limit(limit)
+    with opened(url) as store:
+        found = rows.chosen(run_sync(store.list_accounts()).counters, (scope,), tenant)
+        matching = [each for each in found if rows.counts(each, wanted)]
+        one = _only(matching, found, scope, limit)
+        changed = run_sync(store.set_limit(one.counter, wanted.value))
+    if changed is None:
+        raise click.ClickException("The counter is gone: nobody has used it for long, or the store was emptied.")
+    if as_json:
+        click.echo(json.dumps(rows.fields(Shown(changed)), indent=2, allow_nan=False))
+    else:
+        was, now = (amount(wanted.kind, value) for value in (one.counter.value, changed.value))
+        click.echo(f"{one.where} {one.label}: {was} before, {now} now; {amount(wanted.kind, changed.used)} used.")
+
+
+def _only(matching: Sequence[Shown], found: Sequence[Shown], scope: str, limit: str) -> Shown:
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        ids = ", ".join(each.counter.id for each in matching[:5])
+        raise ConfigurationError(f"{len(matching)} counters of {checks.show(scope)} count that: name one of them by its id, such as {ids}.")
+    if not found:
+        raise click.ClickException(f"No counter of {clean(scope)} is there. `ravi-otel ledger show` lists them.")
+    known = ", ".join(sorted({each.label for each in found})[:5])
+    raise ConfigurationError(f"{checks.show(limit)} is counted nowhere in {checks.show(scope)}: there is {known}.")
+
+
+@ledger.command(short_help="Let nothing more be spent in a scope.")
+@click.argument("scope")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; needs --yes.")
+@_which
+def close(*, scope: str, yes: bool, as_json: bool, tenant: str | None, url: str | None) -> None:
+    """Let nothing more be spent on the counters of SCOPE that are there now; calls in flight end as they do at a limit.
+
+    `set-limit` with more than 0 opens a counter again. A window that begins later begins open.
+    """
+    if as_json and not yes:
+        raise ConfigurationError("--json asks nothing: give --yes with it.")
+    with opened(url) as store:
+        found = rows.chosen(run_sync(store.list_accounts()).counters, (scope,), tenant)
+        if not found:
+            raise click.ClickException(f"No counter of {clean(scope)} is there. `ravi-otel ledger show` lists them.")
+        places = sorted({each.where for each in found})
+        if len(places) > 1:
+            raise ConfigurationError(
+                f"{checks.show(scope)} names {len(places)} scopes: {', '.join(places[:5])}. Name one, or its --tenant."
+            )
+        if not yes:
+            rows.print_counters(found, console(), time.time())
+            click.confirm(f"Close {places[0]}, {_counters(len(found))}?", abort=True)
+        closed = run_sync(store.close_scope([each.counter for each in found]))
+    click.echo(json.dumps({"closed": closed}) if as_json else f"{places[0]} is closed: {_counters(closed)}.")
+    sys.exit(0 if closed else 1)
+
+
+def _counters(number: int) -> str:
+    return "1 counter" if number == 1 else f"{number:,} counters"

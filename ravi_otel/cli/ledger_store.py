@@ -1,0 +1,46 @@
+"""Open a shared ledger as an operator does: it must be there, and nothing of it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol, TypeGuard
+
+from ravi_otel.enforcement.ledger.choosing import VARIABLE, read_choice
+from ravi_otel.enforcement.ledger.operators import Operated
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.errors import ConfigurationError
+
+_VERBS: Final = ("list_accounts", "set_limit", "close_scope", "close")
+
+
+class Opened(Operated, Protocol):
+    """Be a store that can be closed again."""
+
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+def is_operated(store: object) -> TypeGuard[Opened]:
+    """Tell that an operator can look into a store."""
+    return all(callable(getattr(store, verb, None)) for verb in _VERBS)
+
+
+@contextmanager
+def opened(url: str | None) -> Generator[Opened]:
+    """Open the store of a URL, and close it at the end; ConfigurationError for one in which an operator cannot look."""
+    if not url:
+        raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
+    choice = replace(read_choice("--ledger", url), slices=False)
+    if choice.store == "sqlite" and not Path(choice.url).exists():
+        raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
+    store: object = SqliteLedger(choice.url, create=False) if choice.store == "sqlite" else choice.open()
+    if not is_operated(store):
+        raise ConfigurationError(f"--ledger {choice.shown}: its counters are in the process that counts, so nobody else can see them.")
+    try:
+        yield store
+    finally:
+        store.close()
