@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger import serving
@@ -20,12 +20,15 @@ from ravi_otel.enforcement.ledger.redis_asking import LAST, NEWCOMER, STAND, Ask
 from ravi_otel.enforcement.line import Sleeper
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.ledger.redis import RedisLedger
+    from ravi_otel.enforcement.ledger.redis_counting import Counting
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.025
 _BEHIND_S: Final = 0.2
 _numbers = itertools.count(1)
+
+Attempt: TypeAlias = "Callable[[Counting, Ask, int, Stander | None], Flow[Grant | Denied]]"
+"""What asks once."""
 
 
 class Stander:
@@ -88,18 +91,18 @@ def wake_first(lines: Iterable[Line], accounts: Iterable[Account] = ()) -> None:
                     stander.wake()
 
 
-def wait(ledger: RedisLedger, ask: Ask, denied: Denied) -> Flow[Grant | Denied]:
+def wait(ledger: Counting, ask: Ask, denied: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
     """Stand in line until it is granted, refused for good, or the patience is over."""
     if ledger.blocks_itself(ask.request, denied.account):
-        return (yield from ledger.attempt(ask, LAST | NEWCOMER))
+        return (yield from attempt(ledger, ask, LAST | NEWCOMER, None))
     stander = Stander(ask.request, ledger.name)
-    answer = yield from ledger.attempt(ask, NEWCOMER | STAND, stander)  # again, now that it has a ticket
+    answer = yield from attempt(ledger, ask, NEWCOMER | STAND, stander)  # again, now that it has a ticket
     if not serving.contended(answer):
         return answer
     stander.move(ask, cast("Denied", answer).account)
     forget = None if ask.request.on_stop is None else ask.request.on_stop(stander.stop)
     try:
-        return (yield from _stand(ledger, ask, stander, cast("Denied", answer)))
+        return (yield from _stand(ledger, ask, stander, cast("Denied", answer), attempt))
     except GeneratorExit:
         ledger.drop(stander)  # perhaps by a finaliser, which must do no I/O
         raise
@@ -112,7 +115,7 @@ def wait(ledger: RedisLedger, ask: Ask, denied: Denied) -> Flow[Grant | Denied]:
             forget()
 
 
-def _stand(ledger: RedisLedger, ask: Ask, stander: Stander, answer: Denied) -> Flow[Grant | Denied]:
+def _stand(ledger: Counting, ask: Ask, stander: Stander, answer: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
     until, pause_s = time.monotonic() + ask.request.patience_s, _FIRST_PAUSE_S
     while True:
         sleeper = stander.sleeper
@@ -124,15 +127,15 @@ def _stand(ledger: RedisLedger, ask: Ask, stander: Stander, answer: Denied) -> F
             ledger.leave(stander)
             return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
         if sleeper.unfit or time.monotonic() >= until:
-            return (yield from ledger.attempt(ask, LAST, stander))
+            return (yield from attempt(ledger, ask, LAST, stander))
         pause_s = _FIRST_PAUSE_S if sleeper.woken else min(pause_s * 1.5, _LONGEST_PAUSE_S)
         stander.sleeper = Sleeper(ask.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
         if not stander.first:
             continue
-        found = yield from ledger.attempt(ask, STAND, stander)
+        found = yield from attempt(ledger, ask, STAND, stander)
         if not serving.contended(found):
             return found
         answer = cast("Denied", found)
         if answer.account is not stander.account and ledger.blocks_itself(ask.request, answer.account):
-            return (yield from ledger.attempt(ask, LAST, stander))
+            return (yield from attempt(ledger, ask, LAST, stander))
         stander.move(ask, answer.account)

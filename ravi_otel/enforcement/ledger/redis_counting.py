@@ -1,0 +1,166 @@
+"""Know what this process counts in a Redis: its leases, its operations, its debts, and where each account is kept."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+from ravi_otel._flow import Flow, run_sync
+from ravi_otel.enforcement.clock import Clock, SystemClock
+from ravi_otel.enforcement.ledger import rolling, serving
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
+from ravi_otel.enforcement.ledger.failing import StoreError, unkept
+from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.redis_answers import Shared
+from ravi_otel.enforcement.ledger.redis_leases import Lease, Leases
+from ravi_otel.enforcement.ledger.redis_line import Stander
+from ravi_otel.enforcement.ledger.redis_link import Link
+from ravi_otel.enforcement.ledger.redis_owed import Owed, Sent
+from ravi_otel.enforcement.ledger.redis_places import Graves, Place, Sight, digest, tag_of
+from ravi_otel.enforcement.ledger.redis_scripts import BEAT, LEAVE, REAP
+from ravi_otel.enforcement.ledger.sqlite_leases import Pulse
+from ravi_otel.errors import BudgetExhaustedError
+
+_DAY_S: Final = 86_400
+_TURNS: Final = 3
+_TRY_AGAIN_S: Final = 1.0
+_TOKENS: Final = "tokens"
+
+
+class Counting:
+    """Be the part of a ledger that its steps share; changed under `lock`, over which no I/O is done."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        shares: Callable[[Account], bool] = lambda _: True,
+        namespace: str = "default",
+        lease_s: float = 30.0,
+        clock: Clock | None = None,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.link: Final = link
+        self.failed = failed
+        self._shares = shares
+        self._namespace = namespace
+        self._lease_s = lease_s
+        self._clock = SystemClock() if clock is None else clock
+        self._renew()
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+        self.life = object()
+        self.name = secrets.token_hex(8)
+        self.operations: dict[str, Shared] = {}
+        self.local: dict[str, Operation] = {}
+        self._places: WeakValueDictionary[str, Place] = WeakValueDictionary()
+        self.leases = Leases(self._lease_s, self._clock)
+        self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
+        self.owed = Owed()
+        self.pulse = Pulse(self._beat)
+
+    def sight(self, account: Account) -> Sight:
+        """Say where an account is kept."""
+        sight = account.row
+        if isinstance(sight, Sight) and sight.life is self.life:
+            return sight
+        place = None
+        if self._shares(account):
+            tag = tag_of(self._namespace, account.facts.tenant_id)
+            key = f"{tag}:a:{digest(account.key)}"
+            with self.lock:
+                place = self._places.get(key) or self._places.setdefault(key, Place(tag, key))
+        sight = account.row = Sight(self.life, place, account)
+        account.line = [] if place is None else place.line
+        return sight
+
+    def rolled(self, operation: Operation) -> Operation:
+        """Let go of what rolling windows of this process's own have left behind."""
+        rolling.expire_all(operation.lines, self.now_ns())
+        return operation
+
+    def now_ns(self) -> int:
+        """Give the wall clock of this process."""
+        return round(self._clock.time() * 1e9)
+
+    def day(self) -> str:
+        """Give the number of today."""
+        return str(int(self._clock.time()) // _DAY_S)
+
+    def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        """Write the error of a step that the store could not take."""
+        self.failed()
+        return unkept(self.link.sentence(error), error.reason, account)
+
+    def blocks_itself(self, request: Reservation, account: Account) -> bool:
+        """Tell that the asker's own chain holds what stands in the way."""
+        with self.lock:
+            return serving.blocks_itself(request, account, {**self.local, **self.operations})
+
+    def leave(self, stander: Stander) -> None:
+        """Take somebody out of line in the store."""
+        self.drop(stander)
+        self.pay_now()
+
+    def drop(self, stander: Stander) -> None:
+        """Do so at the next step."""
+        if stander.ticket and stander.place:
+            self.owed.add(Sent(LEAVE, [stander.place], [stander.ticket]))
+
+    def pay(self) -> Flow[None]:
+        """Send what is owed."""
+        if self.owed:
+            yield from self.owed.pay(self.link)
+
+    def pay_now(self) -> None:
+        """Send what is owed in this thread, if that can be."""
+        try:
+            run_sync(self.pay())
+        except StoreError:
+            self.failed()
+            self.pulse.start()
+
+    def reap_in_time(self, tag: str) -> Flow[None]:
+        """Look for the dead, once a second."""
+        with self.lock:
+            due = self.leases.may_reap(tag)
+        if due:
+            yield from self.reap_tag(tag)
+
+    def reap_tag(self, tag: str, *, everybody: bool = False) -> Flow[int]:
+        """End what silent processes left behind on one tag."""
+        with self.lock:
+            own = self.leases.on(tag).name
+        ended, more = 0, True
+        while more:
+            found = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own])
+            ended += int(found[0])
+            more = everybody and (found[0] or found[1])
+        return ended
+
+    def _beat(self) -> float | None:
+        """Give a sign of life, and send what is owed; None when nothing is held any more."""
+        try:
+            run_sync(self.pay())
+            with self.lock:
+                leases = self.leases.current() if self.operations else []
+            for lease in leases:
+                self._live_on(lease)
+        except StoreError:
+            self.failed()
+            return min(_TRY_AGAIN_S, self._lease_s / 4)
+        with self.lock:
+            if self.operations or self.owed:
+                return self._lease_s / 4
+            self.pulse.stopped()
+            return None
+
+    def _live_on(self, lease: Lease) -> None:
+        alive = run_sync(self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms]))
+        with self.lock:
+            self.leases.beaten(lease) if alive else self.leases.over(lease)

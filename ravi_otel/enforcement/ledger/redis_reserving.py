@@ -1,0 +1,184 @@
+"""Ask for everything an operation needs: the store for what is everybody's, this process for what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from ravi_otel._flow import Flow
+from ravi_otel.enforcement.ledger import judging, rolling, room, serving
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Told
+from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.redis_answers import Reply, Shared, in_order
+from ravi_otel.enforcement.ledger.redis_asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
+from ravi_otel.enforcement.ledger.redis_counting import Counting
+from ravi_otel.enforcement.ledger.redis_ending import release
+from ravi_otel.enforcement.ledger.redis_leases import Lease
+from ravi_otel.enforcement.ledger.redis_line import Stander, wait
+from ravi_otel.enforcement.ledger.redis_owed import Sent
+from ravi_otel.enforcement.ledger.redis_places import Place, facts_of
+from ravi_otel.enforcement.ledger.redis_scripts import RELEASE, RESERVE
+from ravi_otel.errors import ConfigurationError
+
+_DAY_S: Final = 86_400
+_TURNS: Final = 3
+_TRY_AGAIN_S: Final = 1.0
+_TOKENS: Final = "tokens"
+
+
+def reserve(ledger: Counting, ask: Ask) -> Flow[Grant | Denied]:
+    """Ask, and stand in line where others hold what is needed."""
+    answer = yield from attempt(ledger, ask, NEWCOMER)
+    if ask.request.patience_s > 0 and serving.contended(answer):
+        return (yield from wait(ledger, ask, cast("Denied", answer), attempt))
+    return answer
+
+
+def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = None) -> Flow[Grant | Denied]:
+    """Ask once: the store for what is everybody's, and this process for what is its own; all of it, or nothing."""
+    newcomer = mode & NEWCOMER != 0
+    if ask.shared and not ask.own:
+        return (yield from _share(ledger, ask, ask.shared, mode, stander))
+    local = replace(ask.locally, patience_s=0.0) if mode & LAST else ask.locally
+    answer: Grant | Denied | None = None
+    for _ in range(_TURNS):  # between the look and the step another thread may come in
+        with ledger.lock:
+            rolling.expire_all(local.lines, ledger.now_ns())
+            refused = room.first_refused(local, newcomer=newcomer)
+        among = ask.shared if refused is None else [at for at in ask.shared if at < ask.own[refused]]
+        if among:
+            only = 0 if refused is None else ONLY_LOOK
+            answer = yield from _share(ledger, ask, among, mode | only, stander)
+            if isinstance(answer, Denied):
+                return answer
+        with ledger.lock:
+            own = judging.judge(local, ledger.local, newcomer=newcomer)
+            if isinstance(own, Operation) and refused is None:
+                if not isinstance(answer, Shared):
+                    return own if not among else cast("Grant", answer)
+                return _both(answer, own, ask)
+        if isinstance(own, Denied):
+            if isinstance(answer, Shared):
+                own.crossings = in_order(ask.lines, answer.crossings, own.crossings)
+                ledger.operations.pop(ask.request.op_id, None)
+                yield from release(ledger, answer)
+            return own
+        _let_go(ledger, own)  # refused before, and not any more: from the beginning
+    return judging.deny(ask.lines[ask.own[0]], "contended")
+
+
+def _both(shared: Shared, own: Operation, ask: Ask) -> Shared:
+    shared.take_up(own, ask.own)
+    shared.crossings = in_order(ask.lines, shared.crossings, own.crossings)
+    shared.observed = shared.observed or own.observed
+    return shared
+
+
+def _share(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander: Stander | None) -> Flow[Grant | Denied]:
+    account = ask.lines[among[0]].account
+    try:
+        yield from ledger.pay()
+        return (yield from _asked(ledger, ask, among, mode | (ask.mode & ~PATIENT if mode & LAST else ask.mode), stander))
+    except StoreError as error:
+        return _without_store(ledger, ask, error, account)
+
+
+def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander: Stander | None) -> Flow[Grant | Denied]:
+    places = ask.places(among)
+    tag = _one_tag(ledger, ask, places)
+    name, tombstone, bit = ledger.graves.of(ask.request.op_id, tag)
+    yield from ledger.reap_in_time(tag)
+    while True:
+        with ledger.lock:
+            lease = ledger.leases.on(tag)
+            words = ask.words(among)
+        keys = [lease.operations, tombstone, f"{tag}:x", *(place.key for place in places)]
+        ticket, at = ("", 0) if stander is None else stander.stands(ask, among)
+        made = "" if lease.made else ledger.leases.lease_ms
+        head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
+        sent = Sent(RELEASE, [lease.operations, tombstone, *keys[3:]], _undoing(ledger, ask, among, name, bit))
+        try:
+            reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words])))
+        except BaseException as error:
+            if not mode & ONLY_LOOK:
+                ledger.owed.add(sent)  # it may have come there all the same
+                if not isinstance(error, (GeneratorExit, StoreError)):
+                    ledger.pay_now()
+            raise
+        if reply.letter == "N":
+            ledger.leases.over(lease)
+            continue
+        ledger.leases.made(lease)
+        return _granted(ledger, ask, among, reply.there(), (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
+
+
+def _granted(
+    ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place: tuple[Lease, str, str, str], *, look: bool
+) -> Grant | Denied:
+    accounts = ask.accounts(among)
+    with ledger.lock:
+        reply.show(ask.seen(among))
+        if reply.letter == "D":
+            at, reason, used, held = reply.words[1:]
+            line = ask.lines[among[int(at) - 1]]
+            crossings = reply.crossed(accounts, "admission", "denied") or ()
+            return Denied(line.account, cast("Any", reason), int(used), int(held), line.minimum, crossings)
+        if reply.letter == "O":
+            least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
+            return Told(ask.request.op_id, min(least, default=None))
+        if look:
+            return Grant(ask.request.op_id)
+        return _taken(ledger, ask, among, reply, place)
+
+
+def _taken(ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place: tuple[Lease, str, str, str]) -> Shared:
+    at, holds = int(reply.words[1]), [int(hold) for hold in reply.words[2].split(",")]
+    held = [0] * len(ask.lines)
+    for number, hold in zip(among, holds, strict=True):
+        held[number] = hold
+    observed = ask.lines[among[at - 1]].account if at else None
+    operation = Shared(ask.request, held, observed, among)
+    operation.crossings = reply.crossed(ask.accounts(among), "admission", "observed" if observed else "admitted")
+    operation.sights = ask.sights
+    lease, operation.name, operation.tombstone, operation.bit = place
+    operation.lease = lease.operations
+    ledger.operations[ask.request.op_id] = operation
+    ledger.pulse.start()
+    return operation
+
+
+def _one_tag(ledger: Counting, ask: Ask, places: Sequence[Place]) -> str:
+    tags = {place.tag for place in places}
+    if len(tags) > 1 and ledger.link.clustered:
+        origins = " and ".join(sorted({line.account.origin for line in ask.lines}))
+        raise ConfigurationError(
+            f"{origins} are counted for different tenants, which a Redis Cluster keeps on different servers: declare them all inside "
+            "the tenant, or all outside of it, or use one server."
+        )
+    return places[-1].tag
+
+
+def _without_store(ledger: Counting, ask: Ask, error: StoreError, account: Account) -> Grant | Denied:
+    """Refuse, unless nothing was asked: what is only observed goes on."""
+    shared = ask.accounts(ask.shared)
+    if all(one.observe for one in shared):
+        ledger.failed()
+        return Grant(ask.request.op_id)
+    raise ledger.refusal(error, next((one for one in shared if not one.observe), account)) from None
+
+
+def _undoing(ledger: Counting, ask: Ask, among: Sequence[int], name: str, bit: str) -> list[str]:
+    words = [name, bit, ledger.day()]
+    for account, sight in ask.seen(among):
+        words += (account.epoch or "", f"{facts_of(sight, account)} {sight.warn}")
+    return words
+
+
+def _let_go(ledger: Counting, own: Grant) -> None:
+    with ledger.lock:
+        operation = ledger.local.pop(own.op_id, None)
+        if operation is not None:
+            judging.release(operation)
