@@ -1,13 +1,12 @@
 """Every ledger there is, and a desk to ask it from: one contract for all of them."""
 
-import itertools
 import uuid
 
 import pytest
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation
+from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis import RedisLedger
 from ravi_otel.enforcement.ledger.redis_link import Link
@@ -54,7 +53,6 @@ class Desk:
         self.ledger = ledger
         self.far = isinstance(ledger, RedisLedger)  # each step is a round trip
         self.most = TOP if self.far else 2**63
-        self._ops = itertools.count(1)
 
     @staticmethod
     def account(kind, value, scope="run", *, observe=False, used=0, **limit):
@@ -68,7 +66,7 @@ class Desk:
         return self.account(Kind.REQUESTS, value, scope, **more)
 
     def op(self):
-        return f"op-{next(self._ops)}"
+        return new_op_id()  # as a program's are: a ledger may know those of its own process
 
     def request(self, *asks, op=None, owner=None, patience=0.0, **more):
         lines = [Line(account, want, rest[0] if rest else want) for account, want, *rest in asks]
@@ -119,6 +117,12 @@ def ledger(new_ledger):
 @pytest.fixture
 def desk(ledger):
     return Desk(ledger)
+
+
+@pytest.fixture
+def desk_of():
+    """Give what makes a desk of a ledger that a test has made itself."""
+    return Desk
 
 
 @pytest.fixture
