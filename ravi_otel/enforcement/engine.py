@@ -161,4 +161,8 @@ def limit_event(crossing: Crossing, enforcement: str = "process") -> LimitEvent:
         tenant_id=facts.tenant_id,
         enforcement=enforcement,
         hooks=facts.hooks,
+        per=account.limit.per,
+        window=account.window,
+        by=account.limit.by,
+        counted_for=account.counted_for,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.entry import most_children
 from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.hooks.records import LimitReading
 from ravi_otel.policy.limits import Kind, public_amount
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def reading(scope: Scope, account: Account) -> LimitReading:
-    """Read one limit of `scope`."""
+    """Read one limit of `scope`; a window that rolls here lets go of what is over first."""
+    if account.roll_ns and isinstance(scope.engine.ledger, MemoryLedger):
+        scope.engine.ledger.read(account)
     kind, used = account.limit.kind, account.used
     if account.nature is Nature.CLOCK:
         end = scope.engine.clock.monotonic_ns() if scope.ended_ns is None else scope.ended_ns
@@ -35,4 +38,6 @@ def reading(scope: Scope, account: Account) -> LimitReading:
         ratio=used / account.value if account.value else float(used > 0 or account.denied > 0),
         denied=account.denied,
         events=account.events,
+        window=account.window,
+        counted_for=account.counted_for,
     )

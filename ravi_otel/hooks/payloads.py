@@ -226,6 +226,10 @@ def limit(name: HookEvent, event: LimitEvent, trace: Trace) -> Payload:
         "phase": event.phase,
         "enforcement": event.enforcement,
         "decision": event.decision,
+        "per": event.per,
+        "window": event.window,
+        "by": event.by,
+        "counted_for": event.counted_for,
     }
 
 

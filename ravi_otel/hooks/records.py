@@ -119,7 +119,8 @@ class ToolRecord:
 class LimitReading:
     """Photograph one limit of one scope; amounts in the kind's public unit (tokens, USD, seconds, count).
 
-    `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded").
+    `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded"). A limit that begins anew is read
+    as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`.
     """
 
     limit: Limit
@@ -131,6 +132,19 @@ class LimitReading:
     ratio: float
     denied: int
     events: tuple[str, ...]
+    window: str | None = None
+    counted_for: str | None = None
+
+    @property
+    def title(self) -> str:
+        """Write what is limited: `tokens`, `cost per day 2026-01-02`, `tokens per 90m for user ann`."""
+        limit = self.limit
+        words = [limit.label]
+        if limit.per is not None:
+            words += ["per", limit.per, *([] if self.window is None else [self.window])]
+        if limit.by is not None:
+            words += ["for", limit.by, self.counted_for or "unknown"]
+        return " ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +228,7 @@ class LimitEvent:
 
     `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
     `run_name` and `tenant_id` are those of that scope, None where it belongs to none. `hooks` are who the program wants told of it.
+    `per` and `by` are the limit's, `window` the one it is told of, once each, and `counted_for` whose part is near or used up.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -237,6 +252,10 @@ class LimitEvent:
     run_name: str | None = None
     tenant_id: str | None = None
     hooks: tuple[object, ...] = field(default=(), compare=False, repr=False)
+    per: str | None = None
+    window: str | None = None
+    by: str | None = None
+    counted_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

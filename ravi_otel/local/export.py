@@ -114,6 +114,7 @@ def limit_fields(facts: ScopeFacts, reading: LimitReading) -> Fields:
         "ratio": _number(reading.ratio),
         "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
         "events": list(reading.events),
+        **({"per": limit.per, "window": reading.window, "by": limit.by, "counted_for": reading.counted_for} if limit.renews else {}),
     }
 
 

@@ -389,7 +389,7 @@ def _budget(branch: Branch, reading: LimitReading) -> Budget:
     exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
     return Budget(
         scope=scope_title(branch, 40),
-        limit=clean(limit.label, 40),
+        limit=clean(reading.title, 60),
         allowed=amount(limit.kind, limit.amount),
         used=amount(limit.kind, reading.used),
         held=amount(limit.kind, reading.held),

@@ -153,6 +153,7 @@ _CONTENT_ATTRIBUTES: Final = (
 _RUN_ATTRIBUTES: Final = (
     *_attributes(_AGENTS, "conditionally_required", semconv.AGENT_NAME, semconv.WORKFLOW_NAME),
     *_attributes(_AGENTS, "required", semconv.TOOL_NAME),
+    Name(semconv.USER_ID, "attribute", "", "conditionally_required", _GENERAL, "Whom the run is done for: `run(user_id=)`."),
     *_attributes(_AGENTS, "recommended", semconv.TOOL_TYPE, semconv.TOOL_CALL_ID),
     *_own(
         "conditionally_required", "",
@@ -192,6 +193,10 @@ _LIMIT_ATTRIBUTES: Final = (
         LIMIT_KIND="What a limit counts.",
         LIMIT_SCOPE="The kind of scope that has the limit.",
         LIMIT_SCOPE_NAME="The name of that scope.",
+        LIMIT_PER="How long a window of the limit is: minute, hour, day, week, month, or a time such as 90m.",
+        LIMIT_WINDOW="Which window of the calendar it is, such as 2026-01-02 of a day.",
+        LIMIT_BY="What the limit counts by: user, model, tenant, or a tag.",
+        LIMIT_COUNTED_FOR="Whose part of such a limit it is; on spans and events, never on a metric.",
         LIMIT_SCOPE_ID="The id of that scope.",
         LIMIT_LABEL="The limit as it is written.",
         LIMIT_REASON="Why a call was refused, or limits were set aside.",

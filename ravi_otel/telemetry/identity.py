@@ -36,6 +36,8 @@ def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
         attributes[semconv.SESSION_ID] = text(facts.session_id)
     if facts.tenant_id is not None:
         attributes[semconv.TENANT_ID] = text(facts.tenant_id)
+    if facts.user_id is not None:
+        attributes[semconv.USER_ID] = text(facts.user_id)
     for key, value in facts.tags.items():
         attributes[f"{semconv.TAG_PREFIX}{key}"] = text(value)
     if facts.agent_name is not None:

@@ -42,6 +42,10 @@ _NAMES: Final = {
     "phase": semconv.LIMIT_PHASE,
     "enforcement": semconv.LIMIT_ENFORCEMENT,
     "decision": semconv.LIMIT_DECISION,
+    "per": semconv.LIMIT_PER,
+    "window": semconv.LIMIT_WINDOW,
+    "by": semconv.LIMIT_BY,
+    "counted_for": semconv.LIMIT_COUNTED_FOR,
 }
 """The payload's names, and the attributes they are."""
 
@@ -97,7 +101,8 @@ class LimitEvents(Listener):
 
 
 def _payload(event: LimitEvent) -> dict[str, Any]:
-    """Give the payload by its names; unknown and not finite are None."""
+    """Give the payload by its names; unknown and not finite are None. Windows, and whose part it is, stand there where there are any."""
+    renewed = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for}
     return {
         "agent_name": optional_text(event.agent_name),
         "agent_id": optional_text(event.agent_id),
@@ -115,6 +120,7 @@ def _payload(event: LimitEvent) -> dict[str, Any]:
         "phase": event.phase,
         "enforcement": event.enforcement,
         "decision": event.decision,
+        **{name: text(given) for name, given in renewed.items() if given is not None},
     }
 
 

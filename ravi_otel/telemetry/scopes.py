@@ -27,6 +27,7 @@ from ravi_otel.telemetry.spans import MARK, Open
 
 _MOST_OPEN: Final = 50_000
 _MOST_READINGS: Final = 32
+_RENEWED: Final = (semconv.LIMIT_PER, semconv.LIMIT_WINDOW, semconv.LIMIT_BY, semconv.LIMIT_COUNTED_FOR)
 _STATE: Final = (semconv.LIMIT_THRESHOLD, semconv.LIMIT_USED, semconv.LIMIT_HELD, semconv.LIMIT_REMAINING, semconv.LIMIT_RATIO)
 _BUDGETS: Final = {
     Kind.TOKENS: (semconv.BUDGET_TOKENS_LIMIT, semconv.BUDGET_TOKENS_USED),
@@ -221,6 +222,8 @@ def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
         semconv.LIMIT_DENIED: reading.denied,
         semconv.LIMIT_EVENTS: reading.events,
     }
+    renewed = (reading.limit.per, reading.window, reading.limit.by, reading.counted_for)
+    attributes |= {name: text(given) for name, given in zip(_RENEWED, renewed, strict=True) if given is not None}
     amounts = (reading.limit.amount, reading.used, reading.held, reading.remaining, reading.ratio)
     for name, value in zip(_STATE, amounts, strict=True):
         known = figure(value)

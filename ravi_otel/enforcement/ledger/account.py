@@ -242,6 +242,16 @@ class Account:
         return self._part
 
     @property
+    def window(self) -> str | None:
+        """Name the calendar's window that it counts, such as "2026-01-02"; None where it counts no such window."""
+        return (self._part[0] or None) if self._part else None
+
+    @property
+    def counted_for(self) -> str | None:
+        """Say whose part of a limit with `by` it counts; None for those of whom nothing is known, and for everybody."""
+        return (self._part[-1] or None) if len(self._part) > 1 else None
+
+    @property
     def lasts_s(self) -> int:
         """Give how long its window lasts at most, in seconds; 0 without one."""
         return longest_s(self.limit.per)

@@ -95,7 +95,7 @@ def packed(account: Account) -> str:
 
 
 def unpack(account: Account, text: object) -> None:
-    """Read that text into the account; what `packed` never writes raises ValueError, and nothing is changed."""
+    """Read that text into the account, nothing or None as of one never looked at; any other raises ValueError, and changes nothing."""
     rolled, told, buckets = 0, 0, dict[int, int]()
     words = text.split(" ") if isinstance(text, str) else ["none", "none"]
     if text:

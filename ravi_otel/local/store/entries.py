@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
 from ravi_otel.errors import RaviError
@@ -156,6 +157,10 @@ def event_of(event: SpanEvent) -> LimitEvent | None:
         phase=cast("Phase", phase if phase in _PHASES else "settle"),
         decision=text_of(said, semconv.LIMIT_DECISION) or "",
         enforcement=text_of(said, semconv.LIMIT_ENFORCEMENT) or "",
+        per=text_of(said, semconv.LIMIT_PER),
+        window=text_of(said, semconv.LIMIT_WINDOW),
+        by=text_of(said, semconv.LIMIT_BY),
+        counted_for=text_of(said, semconv.LIMIT_COUNTED_FOR),
     )
 
 
@@ -170,9 +175,16 @@ def state_of(event: SpanEvent, scope: ScopeKind, name: str | None) -> LimitReadi
         return None
     said = event.attributes
     figures = {field: number_of(said, key) for field, key in _STATE.items()}
-    return _reading(text_of(said, semconv.LIMIT_LABEL), figures, _names(said.get(semconv.LIMIT_EVENTS)), scope, name)
+    found = _reading(text_of(said, semconv.LIMIT_LABEL), figures, _names(said.get(semconv.LIMIT_EVENTS)), scope, name)
+    return _renewed(found, *(text_of(said, key) for key in _RENEWED.values()))
 
 
+_RENEWED: Final = {
+    "per": semconv.LIMIT_PER,
+    "window": semconv.LIMIT_WINDOW,
+    "by": semconv.LIMIT_BY,
+    "counted_for": semconv.LIMIT_COUNTED_FOR,
+}
 _STATE: Final = {
     "threshold": semconv.LIMIT_THRESHOLD,
     "used": semconv.LIMIT_USED,
@@ -189,7 +201,20 @@ def budget_of(stored: Mapping[str, Any]) -> LimitReading | None:
     if not isinstance(scope, str) or scope not in _SCOPES or not isinstance(label, str):
         return None
     figures = {field: number_of(cast("Attributes", stored), field) for field in _STATE}
-    return _reading(label, figures, _names(stored.get("events")), ScopeKind(scope), name if isinstance(name, str) else None)
+    found = _reading(label, figures, _names(stored.get("events")), ScopeKind(scope), name if isinstance(name, str) else None)
+    return _renewed(found, *(text_of(cast("Attributes", stored), field) for field in _RENEWED))
+
+
+def _renewed(
+    found: LimitReading | None, per: str | None, window: str | None, by: str | None, counted_for: str | None
+) -> LimitReading | None:
+    """Say of which window a reading is, and whose, where that is told and can be."""
+    if found is None or (per is None and by is None):
+        return found
+    try:
+        return replace(found, limit=replace(found.limit, per=per, by=by), window=window, counted_for=counted_for)
+    except RaviError:
+        return found
 
 
 def _reading(
