@@ -112,6 +112,11 @@ class Counting:
         if stander.ticket and stander.place:
             self.owed.add(Sent(LEAVE, [stander.place], [stander.ticket]))
 
+    def owe(self, sent: Sent) -> None:
+        """Send this later, before anything else."""
+        self.owed.add(sent)
+        self.pulse.start()
+
     def pay(self) -> Flow[None]:
         """Send what is owed."""
         if self.owed:

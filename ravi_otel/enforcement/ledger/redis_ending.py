@@ -69,14 +69,14 @@ def release(ledger: Counting, operation: Shared) -> Flow[None]:
 
 def _end(ledger: Counting, operation: Shared, sent: Sent) -> Flow[Settled | None]:
     try:
+        yield from ledger.pay()  # what is owed comes first: it may be the operation's beginning
         reply = Reply((yield from ledger.link.call(sent.script, sent.keys, sent.words)))
     except StoreError:
         ledger.failed()
-        ledger.owed.add(sent)
-        ledger.pulse.start()
+        ledger.owe(sent)
         return None
     except BaseException as error:
-        ledger.owed.add(sent)
+        ledger.owe(sent)
         if not isinstance(error, GeneratorExit):
             ledger.pay_now()  # a cancellation does not keep an operation from its end
         raise

@@ -29,6 +29,11 @@ def tag_of(namespace: str, tenant: str | None) -> str:
     return f"{{ravi:{_plain(namespace)}}}" if tenant is None else f"{{ravi:{_plain(namespace)}:{_plain(tenant)}}}"
 
 
+def tag_in(key: str) -> str:
+    """Give the hash tag of a key, braces and all."""
+    return key[: key.index("}") + 1]
+
+
 def _plain(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else f"~{digest(name)}"
 

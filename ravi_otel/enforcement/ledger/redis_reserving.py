@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger import judging, rolling, room, serving
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Told
+from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Settled, Told
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.redis_answers import Reply, Shared, in_order
@@ -19,7 +19,7 @@ from ravi_otel.enforcement.ledger.redis_ending import release
 from ravi_otel.enforcement.ledger.redis_leases import Lease
 from ravi_otel.enforcement.ledger.redis_line import Stander, wait
 from ravi_otel.enforcement.ledger.redis_owed import Sent
-from ravi_otel.enforcement.ledger.redis_places import Place, facts_of
+from ravi_otel.enforcement.ledger.redis_places import Place, facts_of, tag_in
 from ravi_otel.enforcement.ledger.redis_scripts import RELEASE, RESERVE
 from ravi_otel.errors import ConfigurationError
 
@@ -52,14 +52,12 @@ def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = Non
         if among:
             only = 0 if refused is None else ONLY_LOOK
             answer = yield from _share(ledger, ask, among, mode | only, stander)
-            if isinstance(answer, Denied):
+            if isinstance(answer, (Denied, Told)):
                 return answer
         with ledger.lock:
             own = judging.judge(local, ledger.local, newcomer=newcomer)
             if isinstance(own, Operation) and refused is None:
-                if not isinstance(answer, Shared):
-                    return own if not among else cast("Grant", answer)
-                return _both(answer, own, ask)
+                return _both(answer, own, ask) if isinstance(answer, Shared) else own
         if isinstance(own, Denied):
             if isinstance(answer, Shared):
                 own.crossings = in_order(ask.lines, answer.crossings, own.crossings)
@@ -80,7 +78,8 @@ def _both(shared: Shared, own: Operation, ask: Ask) -> Shared:
 def _share(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander: Stander | None) -> Flow[Grant | Denied]:
     account = ask.lines[among[0]].account
     try:
-        yield from ledger.pay()
+        if not ask.request.spent:
+            yield from ledger.pay()
         return (yield from _asked(ledger, ask, among, mode | (ask.mode & ~PATIENT if mode & LAST else ask.mode), stander))
     except StoreError as error:
         return _without_store(ledger, ask, error, account)
@@ -99,14 +98,17 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
         ticket, at = ("", 0) if stander is None else stander.stands(ask, among)
         made = "" if lease.made else ledger.leases.lease_ms
         head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
-        sent = Sent(RELEASE, [lease.operations, tombstone, *keys[3:]], _undoing(ledger, ask, among, name, bit))
         try:
             reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words])))
+        except StoreError as error:
+            if ask.request.spent and error.reason == "store_failed":
+                return _later(ledger, ask, among, Sent(RESERVE, keys, [*head[:4], ledger.leases.lease_ms, *head[5:], *words]), lease)
+            _undo(ledger, ask, among, keys, mode)
+            raise
         except BaseException as error:
-            if not mode & ONLY_LOOK:
-                ledger.owed.add(sent)  # it may have come there all the same
-                if not isinstance(error, (GeneratorExit, StoreError)):
-                    ledger.pay_now()
+            _undo(ledger, ask, among, keys, mode)  # it may have come there all the same
+            if not isinstance(error, GeneratorExit):
+                ledger.pay_now()
             raise
         if reply.letter == "N":
             ledger.leases.over(lease)
@@ -170,11 +172,38 @@ def _without_store(ledger: Counting, ask: Ask, error: StoreError, account: Accou
     raise ledger.refusal(error, next((one for one in shared if not one.observe), account)) from None
 
 
-def _undoing(ledger: Counting, ask: Ask, among: Sequence[int], name: str, bit: str) -> list[str]:
-    words = [name, bit, ledger.day()]
+def _undo(ledger: Counting, ask: Ask, among: Sequence[int], keys: Sequence[str], mode: int) -> None:
+    """Give back, with the next message that gets through, what may have been granted although nobody heard of it."""
+    if mode & ONLY_LOOK:
+        return
+    name, _, bit = ledger.graves.of(ask.request.op_id, tag_in(keys[0]))
+    words: list[str | int] = [name, bit, ledger.day()]
     for account, sight in ask.seen(among):
         words += (account.epoch or "", f"{facts_of(sight, account)} {sight.warn}")
-    return words
+    ledger.owe(Sent(RELEASE, [*keys[:2], *keys[3:]], words))
+
+
+def _later(ledger: Counting, ask: Ask, among: Sequence[int], sent: Sent, lease: Lease) -> Shared:
+    """Record what has happened already when the store is there again."""
+    held = [0] * len(ask.lines)
+    for at in among:
+        line = ask.lines[at]
+        held[at] = line.want if line.carved or line.account.nature is Nature.HELD else 0
+    operation = Shared(ask.request, held, None, among)
+    operation.sights, operation.lease = ask.sights, lease.operations
+    operation.name, operation.tombstone, operation.bit = ledger.graves.of(ask.request.op_id, lease.tag)
+
+    def recorded(reply: Reply) -> Settled:
+        with ledger.lock:
+            reply.there().show(ask.seen(among))
+        return Settled(reply.crossed(ask.accounts(among), "admission", None))
+
+    sent.done = recorded
+    ledger.failed()
+    with ledger.lock:
+        ledger.operations[ask.request.op_id] = operation
+    ledger.owe(sent)
+    return operation
 
 
 def _let_go(ledger: Counting, own: Grant) -> None:
