@@ -24,6 +24,7 @@ from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from redis_servers import proxy, redis_cluster, redis_process, redis_server, watched  # noqa: F401 - fixtures for whoever asks
 from uncollected import Uncollected
 
 OURS = {"RAVI_LONG", "RAVI_RECORDINGS", "RAVI_WRITE"}

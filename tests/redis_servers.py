@@ -91,7 +91,7 @@ class Server:
             deadline = time.monotonic() + _READY_WITHIN_S
             pause = threading.Event()
             while self.process.poll() is None and time.monotonic() < deadline:
-                if said(port, "PING").startswith(b"+PONG"):
+                if said(port, "PING").startswith((b"+PONG", b"-NOAUTH")):
                     self.port = port
                     return
                 pause.wait(0.01)
@@ -139,7 +139,7 @@ class Server:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-FORGETFUL = ("--save", "", "--appendonly", "no")
+FORGETFUL = ("--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0")
 DURABLE = ("--save", "", "--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -166,3 +166,158 @@ def redis_server(redis_process: Server) -> Server:
     """That server, emptied."""
     assert redis_process.say("FLUSHALL").startswith(b"+OK")
     return redis_process
+
+
+class Proxy:
+    """Stand between a client and a server, and lose replies: `swallow` leaves the client waiting, `cut` ends its connection.
+
+    Each is how many of the next replies that becomes of; while `passing` is clear all are kept back. `lost` counts them.
+    """
+
+    def __init__(self, port: int):
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.swallow = self.cut = self.lost = 0
+        self.passing = threading.Event()
+        self.passing.set()
+        self.came = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._threads = [self._run(self._accept)]
+
+    @staticmethod
+    def _run(act: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=act, name="proxy", daemon=True)
+        thread.start()
+        return thread
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._target), 5)
+                except OSError:
+                    client.close()
+                    continue
+                for sock in (client, server):
+                    sock.settimeout(None)
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets.update((client, server))
+                self._threads.append(self._run(lambda a=client, b=server: self._pump(a, b, replies=False)))
+                self._threads.append(self._run(lambda a=client, b=server: self._pump(b, a, replies=True)))
+
+    def _pump(self, source: socket.socket, target: socket.socket, *, replies: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                fate = self._fate() if replies else "pass"
+                if fate == "cut":
+                    break
+                if fate == "pass":
+                    target.sendall(data)
+        for sock in (source, target):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _fate(self) -> str:
+        self.came.release()
+        self.passing.wait()
+        with self._lock:
+            if self.cut:
+                self.cut, self.lost = self.cut - 1, self.lost + 1
+                return "cut"
+            if self.swallow:
+                self.swallow, self.lost = self.swallow - 1, self.lost + 1
+                return "swallow"
+        return "pass"
+
+    def close(self) -> None:
+        self.passing.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for sock in tuple(self._sockets):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        for sock in tuple(self._sockets):
+            sock.close()
+
+
+@pytest.fixture
+def proxy(redis_server: Server) -> Iterator[Proxy]:
+    """A way to that server on which replies are lost."""
+    made = Proxy(redis_server.port)
+    yield made
+    made.close()
+
+
+class Watched:
+    """Be a server, its replica, and a sentinel that names the one that is the master."""
+
+    def __init__(self, stack: contextlib.ExitStack):
+        self.master = stack.enter_context(server())
+        self.replica = stack.enter_context(server(*FORGETFUL, "--replicaof", "127.0.0.1", str(self.master.port)))
+        until(lambda: b"master_link_status:up" in self.replica.say("INFO", "replication"), "the replica did not follow")
+        config = (
+            f"sentinel monitor main 127.0.0.1 {self.master.port} 1\n"
+            "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+        )
+        self.sentinel = Server("--sentinel", config=config)
+        stack.callback(self.sentinel.close)
+        until(lambda: f"{self.replica.port}".encode() in self.sentinel.say("SENTINEL", "replicas", "main"), "the sentinel knows no replica")
+
+    @property
+    def url(self) -> str:
+        return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/main?timeout_s=10"
+
+    def fail_over(self) -> None:
+        """Kill the master, and wait until the replica has taken its place."""
+        self.master.kill()
+        until(lambda: self.sentinel.say("SENTINEL", "failover", "main").startswith(b"+OK"), "the sentinel refused")
+        until(lambda: b"role:master" in self.replica.say("INFO", "replication"), "the replica did not take over")
+        name = str(self.replica.port).encode()
+        until(lambda: name in self.sentinel.say("SENTINEL", "get-master-addr-by-name", "main"), "the sentinel names the old one")
+
+
+@pytest.fixture
+def watched() -> Iterator[Watched]:
+    """A server with a replica and a sentinel of its own."""
+    with contextlib.ExitStack() as stack:
+        yield Watched(stack)
+
+
+class Cluster:
+    """Be three servers that share the slots."""
+
+    def __init__(self, stack: contextlib.ExitStack):
+        require()
+        self.nodes = [Server(*FORGETFUL, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") for _ in range(3)]
+        for node in self.nodes:
+            stack.callback(node.close)
+        for number, node in enumerate(self.nodes):
+            first, last = number * 16_384 // 3, (number + 1) * 16_384 // 3
+            assert node.say("CLUSTER", "ADDSLOTS", *map(str, range(first, last))).startswith(b"+OK")
+            assert node.say("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)).startswith(b"+OK")
+        for node in self.nodes[1:]:
+            assert self.nodes[0].say("CLUSTER", "MEET", "127.0.0.1", str(node.port)).startswith(b"+OK")
+        for node in self.nodes:
+            until(lambda node=node: self._knows_all(node), "the cluster did not come together")
+
+    def _knows_all(self, node: Server) -> bool:
+        info = node.say("CLUSTER", "INFO")
+        return b"cluster_state:ok" in info and b"cluster_slots_ok:16384" in info and b"cluster_known_nodes:3" in info
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}?timeout_s=10"
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Iterator[Cluster]:
+    """Three servers for all tests of this worker: not to be paused or killed."""
+    with contextlib.ExitStack() as stack:
+        yield Cluster(stack)

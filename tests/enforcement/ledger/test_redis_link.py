@@ -1,0 +1,337 @@
+"""The way to Redis: scripts in every colour, connections of this process alone, and what befalls them."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import redis_servers
+import trio
+
+from ravi_otel._flow import run_async, run_sync
+from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis_link import Link, Script
+from ravi_otel.testing import ManualClock
+
+COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
+WRONG = Script.of("wrong", b"return redis.call('NOSUCHCOMMAND')")
+PAUSE_S = 0.25
+
+
+def in_asyncio(flow):
+    return asyncio.run(run_async(flow))
+
+
+def in_trio(flow):
+    return trio.run(run_async, flow)
+
+
+COLOURS = pytest.mark.parametrize("run", [run_sync, in_asyncio, in_trio])
+
+
+@pytest.fixture
+def linked():
+    """Open links, and close them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def link(url, **options):
+            made = Link(url, **options)
+            stack.callback(made.close)
+            return made
+
+        yield link
+
+
+@pytest.fixture
+def link(linked, redis_server):
+    return linked(redis_server.url)
+
+
+def count(link, key="{k}", run=run_sync, word="x"):
+    return run(link.call(COUNT, [key], [word]))[0]
+
+
+def why(link, run=run_sync):
+    with pytest.raises(StoreError) as caught:
+        count(link, run=run)
+    return caught.value.why
+
+
+def connections(server):
+    return server.say("CLIENT", "LIST").count(b"id=") - 1
+
+
+# -- calls --------------------------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_script_answers_in_every_colour(link, run):
+    assert run(link.call(COUNT, ["{k}"], ["größe"])) == [1, "größe".encode()]
+
+
+@COLOURS
+def test_a_script_that_the_server_lost_is_sent_again(link, redis_server, run):
+    assert count(link) == 1
+    redis_server.say("SCRIPT", "FLUSH")
+    assert count(link, run=run) == 2
+
+
+def test_one_connection_serves_threads_and_loops_alike(link, redis_server):
+    for run in (run_sync, in_asyncio, in_trio, in_asyncio):
+        count(link, run=run)
+    assert connections(redis_server) == 1
+
+
+def test_many_tasks_share_a_few_connections(link, redis_server):
+    async def all_at_once():
+        await asyncio.gather(*(run_async(link.call(COUNT, ["{k}"], [str(each)])) for each in range(300)))
+
+    asyncio.run(all_at_once())
+    assert count(link) == 301
+    assert connections(redis_server) <= 16
+
+
+def test_threads_get_their_own_answers(link):
+    wrong = []
+
+    def ask(name):
+        for number in range(50):
+            word = f"{name}-{number}"
+            if run_sync(link.call(COUNT, ["{k}"], [word]))[1] != word.encode():
+                wrong.append(word)
+
+    threads = [threading.Thread(target=ask, args=(each,)) for each in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert count(link) == 401
+
+
+def test_what_was_asked_by_a_cancelled_task_is_not_answered_to_the_next(linked, proxy):
+    link = linked(proxy.url, timeout_s=10)
+    count(link)
+
+    async def cancelled():
+        while proxy.came.acquire(blocking=False):
+            pass
+        proxy.passing.clear()
+        task = asyncio.create_task(run_async(link.call(COUNT, ["{k}"], ["mine"])))
+        await asyncio.to_thread(proxy.came.acquire)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        proxy.passing.set()
+        return await run_async(link.call(COUNT, ["{k}"], ["another's"]))
+
+    assert asyncio.run(cancelled()) == [3, b"another's"]
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_a_script_is_said_and_not_taken_for_a_failing_server(link):
+    for _ in range(4):
+        with pytest.raises(StoreError, match="because it answered"):
+            run_sync(link.call(WRONG, ["{k}"], []))
+    assert not link.failing
+
+
+@COLOURS
+def test_a_server_that_was_started_again_is_found_without_a_failure(linked, run):
+    with redis_servers.server() as server:
+        link = linked(server.url)
+        assert count(link) == 1
+        server.kill()
+        server.start()
+        assert count(link, run=run) == 1
+
+
+@COLOURS
+def test_a_dropped_answer_is_asked_for_once_more(linked, proxy, run):
+    link = linked(proxy.url, timeout_s=10)
+    count(link)
+    proxy.cut = 1
+    assert count(link, run=run) == 3  # the first one arrived: whoever asks names the operation
+    assert proxy.lost == 1
+
+
+@COLOURS
+def test_a_server_that_is_silent_is_given_up_after_three_calls(linked, run):
+    clock = ManualClock()
+    with redis_servers.server() as server:
+        link = linked(server.quick_url, timeout_s=0.02, clock=clock)
+        pool = link._pool(None)
+        pool.give(run_sync(pool.take(time.monotonic() + 10))[0])  # it was there
+        with server.paused():
+            assert [why(link, run) for _ in range(3)] == ["because it does not answer in time"] * 3
+            assert link.failing
+            assert why(link, run) == "because it has not answered lately"
+
+
+def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
+    clock, recovered = ManualClock(), threading.Event()
+    with redis_servers.server() as server:
+        port, link = server.port, linked(server.quick_url, clock=clock, recovered=recovered.set)
+        server.kill()
+        assert [why(link) for _ in range(3)] == ["because it cannot be reached"] * 3
+        server.start()
+        assert why(link) == "because it has not answered lately"
+        clock.advance(PAUSE_S)
+        assert why(link) == "because it has not answered lately"  # this one had a thread ask
+        assert recovered.wait(10)
+        assert not link.failing
+        assert server.port == port
+        redis_servers.until(lambda: run_sync(link.call(COUNT, ["{k}"], [""])), "it did not answer")
+
+
+def test_a_probe_that_fails_makes_the_pause_longer(linked):
+    clock = ManualClock()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        link = linked(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+        link._clock = clock
+    for _ in range(3):
+        why(link)
+    breaker = link._pool(None).breaker
+    for pause_s in (0.25, 0.5, 1.0):
+        clock.advance(pause_s)
+        assert breaker.look() == "probe"
+        assert breaker.look() == "refuse"  # one is enough
+        breaker.failed(probe=True)
+    clock.advance(1.0)
+    assert breaker.look() == "refuse"
+
+
+def test_tasks_that_wait_for_a_connection_are_sent_away_when_the_server_is_given_up(linked):
+    async def all_at_once(link):
+        asked = (run_async(link.call(COUNT, ["{k}"], [""])) for _ in range(100))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    with redis_servers.server() as server:
+        link = linked(server.quick_url, clock=ManualClock())
+        with server.paused():
+            answers = asyncio.run(all_at_once(link))
+    assert {type(answer).__mro__[1] for answer in answers} == {StoreError}
+
+
+def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(linked, proxy):
+    link = linked(proxy.url, timeout_s=10)
+
+    async def blocked():
+        count(link)
+        proxy.passing.clear()
+        tasks = [asyncio.create_task(run_async(link.call(COUNT, ["{k}"], [""]))) for _ in range(20)]
+        for _ in range(16):
+            await asyncio.to_thread(proxy.came.acquire)
+        proxy.passing.set()
+        count(link)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(blocked())
+    assert count(link) == 23
+
+
+# -- processes ----------------------------------------------------------------------------------------------------
+
+FORKS = """
+import os, sys
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.redis_link import Link, Script
+script = Script.of("count", b"return redis.call('INCR', KEYS[1])")
+link = Link(sys.argv[1])
+run_sync(link.call(script, ["{k}"], []))
+for _ in range(5):
+    child = os.fork()
+    if not child:
+        os._exit(0 if run_sync(link.call(script, ["{k}"], [])) else 1)
+    run_sync(link.call(script, ["{k}"], []))
+    assert os.waitpid(child, 0)[1] == 0
+print(run_sync(link.call(script, ["{k}"], [])))
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(redis_server):
+    ran = subprocess.run([sys.executable, "-W", "error", "-c", FORKS, redis_server.url], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("12\n", "")
+
+
+# -- servers of every kind ----------------------------------------------------------------------------------------
+
+
+@COLOURS
+def test_a_socket_of_the_file_system_is_a_way_too(linked, run, tmp_path):
+    path = os.path.relpath(tmp_path / "redis.sock")  # the whole path may be longer than a socket's may be
+    with redis_servers.server(*redis_servers.FORGETFUL, "--unixsocket", str(tmp_path / "redis.sock")):
+        assert len(path) < 200
+        assert count(linked(f"unix://{tmp_path}/redis.sock?timeout_s=10"), run=run) == 1
+
+
+@COLOURS
+def test_a_password_is_given_and_never_shown(linked, run):
+    with redis_servers.server(*redis_servers.FORGETFUL, "--requirepass", "geheim") as server:
+        place = f"127.0.0.1:{server.port}/3?timeout_s=10"
+        assert count(linked(f"redis://:geheim@{place}"), run=run) == 1
+        wrong = linked(f"redis://someone:verraten@{place}")
+        with pytest.raises(StoreError) as caught:
+            run(wrong.call(COUNT, ["{k}"], [""]))
+        said = wrong.sentence(caught.value)
+        assert "does not let this user in" in said
+        assert "verraten" not in f"{said}{wrong.address!r}{caught.value!r}"
+
+
+@COLOURS
+def test_what_is_encrypted_is_checked(linked, run, certificate):
+    cert, key = certificate
+    options = ("--tls-port", str(redis_servers.free_port()), "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no")
+    with redis_servers.server(*redis_servers.FORGETFUL, *options) as server:
+        url = f"rediss://127.0.0.1:{options[1]}?timeout_s=10"
+        assert count(linked(f"{url}&ssl_ca_certs={cert}"), run=run) == 1
+        assert why(linked(url), run) == "because it cannot be reached"
+        assert server.say("PING").startswith(b"+PONG")
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    """A certificate for loopback that signs itself."""
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30"]
+    subprocess.run(["openssl", "req", "-x509", *kind, *subject, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    assert ssl.create_default_context(cafile=cert)
+    return cert, key
+
+
+@COLOURS
+def test_a_cluster_is_asked_where_the_key_is(linked, redis_cluster, run):
+    link = linked(redis_cluster.url)
+    for key in ("{a}", "{b}", "{c}", "{d}"):
+        before = count(link, key)
+        assert count(link, key, run=run) == before + 1
+    assert sum(pool is not None for pool in link._pools) == 3
+
+
+def test_slots_that_moved_are_found(linked, redis_cluster):
+    link = linked(redis_cluster.url)
+    before = count(link, "{a}")
+    home = link._slots.copy()
+    others = set(home.values())
+    for slot, host in home.items():  # as if all had moved since
+        link._slots[slot] = next(other for other in others if other != host)
+    assert count(link, "{a}") == before + 1
+
+
+def test_the_replica_that_became_the_master_is_found(linked, watched):
+    link = linked(watched.url)
+    assert count(link) == 1
+    redis_servers.until(lambda: b"1" in watched.replica.say("GET", "{k}"), "the replica did not hear of it")
+    watched.fail_over()
+    assert count(link) == 2
+    assert b"2" in watched.replica.say("GET", "{k}")
