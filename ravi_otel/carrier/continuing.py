@@ -14,10 +14,11 @@ from ravi_otel import _current
 from ravi_otel._flow import Flow
 from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.inbound import Headers, Inbound, read
-from ravi_otel.carrier.standing import now_ms, store_id
+from ravi_otel.carrier.standing import now_ms
 from ravi_otel.carrier.token import SharedScope, Spent, Token, write_spent
 from ravi_otel.enforcement import declaring
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
@@ -163,6 +164,8 @@ def _continued(ask: Opening, token: Token) -> Opening:
         run_id=token.run_id,
         session_id=token.session_id,
         tenant_id=token.tenant_id,
+        user_id=token.user_id,
+        tags={**token.tags, **ask.tags},
         priority=Priority(token.priority) if token.priority in set(Priority) else Priority.NORMAL,
         scope_id=None if token.loan is None else token.loan.id,
     )
@@ -205,9 +208,10 @@ def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:
 
 def _declare(scope: Scope, shared: SharedScope) -> None:
     for limit, epoch in shared.limits:
-        account = declaring.allow(scope, limit, f"{limit.label} of the caller's {shared.kind}")
-        if epoch is not None and account.epoch is None:
-            account.epoch = epoch
+        declaring.declare(scope, (limit,), {0: f"{limit.label} of the caller's {shared.kind}"})
+        for account in scope.accounts:
+            if epoch is not None and account.epoch is None and account.limit == limit:
+                account.epoch = epoch
 
 
 def _own_id(scope: Scope) -> str | None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ravi_otel import _current
 from ravi_otel.carrier.token import Loan, SharedScope, Token
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Ledger
+from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
 from ravi_otel.policy.limits import Admission, Kind, Limit, ScopeKind
+from ravi_otel.policy.windows import TAG
+from ravi_otel.runtime.state import STATE
 
 _SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _NS_A_MS: Final = 1_000_000
@@ -23,13 +24,7 @@ _NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)
 
 def now_ms() -> int:
     """Give the time of day in ms since 1970."""
-    return time.time_ns() // _NS_A_MS
-
-
-def store_id(ledger: Ledger) -> str | None:
-    """Name the store that other processes count in as well, in the same word in each of them; None where there is none."""
-    found: Any = getattr(ledger, "store_id", None)
-    return found if isinstance(found, str) and found else None
+    return int(STATE.engine.clock.time() * 1000)
 
 
 def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = None) -> Token:
@@ -48,6 +43,8 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
         run_name=facts.run_name,
         session_id=facts.session_id,
         tenant_id=facts.tenant_id,
+        user_id=facts.user_id,
+        tags=_tags(scope),
         agent_name=facts.agent_name,
         scope_id=facts.scope_id,
         depth=0 if supervision is None else supervision.depth,
@@ -167,6 +164,13 @@ def _shared(accounts: Iterable[Account], lent: Collection[str]) -> tuple[SharedS
         said = (replace(account.limit, value=account.value), account.epoch)
         found[facts.scope_id] = replace(known, limits=(*known.limits, said))
     return tuple(found.values())
+
+
+def _tags(scope: Scope) -> dict[str, str]:
+    """Give the tags that a limit around counts by; no other tag is another process's business."""
+    tags = scope.facts.tags
+    counted = {str(each.limit.by).removeprefix(TAG) for each in scope.chain if str(each.limit.by).startswith(TAG)}
+    return {name: tags[name] for name in sorted(counted) if name in tags}
 
 
 def _priority(scope: Scope) -> Priority:

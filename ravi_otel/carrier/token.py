@@ -10,13 +10,15 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from json import dumps, loads  # as they are now: the program may make tools of that module's functions
 from typing import Any, Final, cast
 
 from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import LENT, MalformedError, amounts, optional_text, read_limit, text, whole, write_limit
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.runtime.config.tags import check_tags
 
 LONGEST: Final = 4_000
 """How many characters a token has at most; what is longer is neither written nor read."""
@@ -27,6 +29,7 @@ _RETURN: Final = "ravi-return-1"
 _PARTS: Final = 4
 _MOST_LIMITS: Final = 64
 _MOST_SCOPES: Final = 16
+_MOST_TAGS: Final = 16
 _DEEPEST: Final = 1_000_000
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]*")
 _HEX: Final = re.compile(r"[0-9a-f]{8,64}")
@@ -69,6 +72,7 @@ class Token:
     run_name: str | None = None
     session_id: str | None = None
     tenant_id: str | None = None
+    user_id: str | None = None
     agent_name: str | None = None
     scope_id: str | None = None
     depth: int = 0
@@ -80,6 +84,7 @@ class Token:
     local: tuple[Limit, ...] = ()
     shared: tuple[SharedScope, ...] = ()
     loan: Loan | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +100,13 @@ _NAMES: Final = (
     ("rn", "run_name"),
     ("s", "session_id"),
     ("t", "tenant_id"),
+    ("u", "user_id"),
     ("a", "agent_name"),
     ("i", "scope_id"),
     ("tr", "trace_id"),
     ("st", "store"),
 )
-_ALL: Final = frozenset({*(short for short, _ in _NAMES), "x", "au", "d", "p", "dl", "c", "l", "sh", "lo"})
+_ALL: Final = frozenset({*(short for short, _ in _NAMES), "x", "au", "d", "p", "dl", "c", "l", "sh", "lo", "g"})
 
 
 def write_token(token: Token, keys: Keys) -> str | None:
@@ -112,6 +118,8 @@ def write_token(token: Token, keys: Keys) -> str | None:
     for short, limits in (("c", token.ceilings), ("l", token.local)):
         if limits:
             said[short] = [write_limit(limit) for limit in limits]
+    if token.tags:
+        said["g"] = dict(token.tags)
     if token.shared:
         said["sh"] = [_said_of(each) for each in token.shared]
     if token.loan is not None:
@@ -127,7 +135,7 @@ def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
     said = _open(_CARRY, given, keys, trusted=trusted)
     try:
         return _token(said)
-    except (MalformedError, ValueError, TypeError, KeyError) as error:
+    except (MalformedError, ConfigurationError, ValueError, TypeError, KeyError) as error:
         raise MalformedError("malformed") from error
 
 
@@ -188,6 +196,7 @@ def _token(said: dict[str, Any]) -> Token:
         local=_limits(said.get("l", [])),
         shared=tuple(_shared(each) for each in _listed(said.get("sh", []), _MOST_SCOPES)),
         loan=_loan(said["lo"]) if "lo" in said else None,
+        tags=_tags(said.get("g", {})),
         **names,
     )
 
@@ -207,6 +216,13 @@ def _shared(given: object) -> SharedScope:
         raise MalformedError("scope")
     pairs = [_listed(each, 2) for each in _listed(limits, _MOST_LIMITS)]
     return SharedScope(scope, text(own_id), optional_text(name), tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs))
+
+
+def _tags(given: object) -> dict[str, str]:
+    found = cast("dict[str, object]", given)
+    if type(given) is not dict or len(found) > _MOST_TAGS:
+        raise MalformedError("tags")
+    return check_tags("tags", {text(name): text(value) for name, value in found.items()})
 
 
 def _loan(given: object) -> Loan:

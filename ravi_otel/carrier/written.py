@@ -28,6 +28,7 @@ _SHORT: Final[Mapping[str, str]] = {
     "on_store_failure": "f",
     "suspend": "y",
     "count": "c",
+    "by": "e",
 }
 _LONG: Final = {short: name for name, short in _SHORT.items()}
 _DEFAULTS: Final[Mapping[str, Any]] = {each.name: None if each.default is MISSING else each.default for each in fields(Limit)}

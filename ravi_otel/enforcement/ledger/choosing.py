@@ -21,6 +21,8 @@ from ravi_otel._extras import load
 from ravi_otel.enforcement.ledger import redis_url
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
+from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
+from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -117,9 +119,11 @@ class Choice:
             return self.ready
         if self.store == "memory":
             return MemoryLedger()
-        opened = self._shared(shares, self.lease_s or lease_s, failed)
+        opened = self._shared(lambda account: not isinstance(account, StandIn) and shares(account), self.lease_s or lease_s, failed)
         if self.slices:
             opened = load("ravi_otel.enforcement.ledger.slices").SlicedLedger(opened)
+        opened = EnduringLedger(opened)
+        name_store(opened, file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace))
         return opened
 
     def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> Ledger:
