@@ -1,0 +1,235 @@
+"""How long what a file knows lives: counters and their epochs, what is over, slots of the dead, and files of an older version."""
+
+import sqlite3
+import time
+
+import pytest
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite_past import BATCH
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.testing import ManualClock
+
+DAY_S = 24 * 3600
+RUN = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run")
+
+
+def account(kind="tokens", value=100, **limit):
+    return Account(Limit(kind=kind, value=value, **limit), RUN, origin=f"the limit of {kind}")
+
+
+def ask(ledger, *lines, op=None, **options):
+    op = op or new_op_id()
+    return op, run_sync(ledger.reserve(Reservation(op, [Line(one, want, want) for one, want in lines], {}, **options)))
+
+
+def refusal(ledger, *lines):
+    with pytest.raises(BudgetExhaustedError) as caught:
+        ask(ledger, *lines)
+    return caught.value.reason
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.db"
+
+
+@pytest.fixture
+def opened(path):
+    made = []
+
+    def open_ledger(**options):
+        made.append(SqliteLedger(path, **options))
+        return made[-1]
+
+    yield open_ledger
+    for ledger in made:
+        ledger.close()
+
+
+def asked(path, statement, *values):
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(statement, values).fetchall()
+    connection.close()
+    return found
+
+
+# epochs
+
+
+def test_processes_agree_on_a_counters_epoch(opened):
+    mine, theirs = account(), account()
+    ask(opened(), (mine, 1))
+    ask(opened(), (theirs, 1))
+    assert mine.epoch is not None
+    assert mine.epoch == theirs.epoch
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_who_was_told_of_another_epoch_is_told_that_it_is_lost_and_makes_nothing(path, opened, known):
+    ledger = opened()
+    if known:
+        ask(ledger, (account(), 1))
+    else:
+        ledger.prepare()
+    carried = account()
+    carried.epoch = "0123456789ab"
+    assert refusal(ledger, (carried, 1)) == "store_lost"
+    assert carried.epoch == "0123456789ab"
+    assert asked(path, "SELECT sum(used), count(*) FROM accounts")[0][1] == int(known)
+
+
+def test_a_row_that_was_made_anew_is_not_the_one_that_was_seen(path, opened):
+    ledger, shared = opened(), account()
+    ask(ledger, (shared, 1))
+    asked(path, "UPDATE accounts SET epoch = 'another'")
+    assert refusal(ledger, (shared, 1)) == "store_lost"
+
+
+def test_a_step_that_failed_leaves_no_epoch_behind(path, opened):
+    ledger, shared = opened(busy_s=0.01), account()
+    ledger.prepare()
+    asked(path, "ALTER TABLE operations RENAME TO elsewhere")
+    assert refusal(ledger, (shared, 1)) == "store_failed"
+    assert shared.epoch is None
+    asked(path, "ALTER TABLE elsewhere RENAME TO operations")
+    assert isinstance(ask(ledger, (shared, 1))[1], Grant)
+
+
+# slots
+
+
+@pytest.fixture
+def two(opened):
+    """Open the ledger as two processes would, of which the second is far ahead."""
+    return opened(clock=ManualClock()), opened(clock=ManualClock(monotonic_s=1_100.0))
+
+
+@pytest.mark.parametrize(("end", "used"), [("settle", 7), ("release", 0)])
+def test_a_slot_of_a_silent_process_is_given_back_and_its_real_end_counts_once(two, end, used):
+    slow, quick = two
+    agents, tokens = account("sql_rows", 5), account("tokens", 100)
+    op, _ = ask(slow, (agents, 1), (tokens, 40), slot=True)
+    assert quick.reap() == 1
+    seen = [account("sql_rows", 5), account("tokens", 100)]
+    assert all(quick.read(one) for one in seen)
+    assert [(one.used, one.held) for one in seen] == [(0, 0), (0, 0)]
+    for _ in range(2):
+        run_sync(slow.settle(op, {"tokens": 7}) if end == "settle" else slow.release(op))
+        assert all(quick.read(one) for one in seen)
+        assert [(one.used, one.held) for one in seen] == [(int(end == "settle"), 0), (used, 0)]
+
+
+# what is over
+
+
+def test_a_message_that_comes_again_long_after_it_was_settled_counts_once(path, opened):
+    first, second, shared = opened(), opened(), account("tokens", 10**9)
+    ops = [ask(first, (shared, 5))[0] for _ in range(3 * BATCH)]
+    for op in ops:
+        run_sync(first.settle(op, {"tokens": 2}))
+    assert asked(path, "SELECT count(*) FROM operations")[0][0] <= BATCH
+    twin = account("tokens", 10**9)
+    for ledger in (first, second):
+        for op in (ops[0], ops[-1]):
+            assert isinstance(ask(ledger, (twin, 5), op=op)[1], Grant)
+            run_sync(ledger.settle(op, {"tokens": 2}))
+    assert second.read(twin)
+    assert (twin.used, twin.held) == (2 * len(ops), 0)
+
+
+def test_an_operation_asked_for_again_while_it_lives_holds_once(opened):
+    ledger, shared = opened(), account("tokens", 100)
+    ask(ledger, (shared, 1))
+    op, _ = ask(ledger, (shared, 30))
+    ask(ledger, (shared, 30), op=op)
+    assert shared.held == 31
+
+
+# counters that nobody uses
+
+
+def after(days):
+    return ManualClock(epoch_s=1_767_225_600.0 + days * DAY_S)
+
+
+@pytest.mark.parametrize(("days", "per", "kept"), [(6, None, True), (8, None, False), (8, "month", True), (40, "month", False)])
+def test_a_counter_lives_for_a_week_after_its_last_use_or_as_long_as_its_window(opened, days, per, kept):
+    old, other = account("requests", 10, per=per), account("turns", 10)
+    before = opened(clock=after(0))
+    ask(before, (old, 4))
+    later = opened(clock=after(days))
+    ask(later, (other, 1))
+    assert later.read(account("requests", 10, per=per)) is kept
+    if not kept:
+        assert refusal(before, (old, 1)) == "store_lost"
+
+
+def test_a_counter_of_which_something_is_held_is_never_forgotten(opened):
+    old = account()
+    ask(opened(clock=after(0)), (old, 4))
+    later = opened(clock=after(400))
+    ask(later, (account("turns", 10), 1))
+    assert later.read(account())
+
+
+# an older version's file
+
+FORMAT_1 = """
+CREATE TABLE ledger (epoch TEXT NOT NULL);
+CREATE TABLE accounts (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, declared, value, used, held, denied,
+    near INTEGER, exceeded INTEGER, draining INTEGER, events TEXT);
+CREATE TABLE processes (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, seen INTEGER, lease INTEGER);
+CREATE TABLE operations (id INTEGER PRIMARY KEY, op TEXT NOT NULL UNIQUE, process INTEGER NOT NULL,
+    state INTEGER NOT NULL, granted, holds TEXT NOT NULL);
+CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL);
+INSERT INTO ledger VALUES ('0123456789abcdef');
+PRAGMA application_id=1380013641;
+PRAGMA user_version=1;
+"""
+
+
+@pytest.fixture
+def old(path):
+    connection = sqlite3.connect(path)
+    connection.executescript(FORMAT_1)
+    connection.execute("INSERT INTO accounts VALUES (7, ?, 100, 100, 60, 30, 2, 1, 0, 0, 'limit_nearing')", (account().key,))
+    connection.execute("INSERT INTO processes VALUES (3, 1, 0, 1)")
+    connection.execute("INSERT INTO operations VALUES (1, 'lives', 3, 0, 30, '[[7, 30]]')")
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+def test_a_file_of_the_format_before_is_brought_to_this_one_with_all_that_was_counted(old, path, opened):
+    old.close()
+    shared, ledger = account(), opened()
+    _, answer = ask(ledger, (shared, 5))
+    assert isinstance(answer, Grant)
+    assert (shared.used, shared.held, shared.denied, shared.near, shared.events) == (
+        90,
+        5,
+        2,
+        True,
+        ("limit_nearing",),
+    )  # its holder was dead
+    assert asked(path, "PRAGMA user_version") == [(2,)]
+
+
+def test_a_file_of_the_format_before_that_is_in_use_is_left_as_it_is(old, path, opened):
+    old.execute("UPDATE processes SET seen = ?, lease = 30000000000", (time.monotonic_ns(),))
+    old.commit()
+    with pytest.raises(BudgetExhaustedError, match="older version still count in it"):
+        ask(opened(), (account(), 5))
+    assert asked(path, "PRAGMA user_version") == [(1,)]
+
+
+def test_who_only_reads_a_file_of_the_format_before_is_told_so(old, opened):
+    old.close()
+    with pytest.raises(BudgetExhaustedError, match="brings it to 2"):
+        opened().read(account())
