@@ -14,11 +14,9 @@ from ravi_otel import _current
 from ravi_otel._flow import Flow
 from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.inbound import Headers, Inbound, read
-from ravi_otel.carrier.standing import now_ms
-from ravi_otel.carrier.token import SharedScope, Spent, Token, write_spent
+from ravi_otel.carrier.standing import names_of, now_ms, store_here
+from ravi_otel.carrier.token import SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.enforcement import declaring
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
@@ -69,7 +67,9 @@ class ContinuedRun(Run):
                 spent[account.kind] = max(spent.get(account.kind, 0), used)
                 yield from scope.engine.ledger.retune(account, min(account.value, used))
         spent.update({kind: amount for kind, amount in _used(scope).items() if kind not in spent and amount})
-        return write_spent(Spent(token.loan.id, spent), configured().keys)
+        same = _is_same_store(token, scope)
+        charged = names_of(each for each in scope.chain if each.facts.scope_id != scope.facts.scope_id) if same else ()
+        return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope)), configured().keys)
 
     def __enter__(self) -> Self:
         if self._trace is None and not trace.get_current_span().get_span_context().is_valid:
@@ -95,7 +95,7 @@ class ContinuedRun(Run):
     def _around(self) -> Scope:
         """Give the scope to open it under: the caller's, where both count in one store, inside of this process's own."""
         around, token = super()._around(), self.inbound.token
-        if token is None or not _is_same_store(token, around.engine):
+        if token is None or not _is_same_store(token, around):
             return around
         for shared in token.shared:
             if shared.kind not in _JOINED and shared.id not in {each.facts.scope_id for each in around.upwards()}:
@@ -104,7 +104,8 @@ class ContinuedRun(Run):
 
     def _enter(self, scope: Scope) -> None:
         token = self.inbound.token
-        if token is not None and _is_same_store(token, scope.engine):
+        if token is not None and _is_same_store(token, scope):
+            _leave_to_lender(scope, token)
             for shared in token.shared:
                 if shared.kind in _JOINED:
                     joined = [each for each in scope.upwards() if each.facts.kind is shared.kind and _own_id(each) == shared.id]
@@ -174,7 +175,7 @@ def _continued(ask: Opening, token: Token) -> Opening:
 def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
     """List the limits that came in, each with what a refusal calls it."""
     whose = "the caller's limits" if token.run_name is None else f"the limits of the caller's run {token.run_name!r}"
-    same = _is_same_store(token, STATE.engine)
+    same = _is_same_store(token, STATE.root)
     for limit in (*(() if same else token.ceilings), *token.local):
         yield limit, f"what {whose} left ({limit.label})"
     if token.loan is not None:
@@ -185,8 +186,29 @@ def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
         yield Limit(kind=Kind.TIME, value=max(0, token.deadline_ms - now_ms()) * _MS), "the caller's deadline"
 
 
-def _is_same_store(token: Token, engine: Engine) -> bool:
-    return token.store is not None and token.store == store_id(engine.ledger)
+def _is_same_store(token: Token, scope: Scope) -> bool:
+    return token.store is not None and token.store == store_here(scope)
+
+
+def _is_inside(token: Token, scope: Scope) -> bool:
+    """Tell that the caller's scope is around, in this very process: what is done here is done in it anyway."""
+    return any(each.facts.scope_id == token.scope_id for each in scope.upwards())
+
+
+def _leave_to_lender(scope: Scope, token: Token) -> None:
+    """Charge nothing of what was lent where the lender holds it: what comes back is charged there, and what does not, too."""
+    if token.loan is None or not token.loan.held:
+        return
+    held = frozenset(token.loan.held)
+    left_out = frozenset(
+        account
+        for each in scope.upwards()[1:]
+        for account in tuple(each.accounts)
+        if account.kind in token.loan.amounts and counter_name(account.key) in held
+    )
+    scope.terms = replace(scope.terms, left_out=scope.terms.left_out | left_out)
+    with scope.engine.lock:
+        scope.engine.revision += 1
 
 
 def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from functools import cache
 from types import TracebackType
@@ -23,8 +23,8 @@ from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
-from ravi_otel.carrier.standing import now_ms
-from ravi_otel.carrier.token import Loan, Spent, read_spent
+from ravi_otel.carrier.standing import names_of, now_ms
+from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import LENT, MalformedError, seconds
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
@@ -82,6 +82,7 @@ class Lent:
         self.status = "new"
         self.used: Mapping[str, int] | None = None
         self._strict = False
+        self._held: tuple[str, ...] = ()
         self._op_id = new_op_id()
         self._scope: Scope | None = None
         self._attachment: _current.Attachment | None = None
@@ -145,6 +146,7 @@ class Lent:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
             self.status, self._scope, self._strict = "held", scope, any(line.account.strict for line in lines)
+            self._held = names_of(line.account for line in lines)
         self.expires_ms = now_ms() + int(self.expires_s * 1000)
         if not lines:
             return
@@ -168,7 +170,7 @@ class Lent:
             self.status = "sent"
             _open[self.id] = self
         _watch()
-        return Loan(self.id, self.amounts, self._strict)
+        return Loan(self.id, self.amounts, self._strict, self._held)
 
     def unsend(self) -> None:
         """Have it back: it did not fit into the header that it was to go with."""
@@ -189,8 +191,9 @@ class Lent:
         self.used = spent.amounts
         yield from self._settle({kind: spent.amounts.get(kind, 0) for kind in self.amounts})
         besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in self.amounts and amount > 0}
-        yield from _absorb(scope, besides)
-        _tally(scope, spent.amounts)
+        yield from _absorb(scope, besides, frozenset(spent.charged))
+        if not spent.inside:
+            _tally(scope, spent.amounts)
 
     def lose(self) -> Flow[None]:
         """Charge all of it: it did not come back."""
@@ -291,9 +294,10 @@ def _refused(scope: Scope, answer: Denied) -> Exception:
     return owned(refusal.refused(answer), answer.account)
 
 
-def _absorb(scope: Scope, amounts: Mapping[str, int]) -> Flow[None]:
-    """Charge what was used besides the loan; it happened, and is not refused."""
-    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in scope.chain if amounts.get(each.kind)]
+def _absorb(scope: Scope, amounts: Mapping[str, int], charged: Collection[str]) -> Flow[None]:
+    """Charge what was used besides the loan, where the borrower did not; it happened, and is not refused."""
+    concerned = [each for each in scope.chain if amounts.get(each.kind) and counter_name(each.key) not in charged]
+    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in concerned]
     if not lines:
         return
     op_id, engine = new_op_id(), scope.engine

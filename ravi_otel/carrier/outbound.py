@@ -75,10 +75,10 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
         raise ConfigurationError(f"outbound_headers(url={show(url)}, lend=): a loan goes to hosts of {TO} alone. List this one there.")
     if lend.status == "new":
         run_sync(lend.hold(blocking=True))
-    baggage = _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend)
-    if lend.status != "sent":
+    before = None if lend.status == "held" else lend.status
+    _rewrite(headers, _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend))
+    if before is not None or lend.status != "sent":
         raise ConfigurationError("outbound_headers(lend=): this loan was used before, or is over. Give each request a lend() of its own.")
-    _rewrite(headers, baggage)
     return headers
 
 

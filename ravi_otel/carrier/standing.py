@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
 from ravi_otel import _current
-from ravi_otel.carrier.token import Loan, SharedScope, Token
+from ravi_otel.carrier.token import Loan, SharedScope, Token, counter_name
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.identity import store_id
@@ -22,9 +24,33 @@ _NS_A_MS: Final = 1_000_000
 _NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)
 
 
+class _Process:
+    """Be this process, by a name that a forked one has another of."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.id = secrets.token_hex(8)
+
+
+_process: Final = _Process()
+os.register_at_fork(after_in_child=_process.renew)
+
+
 def now_ms() -> int:
     """Give the time of day in ms since 1970."""
     return int(STATE.engine.clock.time() * 1000)
+
+
+def store_here(scope: Scope) -> str:
+    """Name the store in which `scope` is counted: that of all processes, or else this process's own, which no other one has."""
+    return store_id(scope.engine.ledger) or _process.id
+
+
+def names_of(accounts: Iterable[Account]) -> tuple[str, ...]:
+    """Give the short names of counters that are not one agent's or block's alone."""
+    return tuple(counter_name(each.key) for each in accounts)
 
 
 def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = None) -> Token:
@@ -32,8 +58,8 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
     facts = scope.facts
     lent = frozenset(() if loan is None else loan.amounts)
     supervision = facts.supervision
-    store = store_id(scope.engine.ledger)
-    spanning = [each for each in scope.chain if _spans(scope, each, store)]
+    store = store_here(scope)
+    spanning = [each for each in scope.chain if _spans(scope, each)]
     alone = [each for each in scope.chain if each not in spanning]
     clocked, deadline_ms = _clocks(scope)
     return Token(
@@ -51,7 +77,7 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
         priority=int(_priority(scope)),
         deadline_ms=deadline_ms,
         trace_id=_current.trace_id(),
-        store=store if spanning else None,
+        store=store,
         ceilings=_ceilings(spanning, lent),
         local=(*_ceilings(alone, lent), *clocked, *_of_agents(scope), *_named(scope, lent)),
         shared=_shared(spanning, lent),
@@ -64,9 +90,14 @@ def left_of(account: Account) -> int:
     return 0 if account.draining else max(0, account.value - account.reserved - account.used - account.held)
 
 
-def _spans(scope: Scope, account: Account, store: str | None) -> bool:
+def _spans(scope: Scope, account: Account) -> bool:
     """Tell that the callee can count in this very account; one of a single agent's name counts nothing there."""
-    return store is not None and account.nature in _SUMS and account.limit.agent is None and scope.engine.ledger.spans(account)
+    return (
+        store_id(scope.engine.ledger) is not None
+        and account.nature in _SUMS
+        and account.limit.agent is None
+        and scope.engine.ledger.spans(account)
+    )
 
 
 def _ceilings(accounts: Iterable[Account], lent: Collection[str]) -> tuple[Limit, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ _PARTS: Final = 4
 _MOST_LIMITS: Final = 64
 _MOST_SCOPES: Final = 16
 _MOST_TAGS: Final = 16
+_DIGITS: Final = 12
 _DEEPEST: Final = 1_000_000
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]*")
 _HEX: Final = re.compile(r"[0-9a-f]{8,64}")
@@ -40,12 +42,14 @@ _SHARED_KINDS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind
 class Loan:
     """Be an allowance for one request: how much of which kind, in inner units, under an id that is good once.
 
-    One that is `strict` is never passed: the worst case of each call is held on it.
+    One that is `strict` is never passed: the worst case of each call is held on it. `held` are the counters that it is held on, by short
+    names: who counts in the same store leaves them to the lender.
     """
 
     id: str
     amounts: Mapping[str, int]
     strict: bool = False
+    held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,16 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Be what came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units."""
+    """Be what came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units.
+
+    `charged` are the counters of the lender's store, by short names, to which those others were charged already. Work `inside` of the
+    lender's own scope, in one process, was added up there, too.
+    """
 
     loan_id: str
     amounts: Mapping[str, int]
+    charged: tuple[str, ...] = ()
+    inside: bool = False
 
 
 _NAMES: Final = (
@@ -123,7 +133,7 @@ def write_token(token: Token, keys: Keys) -> str | None:
     if token.shared:
         said["sh"] = [_said_of(each) for each in token.shared]
     if token.loan is not None:
-        said["lo"] = [token.loan.id, dict(token.loan.amounts), int(token.loan.strict)]
+        said["lo"] = [token.loan.id, dict(token.loan.amounts), int(token.loan.strict), list(token.loan.held)]
     return _seal(_CARRY, said, keys)
 
 
@@ -141,15 +151,20 @@ def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
 
 def write_spent(spent: Spent, keys: Keys) -> str | None:
     """Write what was used of a loan; None without a key, or where it would be too long."""
-    return _seal(_RETURN, {"i": spent.loan_id, "u": dict(spent.amounts)}, keys) if keys else None
+    return (
+        _seal(_RETURN, {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside)}, keys)
+        if keys
+        else None
+    )
 
 
 def read_spent(given: str, keys: Keys) -> Spent:
     """Read what was used of a loan; raises MalformedError for what is not signed by a known key."""
     said = _open(_RETURN, given, keys, trusted=False)
-    if set(said) != {"i", "u"}:
-        raise MalformedError("malformed")
-    return Spent(_id(said["i"]), amounts(said["u"]))
+    try:
+        return Spent(_id(said["i"]), amounts(said["u"]), _counters(said["c"]), whole(said["n"], 1) == 1)
+    except KeyError as error:
+        raise MalformedError("malformed") from error
 
 
 def _seal(purpose: str, said: Mapping[str, Any], keys: Keys) -> str | None:
@@ -226,11 +241,20 @@ def _tags(given: object) -> dict[str, str]:
 
 
 def _loan(given: object) -> Loan:
-    own_id, lent, strict = _listed(given, 3)
+    own_id, lent, strict, held = _listed(given, 4)
     found = amounts(lent, LENT)
     if not found:
         raise MalformedError("loan")
-    return Loan(_id(own_id), found, whole(strict, 1) == 1)
+    return Loan(_id(own_id), found, whole(strict, 1) == 1, _counters(held))
+
+
+def counter_name(key: str) -> str:
+    """Give a short name for a counter, the same in every process."""
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def _counters(given: object) -> tuple[str, ...]:
+    return tuple(_id(each) for each in _listed(given, _MOST_LIMITS))
 
 
 def _id(given: object) -> str:
