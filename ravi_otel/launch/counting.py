@@ -11,8 +11,10 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.choosing import Choice, read_choice
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.launch import around
 from ravi_otel.launch.plan import VARIABLE, Plan
+from ravi_otel.policy.grammar import parse_limit
 
 
 class Counters(Ledger, Protocol):
@@ -45,14 +47,18 @@ def open_in_program(plan: Plan, failed: Callable[[], object]) -> Ledger:
 
 
 def open_in_launcher(plan: Plan) -> Counters:
-    """Open the counters, and see that they can be used; BudgetExhaustedError when not."""
+    """Open the counters, and see that they can be used; BudgetExhaustedError when not, and a limit would refuse everything then."""
     choice = chosen_by(plan)
     if choice is None:
         ledger = SqliteLedger(plan.ledger, shares=around.is_shared, lease_s=plan.lease_s)
         ledger.prepare()
         return ledger
     opened = cast("Counters", replace(choice, slices=False).open(shares=_is_shared, lease_s=plan.lease_s))
-    opened.reap()
+    try:
+        opened.reap()
+    except BudgetExhaustedError:
+        if not plan.observe and any(parse_limit(spec).on_store_failure in (None, "closed") for spec, _ in plan.limits):
+            raise
     return opened
 
 

@@ -1,0 +1,18 @@
+"""Do a thing of one session as often as told, and print what came of each."""
+
+import sys
+
+import ravi_otel
+
+
+@ravi_otel.tool
+def work():
+    return "did"
+
+
+with ravi_otel.run("r", session_id="s", limits=["session.tool_calls=3"]):
+    for _ in range(int(sys.argv[1])):
+        try:
+            print(work())
+        except ravi_otel.BudgetExhaustedError as error:
+            print("refused by the", error.scope)
