@@ -1,0 +1,271 @@
+"""What an operator sees of shared budgets, and what becomes of setting and closing them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+from click.testing import CliRunner
+
+from ravi_otel._flow import run_sync
+from ravi_otel.cli.entry import commands
+from ravi_otel.enforcement import refusal
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.operators import named
+from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.policy import parse_limit
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import ScopeKind
+
+ACME = ScopeFacts("t", ScopeKind.TENANT, name="acme", tenant_id="acme")
+CHAT = ScopeFacts("s", ScopeKind.SESSION, name="chat-7", session_id="chat-7", tenant_id="acme")
+OTHER = ScopeFacts("s", ScopeKind.SESSION, session_id="chat-7", tenant_id="globex")
+
+
+def account(spec, facts=ACME, **more):
+    return Account(parse_limit(spec), facts, origin=spec, **more)
+
+
+class Program:
+    """Be a program that counts in a ledger."""
+
+    def __init__(self, ledger):
+        self.ledger = ledger
+
+    def take(self, one, want):
+        op = new_op_id()
+        return op, run_sync(self.ledger.reserve(Reservation(op, [Line(one, want, want)], {})))
+
+    def spend(self, one, amount):
+        op, answer = self.take(one, amount)
+        run_sync(self.ledger.settle(op, {one.kind: amount}))
+        return answer
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def program(url):
+    ledger = SqliteLedger(url.removeprefix("sqlite:"))
+    yield Program(ledger)
+    ledger.close()
+
+
+@pytest.fixture
+def operator(url):
+    def act(*arguments, answer=None, columns="160", **environment):
+        runner = CliRunner(env={"COLUMNS": columns, "RAVI_LEDGER": url, "NO_COLOR": "1"} | environment)
+        return runner.invoke(commands, ["ledger", *arguments], input=answer)
+
+    return act
+
+
+def counters(operator, *arguments):
+    done = operator("show", "--json", *arguments)
+    return json.loads(done.stdout)["counters"]
+
+
+def test_show_tells_of_each_counter_its_limit_what_is_used_and_what_is_held(program, operator):
+    tokens = account("tokens=1k", CHAT)
+    program.spend(account("cost=5usd"), 2 * 10**9)
+    program.spend(tokens, 300)
+    program.take(tokens, 200)
+    done = operator("show")
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert any({"tenant:acme", "cost", "$5.00", "$2.00"} <= set(row) for row in rows)
+    assert any({"session:chat-7", "acme", "tokens", "1000", "300", "200", "500"} <= set(row) for row in rows)
+
+
+def test_show_as_json_has_amounts_as_programs_state_them(program, operator):
+    program.spend(account("cost=5usd"), 2 * 10**9)
+    done = operator("show", "--json")
+    told = json.loads(done.stdout)
+    (one,) = told["counters"]
+    assert (one["scope"], one["name"], one["tenant"], one["counts"]) == ("tenant", "acme", "acme", "cost")
+    assert (one["limit"], one["used"], one["held"], one["denied"], one["ratio"]) == (5.0, 2.0, 0.0, 0, 0.4)
+    assert (told["waiting"], told["left_out"]) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ((), 3),
+        (("tenant:acme",), 1),
+        (("session:chat-7",), 2),
+        (("session:chat",), 2),
+        (("session:chat-7", "--tenant", "globex"), 1),
+        (("--tenant", "acme"), 2),
+        (("session:chat-7", "tenant:acme"), 3),
+        (("-n", "1"), 1),
+    ],
+)
+def test_show_finds_scopes_by_their_ids_and_tenants(program, operator, wanted, found):
+    for facts in (ACME, CHAT, OTHER):
+        program.spend(account("tokens=1k", facts), 1)
+    assert len(counters(operator, *wanted)) == found
+
+
+def test_a_counter_is_found_by_the_beginning_of_its_id(program, operator):
+    program.spend(account("tokens=1k"), 1)
+    (one,) = counters(operator)
+    assert counters(operator, one["id"][:6]) == [one]
+
+
+def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, tmp_path):
+    program.spend(account("tokens=1k"), 1)
+    program.ledger.close()
+    before = (tmp_path / "ledger.db").read_bytes()
+    assert len(counters(operator)) == 1
+    assert (tmp_path / "ledger.db").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("show", "nothing"), 2, "names no scope and no counter"),
+        (("show", "tenat:acme"), 2, "did you mean tenant:?"),
+        (("show", "run:elsewhere"), 1, "No counter is there"),
+        (("set-limit", "run:elsewhere", "tokens=5"), 1, "No counter of run:elsewhere is there"),
+        (("set-limit", "tenant:acme", "cost=5"), 2, "is counted nowhere in 'tenant:acme': there is tokens"),
+        (("set-limit", "tenant:acme", "tokns=5"), 2, "tokns"),
+        (("close", "run:elsewhere", "--yes"), 1, "No counter of run:elsewhere is there"),
+        (("close", "tenant:acme", "--json"), 2, "give --yes"),
+        (("show", "--ledger", "memory:"), 2, "in the process that counts"),
+        (("show", "--ledger", "sqlite:/nowhere.db"), 2, "there is no such file"),
+        (("show", "--ledger", "mongo://u:secret@h"), 2, "names no ledger that is known"),
+        (("top",), 2, "needs a terminal"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence_and_a_status(program, operator, arguments, status, said):
+    program.spend(account("tokens=1k"), 1)
+    done = operator(*arguments)
+    assert done.exit_code == status, done.output
+    assert said in done.output
+    assert "secret" not in done.output
+
+
+def test_without_a_ledger_the_way_out_is_said(operator):
+    done = operator("show", RAVI_LEDGER="")
+    assert done.exit_code == 2
+    assert "--ledger sqlite:PATH" in done.stderr
+
+
+def test_a_limit_that_is_set_holds_at_the_next_call_and_a_program_that_states_its_own_again_keeps_it(program, operator):
+    tokens = account("tokens=100")
+    program.spend(tokens, 90)
+    assert program.take(tokens, 50)[1].reason == "too_large"
+    done = operator("set-limit", "tenant:acme", "tokens=200")
+    assert done.stdout == "tenant:acme tokens: 100 before, 200 now; 90 used.\n"
+    assert isinstance(program.spend(tokens, 50), Grant)
+    assert isinstance(program.spend(account("tokens=100"), 50), Grant)
+    (one,) = counters(operator)
+    assert (one["limit"], one["used"], one["near"]) == (200, 190, True)
+
+
+def test_a_limit_that_is_lowered_refuses_at_the_next_call(program, operator):
+    tokens = account("tokens=100")
+    program.spend(tokens, 50)
+    assert json.loads(operator("set-limit", "tenant:acme", "tokens=10", "--json").stdout)["limit"] == 10
+    assert isinstance(program.spend(tokens, 1), Denied)
+
+
+def test_one_of_several_counters_of_a_scope_is_named_by_its_id(program, operator):
+    program.spend(account("tokens=100"), 1)
+    program.spend(account("tokens=100:on=stop"), 1)
+    done = operator("set-limit", "tenant:acme", "tokens=200")
+    assert done.exit_code == 2
+    assert "2 counters" in done.stderr
+    first = counters(operator)[0]["id"]
+    assert operator("set-limit", first, "tokens=200").exit_code == 0
+    assert sorted(one["limit"] for one in counters(operator)) == [100, 200]
+
+
+def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(program, operator):
+    tokens, chats = account("tokens=100"), account("requests=9", CHAT)
+    program.spend(tokens, 10)
+    program.spend(chats, 1)
+    done = operator("close", "tenant:acme", "--yes")
+    assert (done.exit_code, done.stdout) == (0, "tenant:acme is closed: 1 counter.\n")
+    denied = program.take(tokens, 1)[1]
+    assert (denied.reason, denied.crossings) == ("draining", [])
+    assert "tenant 'acme', as it was closed by an operator" in str(refusal.refused(denied))
+    assert isinstance(program.spend(chats, 1), Grant)
+    operator("set-limit", "tenant:acme", "tokens=50")
+    assert isinstance(program.spend(tokens, 1), Grant)
+
+
+@pytest.mark.parametrize(("answer", "status", "limit"), [("n\n", 1, 100), ("y\n", 0, 0), ("", 1, 100)])
+def test_closing_asks_first(program, operator, answer, status, limit):
+    program.spend(account("tokens=100"), 10)
+    done = operator("close", "tenant:acme", answer=answer)
+    assert done.exit_code == status
+    assert "Close tenant:acme, 1 counter?" in done.stdout
+    assert counters(operator)[0]["limit"] == limit
+
+
+def test_a_name_that_several_tenants_have_is_not_closed_for_all_of_them(program, operator):
+    for facts in (CHAT, OTHER):
+        program.spend(account("tokens=100", facts), 10)
+    done = operator("close", "session:chat-7", "--yes")
+    assert done.exit_code == 2
+    assert "session:chat-7 of acme, session:chat-7 of globex" in done.stderr
+    assert operator("close", "session:chat-7", "--tenant", "globex", "--yes").exit_code == 0
+    assert [one["limit"] for one in counters(operator, "--tenant", "acme")] == [100]
+
+
+def test_what_is_held_when_a_scope_is_closed_is_settled_as_ever(program, operator):
+    tokens = account("tokens=100")
+    op, _ = program.take(tokens, 40)
+    operator("close", "tenant:acme", "--yes")
+    run_sync(program.ledger.settle(op, {"tokens": 30}))
+    (one,) = counters(operator)
+    assert (one["used"], one["held"], one["limit"]) == (30, 0, 0)
+
+
+def test_top_tells_how_fast_a_counter_fills(program, operator):
+    program.spend(account("tokens=100"), 10)
+    done = operator("top", "--once", "--every", "0.2", "--json")
+    (one,) = json.loads(done.stdout)
+    assert (one["used"], one["per_s"], one["left_s"]) == (10, 0.0, None)
+    assert "used up in" in operator("top", "--once", "--every", "0.2").stdout
+
+
+def test_names_from_outside_cannot_move_the_cursor(program, operator):
+    evil = ScopeFacts("s", ScopeKind.SESSION, session_id="\x1b[2Jgone\n\u202e", tenant_id="\x1b]0;x\x07")
+    program.spend(account("tokens=100", evil), 10)
+    for arguments in (("show",), ("close", "session:\x1b[2Jgone"), ("top", "--once", "--every", "0.2")):
+        done = operator(*arguments, answer="n\n")
+        assert not {"\x1b", "\x07", "\u202e"} & set(done.output)
+        assert "session:gone" in done.output
+
+
+@pytest.mark.parametrize(
+    "key", ["", "[" * 5_000, "null", '["run"]', '["nothing", ["x"], "tokens"]', '["run", [], "tokens"]', '["run", [1], 5]', "x" * 9_000]
+)
+def test_a_key_that_is_none_is_shown_as_unknown(program, operator, url, key):
+    program.spend(account("tokens=100"), 10)
+    assert named(key) is None
+    with sqlite3.connect(url.removeprefix("sqlite:")) as connection:
+        connection.execute("UPDATE names SET key = ?", (key,))
+    connection.close()
+    (one,) = counters(operator)
+    assert (one["scope"], one["counts"]) == (None, None)
+    assert operator("show").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "content"), [("used", b"\0"), ("used", -5), ("value", "many"), ("epoch", b"\0"), ("seen", "many"), ("held", "9" * 500)]
+)
+def test_what_no_ledger_writes_is_one_sentence(program, operator, url, column, content):
+    program.spend(account("tokens=100"), 10)
+    with sqlite3.connect(url.removeprefix("sqlite:")) as connection:
+        connection.execute(f"UPDATE accounts SET {column} = ?", (content,))
+    connection.close()
+    done = operator("show")
+    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
