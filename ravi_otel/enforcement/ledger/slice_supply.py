@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import Lock
 from typing import Final
 
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock
-from ravi_otel.enforcement.ledger import serving
+from ravi_otel.enforcement.ledger import room, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
@@ -26,6 +27,14 @@ class Near(MemoryLedger):
     def knows(self, op_id: str) -> bool:
         """Tell that an operation holds something here."""
         return op_id in self._operations
+
+    def first_refused(self, request: Reservation, lines: Sequence[Line]) -> int | None:
+        """Tell which of the request's own lines here would be refused first; changes nothing."""
+        if not lines or request.spent:
+            return None
+        with self._lock:
+            self._expire(lines)
+            return room.first_refused(replace(request, lines=lines), newcomer=True)
 
     def twins_of(self, op_id: str) -> list[Twin]:
         """List the twins an operation holds something of."""

@@ -45,7 +45,7 @@ class SlicedLedger:
         self._clock = SystemClock() if clock is None else clock
         self._near = Near(self._clock)
         self._supply = Supply(inner, self._near, self._clock)
-        self._asked: dict[str, bool] = {}
+        self._asked: dict[str, Grant | None] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Give what only the inner ledger has, such as `reap` or `wall_s`."""
@@ -55,7 +55,7 @@ class SlicedLedger:
 
     def __len__(self) -> int:
         """Count the operations of this process that still hold something."""
-        return len(self._near) + sum(1 for near in self._asked.values() if not near)
+        return len(self._near) + sum(1 for both in self._asked.values() if both is None)
 
     @property
     def out(self) -> int:
@@ -114,7 +114,7 @@ class SlicedLedger:
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """See `Ledger.extend`."""
         if op_id in self._asked:
-            return self._extend_both(op_id, more) if self._asked[op_id] else self.inner.extend(op_id, more)
+            return self.inner.extend(op_id, more) if self._asked[op_id] is None else self._extend_both(op_id, more)
         flow = self._near.extend(op_id, more)
         extended = _at_once(flow)
         short = None if extended is None or extended.short is None else extended.short.account
@@ -176,8 +176,11 @@ class SlicedLedger:
 
     def _ask(self, request: Reservation) -> Flow[Grant | Denied]:
         """Take chunks where that is worth it, else ask the shared ledger for this call."""
-        if self._near.knows(request.op_id) and request.op_id not in self._asked:
-            return (yield from self._near.reserve(request))  # a repeated message
+        known = self._asked.get(request.op_id)
+        if known is not None:
+            return known  # a repeated message
+        if self._near.knows(request.op_id):
+            return (yield from self._near.reserve(request))
         lines = [(line, self._place(line.account)) for line in request.lines]
         asked = [line for line, place in lines if place is not _OWN]
         own = [line for line, place in lines if place is _OWN]
@@ -211,52 +214,47 @@ class SlicedLedger:
         """Ask the shared ledger, and judge what is this process's own; nothing of either is held while the other is waited for."""
         until = self._supply.now() + request.patience_s
         while True:
-            refused = yield from self._probe(request, asked, own, until)
+            refused = self._near.first_refused(request, own)
             if refused is not None:
-                return refused
+                denied = yield from self._refused_here(request, asked, own, own[refused], max(0.0, until - self._supply.now()))
+                if denied is not None:
+                    return denied
+                continue
             twins = [line.account.slice.twin for line in asked if isinstance(line.account.slice, Slice) and line.account.slice.twin.held]
             left = 0.0 if twins and self._near.stands_in_its_own_way(request, twins) else max(0.0, until - self._supply.now())
-            self._asked[request.op_id] = bool(own)  # before: whatever comes of it, it is ended there
-            far = yield from self._or_forget(request.op_id, self.inner.reserve(replace(request, lines=asked, patience_s=left)))
-            if isinstance(far, Denied) or not own:
+            far = yield from self.inner.reserve(replace(request, lines=asked, patience_s=left))
+            if isinstance(far, Denied):
+                return far
+            if not own:
+                self._asked[request.op_id] = None
                 return far
             near = run_sync(self._near.reserve(replace(request, lines=own, patience_s=0.0)))
             if isinstance(near, Grant):
-                return _merged(request, far, near)
+                self._asked[request.op_id] = merged = _merged(request, far, near)
+                return merged
             yield from self.inner.release(request.op_id)
-            del self._asked[request.op_id]
             if near.reason != "contended" or self._supply.now() >= until:
                 return near
 
-    def _or_forget(self, op_id: str, flow: Flow[Grant | Denied]) -> Flow[Grant | Denied]:
-        try:
-            answer = yield from flow
-        except BaseException:
-            self._asked.pop(op_id, None)
-            raise
-        if isinstance(answer, Denied):
-            self._asked.pop(op_id, None)
-        return answer
-
-    def _probe(self, request: Reservation, asked: Sequence[Line], own: Sequence[Line], until: float) -> Flow[Denied | None]:
-        """See that nothing of this process's own is in the way, before the shared ledger is asked; the outermost breach is told."""
-        if not own or request.spent or request.op_id in self._asked:
-            return None
-        trial = replace(request, op_id=new_op_id(), lines=own, patience_s=max(0.0, until - self._supply.now()))
-        near = yield from self._near.reserve(trial)
-        if isinstance(near, Grant):
-            yield from self._near.release(trial.op_id)
-            self._supply.note(near.crossings)
-            return None
-        within = next(at for at, line in enumerate(request.lines) if line.account is near.account)
-        outer = [line for line in request.lines[:within] if line in asked]
+    def _refused_here(
+        self, request: Reservation, asked: Sequence[Line], own: Sequence[Line], at: Line, patience_s: float
+    ) -> Flow[Denied | None]:
+        """Tell the outermost breach where an account of this process's own refuses; None when waiting for that one has helped."""
+        within = request.lines.index(at)
+        outer = [line for line in asked if request.lines.index(line) < within]
+        trial = replace(request, op_id=new_op_id(), lines=outer, patience_s=patience_s)
         if outer:
-            trial = replace(trial, lines=outer, patience_s=0.0)
             far = yield from self.inner.reserve(trial)
             if isinstance(far, Denied):
-                return replace(far, crossings=[*far.crossings, *near.crossings])
+                return far
+            self._supply.note(far.crossings)
             yield from self.inner.release(trial.op_id)
-        return near
+        near = yield from self._near.reserve(replace(trial, lines=own))
+        if isinstance(near, Denied):
+            return near
+        self._supply.note(near.crossings)
+        yield from self._near.release(trial.op_id)
+        return None
 
     # -- ending what was asked ------------------------------------------------------------------------------------
 
@@ -277,12 +275,15 @@ class SlicedLedger:
 
     def _extend_both(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """Hold more of what is this process's own first: what is held of it in vain is given back with the operation."""
-        near = yield from self._near.extend(op_id, more)
+        near = run_sync(self._near.extend(op_id, more))
         if near.short is not None:
-            return near
-        far = yield from self.inner.extend(op_id, {**more, **near.more})
-        crossings = [*far.crossings, *near.crossings]
-        return self._tell(Extended({**near.more, **far.more} if far.short is None else {}, far.short, crossings))
+            return cast("Flow[Extended]", Done(near))
+        flow = self.inner.extend(op_id, {**more, **near.more})
+        far = _at_once(flow)
+        return self._extended(flow, near) if far is None else cast("Flow[Extended]", Done(_both(far, near)))
+
+    def _extended(self, flow: Flow[Extended], near: Extended) -> Flow[Extended]:
+        return _both((yield from flow), near)
 
     def _extend_slice(self, op_id: str, more: Mapping[str, int], short: Twin) -> Flow[Extended]:
         """Take a chunk for a stream that goes on, as long as there is one to be had."""
@@ -351,6 +352,12 @@ def _of(request: Reservation, lines: Sequence[Line]) -> Reservation:
         request.sure,
         request.slot,
     )
+
+
+def _both(far: Extended, near: Extended) -> Extended:
+    """Tell what was extended in both ledgers: nothing where the shared one had none."""
+    more = {} if far.short is not None else {**near.more, **far.more}
+    return Extended(more, far.short, [*far.crossings, *near.crossings])
 
 
 def _merged(request: Reservation, far: Grant, near: Grant) -> Grant:
