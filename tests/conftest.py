@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import http.client
 import os
 import sys
 import threading
@@ -39,6 +40,8 @@ WRAPPED: list[tuple[type, str]] = [
     (openai_client.AsyncAPIClient, "_process_response"),
     (threading.Thread, "start"),
     (ThreadPoolExecutor, "submit"),
+    (http.client.HTTPConnection, "endheaders"),
+    (http.client.HTTPConnection, "getresponse"),
 ]
 ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
 
