@@ -9,8 +9,9 @@ from stores import MEMORY, REDIS, SQLITE, play
 
 LONG = os.environ.get("RAVI_LONG")
 LIMIT, TIMES = 5, 8
+METHODS = ("fork", "spawn", "forkserver")
 SHORT = [("fork", MEMORY), ("fork", SQLITE), ("fork", REDIS), ("spawn", MEMORY), ("spawn", SQLITE), ("forkserver", REDIS)]
-PLAYED = [(method, kind) for method in ("fork", "spawn", "forkserver") for kind in (MEMORY, SQLITE, REDIS)] if LONG else SHORT
+PLAYED = [(method, kind) for method in METHODS for kind in (MEMORY, SQLITE, REDIS)] if LONG else SHORT
 
 
 @pytest.mark.parametrize(("method", "kind"), PLAYED, ids=[f"{method}-over-{kind}" for method, kind in PLAYED])

@@ -205,6 +205,10 @@ def in_spawn_pool(_work):
     return in_pool("spawn")
 
 
+def in_forkserver_pool(_work):
+    return in_pool("forkserver")
+
+
 def in_pool(method):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # as above
@@ -236,6 +240,7 @@ RULES = {
     "`os.fork`": (by_fork, CHILD),
     "a pool of forked processes": (in_fork_pool, CHILD),
     "a pool of spawned processes": (in_spawn_pool, CHILD),
+    "a pool of processes of a fork server": (in_forkserver_pool, CHILD),
 }
 """What is started from inside an agent of a run that is of no session or tenant: how, and what its calls are charged to."""
 
@@ -252,7 +257,7 @@ def test_work_belongs_to_what_the_table_says(instrumented, way):
     start, expected = RULES[way]
     if start is as_eager_task and sys.version_info < (3, 12):
         pytest.skip("eager tasks came with Python 3.12")
-    if expected is CHILD and not hasattr(os, "fork") and start is not in_spawn_pool:
+    if expected is CHILD and not hasattr(os, "fork") and start not in (in_spawn_pool, in_forkserver_pool):
         pytest.skip("no fork here")
     ran = []
 
