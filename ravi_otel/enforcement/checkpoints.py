@@ -12,7 +12,8 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
 from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.replayed import whole
-from ravi_otel.enforcement.snapshot import TALLIED, Counter, Snapshot
+from ravi_otel.enforcement.series import how_it_renews
+from ravi_otel.enforcement.snapshot import MOST_ENTRIES, TALLIED, Counter, Snapshot
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, formula_of
@@ -47,7 +48,7 @@ def _photograph(run: Scope, run_id: str) -> Snapshot:
         waited_ns=max(0, min(elapsed, clocks.waited_ns(run, now))),
         tally={name: max(0, getattr(tally, name)) for name in TALLIED},
         charged=dict(tally.charged),
-        counters=tuple(_counter(owner, account, now) for owner, account in _accounts(run)),
+        counters=tuple(_counter(owner, account, now) for owner, account in (*_accounts(run), *_renewing(run)))[:MOST_ENTRIES],
         op_ids=run.remembered.keys(),
         wrapped=run.wrapped,
     )
@@ -57,6 +58,13 @@ def _accounts(run: Scope) -> Iterator[tuple[Scope, Account]]:
     for owner in (run, *(one for one in run.upwards() if one.facts.kind in _SHARED)):
         for account in tuple(owner.accounts):
             yield owner, account
+
+
+def _renewing(run: Scope) -> Iterator[tuple[Scope, Account]]:
+    """List the counters of this moment of limits that begin anew or count by somebody, the fullest first."""
+    for owner in (run, *(one for one in run.upwards() if one.facts.kind in _SHARED)):
+        for series in tuple(owner.series):
+            yield from ((owner, account) for account in series.current())
 
 
 def _counter(owner: Scope, account: Account, now: int) -> Counter:
@@ -73,6 +81,8 @@ def _counter(owner: Scope, account: Account, now: int) -> Counter:
         exceeded=account.exceeded,
         draining=account.draining,
         denied=account.denied,
+        renews=how_it_renews(account.limit),
+        part=account.part,
     )
 
 
@@ -89,6 +99,8 @@ def restore(scope: Scope, snapshot: Snapshot) -> None:
         _resumed[snapshot.run_id] = scope
     saved: dict[tuple[str, str, str | None], Counter] = {}
     for counter in snapshot.counters:
+        if counter.renews is not None:
+            continue
         key = (counter.scope, counter.kind, counter.agent)
         if key not in saved or saved[key].used < counter.used:
             saved[key] = counter
@@ -100,8 +112,24 @@ def restore(scope: Scope, snapshot: Snapshot) -> None:
         used = known.used if known is not None else _tallied(account, snapshot) if owner is scope else 0
         if account.kind != Kind.FAN_OUT:  # nobody lives yet in a run that begins
             crossings += _begin_at(owner, account, used)
+    crossings += _renew(scope, snapshot)
     _go_on(scope, snapshot)
     scope.engine.tell(crossings)
+
+
+def _renew(scope: Scope, snapshot: Snapshot) -> list[Crossing]:
+    """Have limits that begin anew go on where the window is still the same; what a rolling one has used counts as used now."""
+    crossings: list[Crossing] = []
+    known = [counter for counter in snapshot.counters if counter.renews is not None]
+    for owner in (scope, *(one for one in scope.upwards() if one.facts.kind in _SHARED)) if known else ():
+        for series in tuple(owner.series):
+            mine = (owner.facts.kind.value, series.kind, series.limit.agent, how_it_renews(series.limit))
+            for counter in known:
+                account = series.counter(counter.part) if (counter.scope, counter.kind, counter.agent, counter.renews) == mine else None
+                if account is not None:
+                    _arm_again(account, counter)
+                    crossings += _begin_at(owner, account, counter.used)
+    return crossings
 
 
 def still_open(run_id: str) -> ConfigurationError:

@@ -100,8 +100,17 @@ class Series:
         """List the counters of this moment that somebody has counted in, the fullest first."""
         if self._by is None:
             return [self.at(self.facts)]
-        window = window_at(str(self.limit.per), self.limit.tz, self._engine.wall_s()).id if self._calendar else ""
-        return sorted(self._counters.get(window, {}).values(), key=lambda one: one.remaining / max(1, one.value))
+        return sorted(self._counters.get(self._now(), {}).values(), key=lambda one: one.remaining / max(1, one.value))
+
+    def counter(self, part: tuple[str, ...]) -> Account | None:
+        """Give the counter that has this name in another process; None where its window is not that of this moment."""
+        if part[:1] != (self._now(),) or len(part) != (1 if self._by is None else 2):
+            return None
+        counters = self._begin(part[0])
+        return counters.get(part) or self._make(counters, part)
+
+    def _now(self) -> str:
+        return window_at(str(self.limit.per), self.limit.tz, self._engine.wall_s()).id if self._calendar else ""
 
     def living(self) -> list[Account]:
         """List all counters that are kept, also of windows that are over."""
@@ -175,6 +184,11 @@ class Series:
 
 def _renews(limit: Limit) -> tuple[object, ...]:
     return limit.counted, limit.agent, limit.per, limit.tz, limit.by
+
+
+def how_it_renews(limit: Limit) -> str | None:
+    """Write how a limit begins anew, and what it counts by, in one word; None of one that does neither."""
+    return f"per={limit.per} tz={limit.tz} by={limit.by}" if limit.renews else None
 
 
 def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) -> None:

@@ -22,6 +22,7 @@ MOST_CHARACTERS: Final = 16 * 1024 * 1024
 MOST_ENTRIES: Final = 10_000
 """Counters, kinds and operation ids that one snapshot may hold, each."""
 
+_MOST_PARTS: Final = 3
 TALLIED: Final = tuple(name for name in Tally.__slots__ if name != "charged")
 """Plain counters of a scope's tally."""
 
@@ -34,7 +35,8 @@ class Counter:
     """Say how far one limit's counter had come, in the kind's inner unit (nano-USD, nanoseconds, else a count).
 
     `used` holds what calls in flight were granted, too. `near`, `exceeded` and `draining` were told or true of a limit of
-    `told_at`, which says only whether the host's own limit is higher, and never becomes one.
+    `told_at`, which says only whether the host's own limit is higher, and never becomes one. Of a limit that begins anew, or counts by
+    somebody, `renews` says how, in its options' words, and `part` which of its counters it is: the window, and whose.
     """
 
     scope: str
@@ -46,9 +48,17 @@ class Counter:
     exceeded: bool = False
     draining: bool = False
     denied: int = 0
+    renews: str | None = None
+    part: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check every field; ConfigurationError names it."""
+        _optional_name("counters.renews", self.renews)
+        if not isinstance(self.part, tuple) or len(self.part) > _MOST_PARTS:
+            _wrong("counters.part", self.part, f"must be up to {_MOST_PARTS} texts")
+        for word in self.part:
+            if word != "":
+                _name("counters.part", word)
         if self.scope not in _SCOPES:
             _wrong("counters.scope", self.scope, f"must be one of {', '.join(_SCOPES)}")
         _name("counters.kind", self.kind)
@@ -114,7 +124,9 @@ class Snapshot:
         if content.pop("format", None) != FORMAT:
             _wrong("format", None, f"must be {FORMAT!r}: {_AGAIN}")
         known = {each.name for each in fields(Counter)}
-        counters = (Counter(**_object("counters", one, known)) for one in _list("counters", content.get("counters")))
+        listed = _list("counters", content.get("counters"))
+        objects = (_object("counters", {**_PLAIN, **one} if _is_object(one) else one, known) for one in listed)
+        counters = (Counter(**{**one, "part": tuple(_list("counters.part", one["part"]))}) for one in objects)
         pairs = (tuple(_list("op_ids", one)) for one in _list("op_ids", content.get("op_ids")))
         content.update(counters=tuple(counters), op_ids=tuple(pairs))
         return cls(**content)
@@ -174,6 +186,8 @@ def _object(name: str, value: object, known: set[str]) -> dict[str, Any]:
     return dict(value)
 
 
+_PLAIN: Final[dict[str, Any]] = {"renews": None, "part": []}
+"""What a counter is that says nothing of windows."""
 _SNAPSHOT: Final = {"snapshot": "snapshot", "counters": "snapshot: one of its counters"}
 
 

@@ -80,6 +80,8 @@ def _book(account: Account, at: int) -> None:
 
 
 def _arm(account: Account, index: int) -> None:
+    if not account.told and (account.near or account.exceeded):
+        account.told = index  # elsewhere, before a run went on here
     again = bool(account.told) and index - account.told > BUCKETS
     if again:
         account.told = 0

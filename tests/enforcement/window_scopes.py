@@ -1,0 +1,41 @@
+"""Open runs under limits with windows, and listen to what is told of them; beside the tests of both."""
+
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+from ravi_otel.enforcement.opening import Opening, open_scope, process_root
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.testing import ManualClock
+
+DAY = 86_400.0
+
+
+class Heard(Listener):
+    def __init__(self):
+        self.told = []
+
+    def limit_event(self, event, at):
+        self.told.append((event.event, event.per, event.window, event.by, event.counted_for))
+
+
+def at(text, tz="UTC"):
+    return ManualClock(epoch_s=datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(tz)).timestamp())
+
+
+def root_of(engine, *limits, **more):
+    return process_root(engine, [parse_limit(each) for each in limits], **more)
+
+
+def run_of(parent, *limits, kind=ScopeKind.RUN, **more):
+    return open_scope(parent.engine, parent, Opening(kind=kind, limits=tuple(parse_limit(each) for each in limits), **more))
+
+
+def refuses(scope, amount=1, kind="rows"):
+    try:
+        scope.charge(kind, amount)
+    except BudgetExhaustedError:
+        return True
+    return False
