@@ -1,7 +1,9 @@
 """Limits that give each user, model, tenant or value of a tag a counter of its own."""
 
+import sys
+from pathlib import Path
+
 import pytest
-from window_scopes import Heard, at, refuses, root_of, run_of
 
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
@@ -9,6 +11,10 @@ from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.series import MOST_COUNTERS
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.limits import ScopeKind
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from window_scopes import Heard, at, refuses, root_of, run_of
 
 
 @pytest.fixture

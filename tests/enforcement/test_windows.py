@@ -2,10 +2,11 @@
 
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
-from window_scopes import DAY, Heard, at, refuses, root_of, run_of
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
@@ -17,6 +18,10 @@ from ravi_otel.enforcement.series import MOST_READ
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.hooks.listener import Listeners
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from window_scopes import DAY, Heard, at, refuses, root_of, run_of
 
 
 @pytest.fixture
