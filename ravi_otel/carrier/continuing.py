@@ -20,7 +20,7 @@ from ravi_otel.enforcement import declaring
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Admission, Kind, Limit, ScopeKind
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
@@ -156,6 +156,7 @@ def continue_run(
 def _continued(ask: Opening, token: Token) -> Opening:
     """Put into what is asked for whose work it is, and what of it is left."""
     given = [*_carried(token)]
+    slots = token.slots if _is_same_store(token, STATE.root) else None
     origins = {len(ask.limits) + place: origin for place, (_, origin) in enumerate(given)}
     return replace(
         ask,
@@ -169,6 +170,8 @@ def _continued(ask: Opening, token: Token) -> Opening:
         tags={**token.tags, **ask.tags},
         priority=Priority(token.priority) if token.priority in set(Priority) else Priority.NORMAL,
         scope_id=None if token.loan is None else token.loan.id,
+        spawn_budget=None if slots is None else SpawnBudget(slots.most),
+        slots_of=None if slots is None else ScopeFacts(slots.run_scope_id, ScopeKind.RUN),
     )
 
 

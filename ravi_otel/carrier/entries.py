@@ -47,7 +47,7 @@ def with_ours(existing: str | None, token: str) -> str | None:
     if not others:
         return entry
     whole = f"{others},{entry}"
-    if len(whole.encode("utf-8", "surrogateescape")) > MOST_BYTES or whole.count(",") >= MOST_ENTRIES:
+    if len(whole.encode("utf-8", "surrogatepass")) > MOST_BYTES or whole.count(",") >= MOST_ENTRIES:
         return others
     return whole
 

@@ -69,7 +69,7 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
     "replayed" and "too_many" (loans at once).
     """
     try:
-        baggage, trace = _found(headers)
+        baggage, trace = _found(() if headers is None else headers)
     except Exception:  # noqa: BLE001 - whatever stands there in the headers' place is not to be read
         baggage, trace = _OVERSIZED, {}
     config = configured()

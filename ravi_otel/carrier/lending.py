@@ -339,4 +339,7 @@ def sweep() -> None:
         for each in gone:
             del _open[each.id]
     for each in gone:
-        run_sync(each.lose())
+        try:
+            run_sync(each.lose())
+        except Exception as error:  # noqa: BLE001 - it stays held, which is no less than spent, and the next one is another's
+            swallow("lend", error)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from ravi_otel import _current
-from ravi_otel.carrier.token import Loan, SharedScope, Token, counter_name
+from ravi_otel.carrier.token import Loan, SharedScope, Slots, Token, counter_name
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.identity import store_id
@@ -62,6 +62,7 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
     spanning = [each for each in scope.chain if _spans(scope, each)]
     alone = [each for each in scope.chain if each not in spanning]
     clocked, deadline_ms = _clocks(scope)
+    slots, agents = _headcount(scope)
     return Token(
         expires_ms=expires_ms,
         audience=audience,
@@ -78,8 +79,9 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
         deadline_ms=deadline_ms,
         trace_id=_current.trace_id(),
         store=store,
-        ceilings=_ceilings(spanning, lent),
-        local=(*_ceilings(alone, lent), *clocked, *_of_agents(scope), *_named(scope, lent)),
+        slots=slots,
+        ceilings=(*_ceilings(spanning, lent), *(agents if slots is not None else ())),
+        local=(*_ceilings(alone, lent), *clocked, *(agents if slots is None else ()), *_depths(scope), *_named(scope, lent)),
         shared=_shared(spanning, lent),
         loan=loan,
     )
@@ -165,22 +167,25 @@ def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
     )
 
 
-def _of_agents(scope: Scope) -> Iterable[Limit]:
-    """List limits of agents: how many more may live, and how deep they may go, seen from there."""
-    room = None
-    slots = None if scope.spawn is None else scope.spawn.stats()
-    if slots is not None and slots.limit is not None and slots.limit < UNLIMITED_AGENTS.max_agents:
-        room = slots.limit - slots.active
+def _headcount(scope: Scope) -> tuple[Slots | None, list[Limit]]:
+    """Give the slots that both can take, where they are in a store, and else how many more agents may live."""
+    spawn = scope.spawn
+    stats = None if spawn is None else spawn.stats()
+    if spawn is None or stats is None or stats.limit is None or stats.limit >= UNLIMITED_AGENTS.max_agents:
+        return None, []
+    room = stats.limit - stats.active
+    left = Limit(kind=Kind.AGENTS, value=room) if room > 0 else _NO_AGENT
+    return (None if spawn.slots_of is None else Slots(spawn.slots_of, stats.limit)), [left]
+
+
+def _depths(scope: Scope) -> list[Limit]:
+    """Give how deep agents may go, seen from there: the first one there is below the one that calls."""
     supervision = scope.facts.supervision
     below = 0 if supervision is None or scope.facts.agent_name is None else supervision.depth + 1
     depths = [each.value - below for each in scope.chain if each.kind == Kind.DEPTH and not each.observe]
-    if min([1 if room is None else room, *(depth + 1 for depth in depths)]) < 1:
-        yield _NO_AGENT
-        return
-    if room is not None:
-        yield Limit(kind=Kind.AGENTS, value=room)
-    if depths:
-        yield Limit(kind=Kind.DEPTH, value=min(depths))
+    if not depths:
+        return []
+    return [Limit(kind=Kind.DEPTH, value=min(depths)) if min(depths) >= 0 else _NO_AGENT]
 
 
 def _shared(accounts: Iterable[Account], lent: Collection[str]) -> tuple[SharedScope, ...]:

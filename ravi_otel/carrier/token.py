@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import LENT, MalformedError, amounts, optional_text, read_limit, text, whole, write_limit
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.checks import MAX_COUNT
 from ravi_otel.policy.limits import Limit, ScopeKind
 from ravi_otel.runtime.config.tags import check_tags
 
@@ -62,6 +63,14 @@ class SharedScope:
     limits: Sequence[tuple[Limit, str | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Be the slots of the caller's run, which are counted in a store: of which run, and how many there are in all."""
+
+    run_scope_id: str
+    most: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
     """Say who works for whom, and within what.
@@ -88,6 +97,7 @@ class Token:
     local: tuple[Limit, ...] = ()
     shared: tuple[SharedScope, ...] = ()
     loan: Loan | None = None
+    slots: Slots | None = None
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -116,7 +126,7 @@ _NAMES: Final = (
     ("tr", "trace_id"),
     ("st", "store"),
 )
-_ALL: Final = frozenset({*(short for short, _ in _NAMES), "x", "au", "d", "p", "dl", "c", "l", "sh", "lo", "g"})
+_ALL: Final = frozenset({*(short for short, _ in _NAMES), "x", "au", "d", "p", "dl", "c", "l", "sh", "lo", "g", "sl"})
 
 
 def write_token(token: Token, keys: Keys) -> str | None:
@@ -128,6 +138,8 @@ def write_token(token: Token, keys: Keys) -> str | None:
     for short, limits in (("c", token.ceilings), ("l", token.local)):
         if limits:
             said[short] = [write_limit(limit) for limit in limits]
+    if token.slots is not None:
+        said["sl"] = [token.slots.run_scope_id, token.slots.most]
     if token.tags:
         said["g"] = dict(token.tags)
     if token.shared:
@@ -211,6 +223,7 @@ def _token(said: dict[str, Any]) -> Token:
         local=_limits(said.get("l", [])),
         shared=tuple(_shared(each) for each in _listed(said.get("sh", []), _MOST_SCOPES)),
         loan=_loan(said["lo"]) if "lo" in said else None,
+        slots=_slots(said["sl"]) if "sl" in said else None,
         tags=_tags(said.get("g", {})),
         **names,
     )
@@ -231,6 +244,13 @@ def _shared(given: object) -> SharedScope:
         raise MalformedError("scope")
     pairs = [_listed(each, 2) for each in _listed(limits, _MOST_LIMITS)]
     return SharedScope(scope, text(own_id), optional_text(name), tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs))
+
+
+def _slots(given: object) -> Slots:
+    run_scope_id, most = _listed(given, 2)
+    if whole(most, MAX_COUNT) < 1:
+        raise MalformedError("slots")
+    return Slots(text(run_scope_id), most)
 
 
 def _tags(given: object) -> dict[str, str]:

@@ -38,9 +38,10 @@ class Opening:
     `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `seat` is the slot that is kept for this agent;
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
     budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost. `attempt`
-    counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which goes
-    before what its slot was taken with. `scope_id` is that of a scope of another process which this one goes on with. `owner` is the
-    agent object whose tracker `budget` is: all its scopes share that one tab.
+    counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which
+    goes before what its slot was taken with. `scope_id` is that of a scope of another process which this one goes on with, and
+    `slots_of` the run there whose slots it takes. `owner` is the agent object whose tracker `budget` is: all its scopes share that one
+    tab.
     """
 
     kind: ScopeKind
@@ -72,6 +73,7 @@ class Opening:
     own_retention: HistoryRetention | None = None
     owner: object = None
     scope_id: str | None = None
+    slots_of: ScopeFacts | None = None
 
 
 def process_root(
@@ -180,7 +182,9 @@ def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
     if slots is not None:
         budget, observe = slots
         headcount = Headcount(engine)
-        shared = None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else shared_slots(engine, facts, budget.max_agents)
+        shared = (
+            None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else shared_slots(engine, ask.slots_of or facts, budget.max_agents)
+        )
         hear = headcount.hear
         spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, headcount=headcount, shared=shared)
     cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None

@@ -149,6 +149,11 @@ class SpawnTracker:
             self._shared.resize(max_agents)
         self._locked(self._roster.resize, self.budget)
 
+    @property
+    def slots_of(self) -> str | None:
+        """Give the id of the run whose slots these are, where several processes share them; None where they are this process's."""
+        return None if self._shared is None else self._shared.account.facts.scope_id
+
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
         return self._locked(self._roster.stats, reads=True)

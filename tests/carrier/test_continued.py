@@ -252,6 +252,45 @@ def test_where_no_agent_has_room_none_lives_there(carrying):
         pass
 
 
+def test_slots_that_are_counted_in_one_store_are_taken_by_both(world):
+    with ravi_otel.run(spawn_budget=SpawnBudget(max_agents=3)), ravi_otel.agent("a"):
+        headers = [outbound_headers(URL) for _ in range(2)]
+
+        def act():
+            with continue_run(headers[0]), continue_run(headers[1]), ravi_otel.agent("b"), ravi_otel.agent("c"):
+                with pytest.raises(SpawnDeniedError), ravi_otel.agent("d"):
+                    pass
+                return True
+
+        assert world.elsewhere(act)
+        with ravi_otel.agent("e"), ravi_otel.agent("f"), pytest.raises(SpawnDeniedError), ravi_otel.agent("g"):
+            pass
+
+
+def test_a_slot_that_is_taken_there_is_taken_here(world):
+    with ravi_otel.run(spawn_budget=SpawnBudget(max_agents=2)), ravi_otel.agent("a"):
+        headers = outbound_headers(URL)
+        there = []
+
+        def act():
+            there.append(continue_run(headers))
+            there.append(ravi_otel.agent("b"))
+            for each in there:
+                each.__enter__()
+
+        world.elsewhere(act)
+        if world.shared:
+            with pytest.raises(SpawnDeniedError), ravi_otel.agent("c"):
+                pass
+        else:
+            with ravi_otel.agent("c"):
+                pass
+        for each in reversed(there):
+            world.elsewhere(lambda each=each: each.__exit__(None, None, None))
+        with ravi_otel.agent("c"):
+            pass
+
+
 @pytest.mark.parametrize(("depth", "levels"), [(3, 2), (2, 1), (1, 0)])
 def test_depth_is_counted_on_from_the_agent_that_calls(carrying, depth, levels):
     with ravi_otel.run(limits=[f"depth={depth}"]), ravi_otel.agent("a"), ravi_otel.agent("b"):

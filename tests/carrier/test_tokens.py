@@ -16,6 +16,7 @@ from ravi_otel.carrier.token import (
     LONGEST,
     Loan,
     SharedScope,
+    Slots,
     Spent,
     Token,
     read_spent,
@@ -48,7 +49,8 @@ FULL = Token(
     ceilings=(parse_limit("tokens=5:admission=strict"), parse_limit("tool.search=2")),
     local=(parse_limit("charge.rows=7"), parse_limit("tokens@writer=9"), parse_limit("working=3s")),
     shared=(SharedScope(ScopeKind.RUN, "f" * 32, None, ((parse_limit("cost=1.5usd:warn=0.5:on=stop:suspend=allow"), "e1"),)),),
-    loan=Loan("a" * 32, {"tokens": 5, "cost": 7}, strict=True),
+    loan=Loan("a" * 32, {"tokens": 5, "cost": 7}, strict=True, held=("0123456789ab",)),
+    slots=Slots("f" * 32, 50),
 )
 SPENT = Spent("a" * 32, {"tokens": 5, "charge": 2})
 
