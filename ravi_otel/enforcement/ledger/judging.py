@@ -132,7 +132,7 @@ def _admit(request: Reservation, operations: Operations, observed: Account | Non
         denied = account.observe and room.over(line, request)
         if nature is _COUNTED and not line.carved:
             account.used, operation.taken = account.used + line.want, operation.taken + 1
-        elif nature is _LEVEL:
+        elif nature is _LEVEL and not line.carved:
             account.used, operation.taken = line.want, operation.taken + 1
         else:
             account.held, operation.taken = account.held + hold, operation.taken + 1
@@ -237,7 +237,7 @@ def _risen(account: Account, actual: Mapping[str, int]) -> int:
     if account.nature is _COUNTED:
         return 0
     if account.nature is _LEVEL:
-        return actual.get(account.kind, account.used) - account.used
+        return max(0, actual.get(account.kind, account.used)) - account.used
     return max(0, actual.get(account.kind, 0))
 
 

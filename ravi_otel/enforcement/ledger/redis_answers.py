@@ -56,7 +56,8 @@ class Reply:
 
     def __init__(self, raw: object) -> None:
         try:
-            head, crossings, *self.states = raw.decode("ascii").split(";")  # type: ignore[attr-defined]  # what is no bytes has none
+            head, _, rest = raw.decode("ascii").partition(";")  # type: ignore[attr-defined]  # what is no bytes has none
+            crossings, *self.states = rest.split(";")
             self.words = head.split(" ")
             self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
         except (AttributeError, ValueError, KeyError, IndexError):
@@ -82,12 +83,12 @@ class Reply:
         except ValueError:
             raise StoreError("what it says of an account cannot be read") from None
 
-    def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None) -> list[Crossing]:
-        """Give what was crossed; without a `decision`, each account's own: observed, or admitted."""
+    def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
+        """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""
         found = []
         for at, event, used, held in self.crossings:
             account = accounts[at]
-            said = decision or ("observed" if account.observe else "admitted")
+            said = decision or ("observed" if account.observe else other)
             found.append(Crossing(account, event, phase, said, used, held))
         return found
 

@@ -109,7 +109,7 @@ def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow
     extended = Extended(given)
     if asks and given:
         try:
-            extended = yield from _extend_shared(ledger, operation, given, look=isinstance(refused, int))
+            extended = yield from _extend_shared(ledger, operation, given, asks, look=isinstance(refused, int))
         except StoreError as error:
             shared = [operation.lines[at].account for at in asks]
             if not all(account.observe for account in shared):
@@ -123,15 +123,14 @@ def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow
     return Extended(own.more, own.short, in_order(operation.lines, extended.crossings, own.crossings))
 
 
-def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int], *, look: bool) -> Flow[Extended]:
+def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int], among: Sequence[int], *, look: bool) -> Flow[Extended]:
     operation.extended += 1
     mode = (WRAPS_UP if operation.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
     kinds = {kind: number for number, kind in enumerate(given)}
     words: list[str | int] = [mode + (ONLY_LOOK if look else 0), operation.name, operation.extended, ledger.day()]
     for at in operation.shared:
         line, sight = operation.lines[at], cast("Sight", operation.sights[at])
-        asks = line.account.nature is Nature.HELD and line.account.kind in kinds
-        amount = bounded(given[line.account.kind]) if asks else 0
+        amount = bounded(given[line.account.kind]) if at in among else 0
         others = bounded(of_others(line.account, operation.request)) if line.account.claims else 0
         facts = facts_of(sight, line.account, line)
         words += (line.account.epoch or "", f"{facts} {amount} {kinds.get(line.account.kind, 0)} {others} {sight.warn}")
@@ -141,16 +140,19 @@ def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int]
     accounts = [operation.lines[at].account for at in operation.shared]
     if reply.letter == "O":
         return Extended({})
+    tells = int(reply.words[1])
+    if tells and operation.observed is None:
+        operation.observed = accounts[tells - 1]
     if reply.letter == "X":
-        number, reason, used, held = reply.words[1:]
-        crossings = reply.crossed(accounts, "stream", "denied")
+        number, reason, used, held = reply.words[2:]
+        crossings = reply.crossed(accounts, "stream", None, "denied")
         return Extended({}, Denied(accounts[int(number) - 1], cast("Any", reason), int(used), int(held), 0), crossings)
     return _extended(ledger, operation, reply, given, look=look)
 
 
 def _extended(ledger: Counting, operation: Shared, reply: Reply, given: Mapping[str, int], *, look: bool) -> Extended:
     accounts = [operation.lines[at].account for at in operation.shared]
-    tells, gives = int(reply.words[1]), [int(one) for one in reply.words[2].split(",")]
+    gives = [int(one) for one in reply.words[2].split(",")]
     more = dict(given)
     with ledger.lock:
         held = operation.share()
@@ -158,6 +160,4 @@ def _extended(ledger: Counting, operation: Shared, reply: Reply, given: Mapping[
             if amount:
                 more[operation.lines[at].account.kind] = amount
                 held[at] += 0 if look else amount
-        if tells and operation.observed is None:
-            operation.observed = accounts[tells - 1]
     return Extended(more, None, reply.crossed(accounts, "stream", "observed"))

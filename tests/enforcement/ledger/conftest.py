@@ -110,6 +110,16 @@ def new_ledger(request, tmp_path):
 
 
 @pytest.fixture
+def every_desk(request, tmp_path):
+    """A desk at one ledger of each store."""
+    stores = ("memory", "sqlite", "redis")
+    shelves = {kind: Shelf(kind, tmp_path, lambda: request.getfixturevalue("redis_process")) for kind in stores}
+    yield {kind: Desk(shelf()) for kind, shelf in shelves.items()}
+    for shelf in shelves.values():
+        shelf.close()
+
+
+@pytest.fixture
 def ledger(new_ledger):
     return new_ledger()
 

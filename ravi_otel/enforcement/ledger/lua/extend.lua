@@ -3,7 +3,7 @@
 -- KEYS: the operations of its lease, then its accounts. ARGV: mode, its name among the operations, the number of this extension (a
 -- message that comes again holds nothing twice), the day; then for each account its epoch, its facts, what is asked and of which kind.
 --
--- Answers: E what is given of each asked account, X refused, O the operation is over.
+-- Answers: E given, X refused, each with the account (0: none) that is only observed and would have stood in the way; O it is over.
 
 local WRAPS_UP, ONLY_LOOK, OBSERVED = 8, 64, 512
 
@@ -45,6 +45,9 @@ local function write_down(gives)
   redis.call('HSET', KEYS[1], name, table.concat(parts))
 end
 
+local observed = is(mode, OBSERVED)
+local tells = 0
+
 local function refuse(at, hold)
   local a, reason = accounts[at], 'contended'
   if is(a.f, DRAINING) and is(a.facts, DRAINABLE) then
@@ -58,11 +61,9 @@ local function refuse(at, hold)
     a.x = a.x + 1
     a.dirty = true
   end
-  return note(string.format('X %d %s %.0f %.0f', at, reason, a.u, a.h))
+  return note(string.format('X %d %d %s %.0f %.0f', tells, at, reason, a.u, a.h))
 end
 
-local observed = is(mode, OBSERVED)
-local tells = 0
 for at = 1, #accounts do
   local a = accounts[at]
   if a.more > 0 then

@@ -133,7 +133,7 @@ local function admit(observed)
     local denied = is(a.facts, OBSERVE) and over(a)
     if a.nature == COUNTED and not a.carved then
       a.u, back = a.u + a.want, a.want
-    elseif a.nature == LEVEL then
+    elseif a.nature == LEVEL and not a.carved then
       a.u = a.want
     else
       a.h = a.h + holds[at]
