@@ -219,7 +219,6 @@ class SlicedLedger:
                 denied = yield from self._refused_here(request, asked, own, own[refused], max(0.0, until - self._supply.now()))
                 if denied is not None:
                     return denied
-                continue
             twins = [line.account.slice.twin for line in asked if isinstance(line.account.slice, Slice) and line.account.slice.twin.held]
             left = 0.0 if twins and self._near.stands_in_its_own_way(request, twins) else max(0.0, until - self._supply.now())
             far = yield from self.inner.reserve(replace(request, lines=asked, patience_s=left))
