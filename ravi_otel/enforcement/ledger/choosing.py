@@ -23,6 +23,7 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
 from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
+from ravi_otel.enforcement.ledger.journal import journal_of
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -132,6 +133,8 @@ class Choice:
             ledger = load("ravi_otel.enforcement.ledger.sqlite").SqliteLedger(self.url, shares=shares, lease_s=lease_s, failed=failed)
         else:
             link = load("ravi_otel.enforcement.ledger.redis_link").Link(self.url)
+            scripts = load("ravi_otel.enforcement.ledger.redis_scripts")
+            link.keep_in(journal_of(link.address.shown), (scripts.RESERVE, scripts.SETTLE, scripts.RELEASE))
             made = load("ravi_otel.enforcement.ledger.redis").RedisLedger
             ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, failed=failed)
         return cast("Ledger", ledger)

@@ -18,6 +18,7 @@ from typing import Any, Final
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Ledger, Line, Reservation, Settled, new_op_id
+from ravi_otel.enforcement.ledger.failing import SO
 from ravi_otel.errors import BudgetExhaustedError
 
 _log = logging.getLogger("ravi_otel")
@@ -181,7 +182,8 @@ class EnduringLedger:
             return
         self._warned = True
         with contextlib.suppress(Exception):  # a broken log handler is the application's
-            _log.warning("ravi-otel: calls go on as on_store_failure= says while %s", error)
+            why = str(error).partition(SO)[2] or str(error)
+            _log.warning("ravi-otel: calls go on as their limits say by on_store_failure, without the store: %s", why)
 
     # -- what passed ----------------------------------------------------------------------------------------------
 

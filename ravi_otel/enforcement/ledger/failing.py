@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import public_amount
 
 Failure = Literal["store_failed", "store_lost"]
+SO: Final = "so nothing is sent: "
+"""What stands before the sentence that says which store it is and what is wrong."""
 
 
 class StoreError(Exception):
@@ -29,7 +31,7 @@ def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExh
         return BudgetExhaustedError(f"{sentence[0].upper()}{sentence[1:]}", reason=reason)
     facts = account.facts
     return BudgetExhaustedError(
-        f"{account.origin} cannot be kept, so nothing is sent: {sentence}",
+        f"{account.origin} cannot be kept, {SO}{sentence}",
         limit_kind=account.kind,
         threshold=public_amount(account.limit.kind, account.value),
         scope=str(facts.kind),

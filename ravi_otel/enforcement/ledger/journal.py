@@ -1,4 +1,4 @@
-"""Keep what a store could not be told, and tell it when it can be: in memory, and in a file over the end of the process.
+"""Keep what a store could not be told before the process ended, in a file, and have the next process tell it.
 
 What is kept are calls of scripts as they were to be made. Each names its operation, so that one made twice counts once: a journal that
 was told half when its process died is told again from the start.
@@ -8,33 +8,43 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import stat
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.hooks.guard import swallow
 
-_MOST_ENTRIES: Final = 100_000
 _LONGEST_LINE: Final = 65_536
+_MOST_LOOKS: Final = 100
+_LOOK_EVERY_S: Final = 0.01
+_STORE: Final = "RAVI_STORE"
 _LARGEST_FILE: Final = 64 * 1024 * 1024
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def journal_of(shown: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """Give the file for the store that is `shown` so: in RAVI_STORE, else in `.ravi` of the working directory."""
+    store = environ.get(_STORE, "").strip()
+    name = f"owed-{hashlib.sha256(shown.encode()).hexdigest()[:16]}.jsonl"
+    path = Path(os.path.expanduser(store) if store else ".ravi") / name  # noqa: PTH111 - the other one raises where nobody has a home
+    with contextlib.suppress(OSError):  # the working directory was deleted
+        return path.absolute()
+    return path
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Be one call that was not made, or of which nobody knows: script, keys and arguments as they are sent."""
 
-    op_id: str
     script: str
-    keys: tuple[str, ...]
-    args: tuple[str, ...]
+    keys: Sequence[str]
+    args: Sequence[str | int]
 
 
 Deliver = Callable[[Entry], object]
@@ -42,113 +52,68 @@ Deliver = Callable[[Entry], object]
 
 
 class Journal:
-    """Keep calls in order, `most` of them, and in the file at `path` when the process ends; None: in memory only.
+    """Keep the calls that are left when a process ends in the file at `path`, for whichever process reaches the store next.
 
-    `deliver` makes a call again, blocking. `scripts` are those that may be kept: what a file says beyond that is not called. `lost`
-    counts what went over the bound or could not be written, `corrupt` what of a file could not be read, `refused` what the store would
-    not take.
+    `scripts` are those that may be kept: what a file says beyond that is not called. `lost` counts what went over the bound or could not
+    be written, `corrupt` what of a file could not be read, `refused` what the store would not take.
     """
 
-    def __init__(self, deliver: Deliver, *, scripts: Sequence[str], path: Path | None = None, most: int = _MOST_ENTRIES) -> None:
+    def __init__(self, path: Path, scripts: Collection[str]) -> None:
         self.path: Final = path
-        self._deliver = deliver
         self._scripts = frozenset(scripts)
-        self._most = most
-        self.reset_after_fork()
-
-    def reset_after_fork(self) -> None:
-        """Start anew in a forked child: what the parent owes, the parent tells."""
-        self._lock = threading.Lock()
-        self._telling = threading.Lock()
-        self._entries: deque[Entry] = deque()
-        self._operations: Counter[str] = Counter()
         self.lost = self.corrupt = self.refused = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, op_id: str) -> bool:
-        """Tell that something of the operation is still to be told: what follows must be kept behind it."""
-        return op_id in self._operations
-
-    def add(self, op_id: str, script: str, keys: Sequence[str], args: Sequence[object]) -> None:
-        """Keep a call; the oldest goes when there are too many. It never blocks for long, and never raises."""
-        entry = Entry(op_id, script, tuple(keys), tuple(str(arg) for arg in args))
-        with self._lock:
-            while len(self._entries) >= self._most:
-                self._drop_first()
-                self.lost += 1
-            self._entries.append(entry)
-            self._operations[op_id] += 1
-
-    def tell(self) -> int:
-        """Make the calls, oldest first, those in the file before, until one cannot be made; give how many were. Blocks.
-
-        Nothing is done where another thread is at it.
-        """
-        if not self._telling.acquire(blocking=False):
-            return 0
-        try:
-            return self._tell_file() + self._tell_memory()
-        finally:
-            self._telling.release()
-
-    def keep(self) -> bool:
-        """Write what is left to the file, as the process ends; False when that could not be done."""
-        with self._lock:
-            entries = tuple(self._entries)
-            self._entries.clear()
-            self._operations.clear()
+    def keep(self, entries: Sequence[Entry]) -> bool:
+        """Write them behind what is there; False when that could not be done."""
         if not entries:
             return True
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._write(self.path, entries)
-                return True
-        self.lost += len(entries)
-        return False
-
-    # -- memory ---------------------------------------------------------------------------------------------------
-
-    def _drop_first(self) -> None:
-        entry = self._entries.popleft()
-        self._operations[entry.op_id] -= 1
-        if self._operations[entry.op_id] <= 0:
-            del self._operations[entry.op_id]
-
-    def _tell_memory(self) -> int:
-        told = 0
-        while True:
-            with self._lock:
-                entry = self._entries[0] if self._entries else None
-            if entry is None or not self._told(entry):
-                return told
-            told += 1
-            with self._lock:
-                if self._entries and self._entries[0] is entry:  # else it went over the bound meanwhile
-                    self._drop_first()
-
-    def _told(self, entry: Entry) -> bool:
         try:
-            self._deliver(entry)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._write(entries)
+        except OSError:
+            self.lost += len(entries)
+            return False
+        return True
+
+    def tell(self, deliver: Deliver) -> int:
+        """Make the calls that are in the file, oldest first, until one cannot be made; give how many were.
+
+        When all were, the file is empty. Else the next one begins at its start: what was told before is not counted again. Nothing is
+        done where another process is at it.
+        """
+        told = 0
+        try:
+            with _held(self.path, os.O_RDWR) as number:
+                if os.fstat(number).st_size > _LARGEST_FILE + _LONGEST_LINE:
+                    self.corrupt += 1
+                    os.ftruncate(number, 0)
+                    return 0
+                for entry in self._read(number):
+                    if not self._told(deliver, entry):
+                        return told
+                    told += 1
+                os.ftruncate(number, 0)
+        except OSError:  # there is none, another process is at it, or it is not ours to read
+            return told
+        return told
+
+    def _told(self, deliver: Deliver, entry: Entry) -> bool:
+        try:
+            deliver(entry)
         except StoreError as error:
             if not getattr(error, "answered", False):
                 return False
             self.refused += 1
-        except Exception as error:  # noqa: BLE001 - an entry that cannot be made must not keep back those behind it
-            self.refused += 1
-            swallow("ledger", error)
         return True
 
     # -- the file -------------------------------------------------------------------------------------------------
 
-    def _write(self, path: Path, entries: Sequence[Entry]) -> None:
-        with _held(path) as number:
+    def _write(self, entries: Sequence[Entry]) -> None:
+        with _held(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as number:
             room = _LARGEST_FILE - os.fstat(number).st_size
             lines: list[bytes] = []
             for entry in entries:
-                line = json.dumps([entry.op_id, entry.script, entry.keys, entry.args]).encode() + b"\n"
+                line = json.dumps([entry.script, *([str(word) for word in words] for words in (entry.keys, entry.args))]).encode() + b"\n"
                 room -= len(line)
                 if len(line) > _LONGEST_LINE or room < 0:
                     self.lost += 1
@@ -156,25 +121,6 @@ class Journal:
                     lines.append(line)
             # A line that a dying process left half written is ended first, so that it spoils nothing but itself.
             _write_all(number, b"".join([b"\n", *lines]))
-
-    def _tell_file(self) -> int:
-        if self.path is None or not self.path.exists():
-            return 0
-        told = 0
-        try:
-            with _held(self.path) as number:
-                if os.fstat(number).st_size > _LARGEST_FILE + _LONGEST_LINE:
-                    self.corrupt += 1
-                    os.ftruncate(number, 0)
-                    return 0
-                for entry in self._read(number):
-                    if not self._told(entry):
-                        return told  # the next one begins at the start: what was told is not counted again
-                    told += 1
-                os.ftruncate(number, 0)
-        except OSError:
-            return told  # another process is at it, or the file is not ours to read
-        return told
 
     def _read(self, number: int) -> Iterator[Entry]:
         with os.fdopen(os.dup(number), "rb") as file:
@@ -189,12 +135,12 @@ class Journal:
     def _parse(self, line: bytes) -> Entry | None:
         try:
             found: Any = json.loads(line)
-            op_id, script, keys, args = found
+            script, keys, args = found
         except (ValueError, TypeError, RecursionError):
             return None
-        if not _are_texts([op_id, script]) or script not in self._scripts or not _are_texts(keys) or not _are_texts(args):
+        if not isinstance(script, str) or script not in self._scripts or not _are_texts(keys) or not _are_texts(args):
             return None
-        return Entry(op_id, script, tuple(keys), tuple(args))
+        return Entry(script, keys, args)
 
 
 def _are_texts(found: object) -> bool:
@@ -202,17 +148,27 @@ def _are_texts(found: object) -> bool:
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Generator[int]:
+def _held(path: Path, flags: int) -> Generator[int]:
     """Open a file that is ours alone, and keep other processes out of it; OSError when it is not, or one of them is inside."""
-    number = os.open(path, _FLAGS, 0o600)
+    number = os.open(path, _FLAGS | flags, 0o600)
     try:
         found = os.fstat(number)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise PermissionError
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(number, wait=bool(flags & os.O_CREAT))
         yield number
     finally:
         os.close(number)
+
+
+def _lock(number: int, *, wait: bool) -> None:
+    """Keep others out; who writes, at its end, waits for one who tells, but not for long."""
+    for _ in range(_MOST_LOOKS if wait else 0):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK_EVERY_S)
+    fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _write_all(number: int, data: bytes) -> None:

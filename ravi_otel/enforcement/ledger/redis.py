@@ -52,12 +52,16 @@ class RedisLedger(Counting):
         self._renew()
 
     def close(self) -> None:
-        """Let the store go; what this process still holds is settled at its grant, once its lease runs out."""
+        """Let the store go; what this process still holds is settled at its grant, once its lease runs out.
+
+        What the store could not be told goes to the link's journal, where that has one, for the next process.
+        """
         self.pulse.end()
         try:
             run_sync(self.pay())
         except StoreError:
             self.failed()
+            self.link.keep(self.owed.hand_over())
         self.link.close()
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:

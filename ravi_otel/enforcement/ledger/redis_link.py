@@ -6,20 +6,19 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any, Final
 
-from ravi_otel._flow import Flow
+from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock
 from ravi_otel.enforcement.ledger.failing import Failure, StoreError
-from ravi_otel.enforcement.ledger.redis_pool import AGAIN, OPENING_S, Pool
+from ravi_otel.enforcement.ledger.journal import Entry, Journal
+from ravi_otel.enforcement.ledger.redis_pool import AGAIN, OPENING_S, Pool, beside
 from ravi_otel.enforcement.ledger.redis_url import Host, read
 from ravi_otel.enforcement.ledger.redis_wire import WireError, prepare, slot_of, slots
 
-_PACKAGE: Final = "ravi_otel.enforcement.ledger"
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5
 _WAY_OUT: Final[dict[Failure, str]] = {
@@ -40,12 +39,6 @@ class Script:
     def of(cls, name: str, source: bytes) -> Script:
         """Make a script of its text."""
         return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
-
-    @staticmethod
-    @cache
-    def named(name: str) -> Script:
-        """Read lua/NAME.lua of this package."""
-        return Script.of(name, resources.files(_PACKAGE).joinpath("lua", f"{name}.lua").read_bytes())
 
 
 class Link:
@@ -68,6 +61,9 @@ class Link:
         self.timeout_s: Final = self.address.timeout_s if timeout_s is None else timeout_s
         self.recovered = recovered
         self._clock = clock
+        self._scripts: dict[str, Script] = {}
+        self._journal: Journal | None = None
+        self._untold = False
         self._renew()
 
     def _renew(self) -> None:
@@ -102,6 +98,28 @@ class Link:
         for pool in pools:
             pool.disown()
 
+    # -- over the end of a process --------------------------------------------------------------------------------
+
+    def keep_in(self, path: Path, scripts: Iterable[Script]) -> None:
+        """Keep calls of these scripts in a file, where one process leaves them and the next makes them."""
+        self._scripts = {script.name: script for script in scripts}
+        self._journal = Journal(path, self._scripts)
+        self._untold = True
+
+    def keep(self, entries: Sequence[Entry]) -> bool:
+        """Leave calls that this process could not make; False when there is nowhere to."""
+        return not entries or (self._journal is not None and self._journal.keep(entries))
+
+    def _tell(self) -> None:
+        """Make the calls that were left, in a thread, now that the store answers."""
+        self._untold = False
+        journal = self._journal
+        if journal is not None and journal.path.exists():
+            beside(lambda: journal.tell(self._deliver))
+
+    def _deliver(self, entry: Entry) -> None:
+        run_sync(self.call(self._scripts[entry.script], entry.keys, entry.args))
+
     # -- one call -------------------------------------------------------------------------------------------------
 
     def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
@@ -116,7 +134,7 @@ class Link:
         while True:
             pool = self._pool(place)
             try:
-                return (yield from self._once(pool, script, [len(keys), *keys, *args], until, asking=asking))
+                answer = yield from self._once(pool, script, [len(keys), *keys, *args], until, asking=asking)
             except WireError as trouble:
                 asking = trouble.ailment == "asking"
                 if trouble.at is not None and moves < _MOST_MOVES:
@@ -131,6 +149,10 @@ class Link:
                 if self.clustered:
                     self._slots.clear()
                     place = yield from self._place(keys, until)
+            else:
+                if self._untold:
+                    self._tell()
+                return answer
 
     def _give_up(self, pool: Pool, trouble: WireError) -> None:
         if trouble.ailment in AGAIN:
@@ -171,6 +193,7 @@ class Link:
 
     def _healed(self) -> None:
         self._slots.clear()
+        self._untold = self._journal is not None
         self.recovered()
 
     def _moved(self, trouble: WireError, keys: Sequence[str]) -> Host | None:

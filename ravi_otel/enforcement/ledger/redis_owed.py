@@ -10,6 +10,7 @@ from typing import Final
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.journal import Entry
 from ravi_otel.enforcement.ledger.redis_answers import Reply
 from ravi_otel.enforcement.ledger.redis_link import Link, Script
 
@@ -72,6 +73,13 @@ class Owed:
                 self.lost += 1  # what the store refuses each time must not stand in the way of all the rest
                 settled = None
             self._paid(sent, settled)
+
+    def hand_over(self) -> list[Entry]:
+        """Give all of it away, to be sent by another process; what it crosses is told to nobody then."""
+        with self._lock:
+            left = [Entry(sent.script.name, sent.keys, sent.words) for sent in self._sent]
+            self._sent.clear()
+        return left
 
     def _paid(self, sent: Sent, settled: Settled | None) -> None:
         with self._lock:

@@ -147,7 +147,7 @@ class Pool:
         if verdict == "ask":
             return
         if verdict == "probe":
-            _beside(self._probe)
+            beside(self._probe)
         raise WireError("because it has not answered lately", "resting")
 
     def _probe(self) -> None:
@@ -251,7 +251,7 @@ class Pool:
 
         with self._lock:
             self._opening += 1
-        _beside(run)
+        beside(run)
 
     def _taken(self, turn: Turn[Wire]) -> Wire:
         try:
@@ -280,7 +280,7 @@ class Pool:
             self._pass_on(brought)
 
 
-def _beside(act: Callable[[], object]) -> None:
+def beside(act: Callable[[], object]) -> None:
     """Do it in a daemon thread, in nobody's context; here and now where there can be no more threads."""
     thread = threading.Thread(target=act, name="ravi-ledger-redis", daemon=True)
     try:
