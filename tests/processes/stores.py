@@ -99,8 +99,8 @@ def finish(child, timeout_s=90):
     return Finished(child.returncode, out, err)
 
 
-def play(store, program, *arguments, cwd, **environ):
+def play(store, program, *arguments, cwd, timeout_s=90, **environ):
     """Run one of the programs to its end."""
     # From Python 3.12 on each fork beside threads is warned of, which is what this is about.
     quiet = ["-W", "ignore:This process:DeprecationWarning"]
-    return finish(start(store, sys.executable, *quiet, PROGRAMS / f"{program}.py", *arguments, cwd=cwd, **environ))
+    return finish(start(store, sys.executable, *quiet, PROGRAMS / f"{program}.py", *arguments, cwd=cwd, **environ), timeout_s)

@@ -6,13 +6,15 @@ RAVI_LONG is how many forks: 1000 is what was promised.
 import json
 import os
 
+import pytest
 from stores import play
 
 FORKS = int(os.environ.get("RAVI_LONG", "12"))
 
 
+@pytest.mark.timeout(120 + FORKS)
 def test_forks_under_load_lose_nothing_and_count_nothing_twice(store, tmp_path):
-    done = play(store, "forks", store.url, FORKS, cwd=tmp_path)
+    done = play(store, "forks", store.url, FORKS, cwd=tmp_path, timeout_s=90 + FORKS)
     assert (done.status, done.err) == (0, "")
     told = json.loads(done.out)
     assert told["statuses"] == [0]
