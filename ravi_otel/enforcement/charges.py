@@ -111,11 +111,11 @@ def observed(scope: Scope, account: Account, at: CallRecord | ToolRecord | None,
         at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "observed", account.kind, account.facts.kind, reason
 
 
-def absorb(scope: Scope, amounts: Mapping[str, int]) -> Callable[[], None]:
+def absorb(scope: Scope, amounts: Mapping[str, int], model: str | None = None) -> Callable[[], None]:
     """See `Scope.absorb`; give what is left to do then: to tell what was crossed."""
     lines = [
         Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
-        for account in scope.chain
+        for account in scope.chain_for(model)
         if amounts.get(account.kind)
     ]
     op_id, engine = new_op_id(), scope.engine

@@ -276,9 +276,9 @@ class Scope:
         """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge."""
         return charges.charge_lines(self, lines, at)
 
-    def absorb(self, amounts: Mapping[str, int]) -> None:
-        """Record spend that was made elsewhere, by kind in inner units; it is never refused."""
-        self.absorb_untold(amounts)()
+    def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
+        """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
+        charges.absorb(self, amounts, model)()
 
     def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
         """Record it, and give the function that tells what was crossed: for who holds a lock."""

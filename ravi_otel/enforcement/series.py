@@ -100,7 +100,8 @@ class Series:
         """List the counters of this moment that somebody has counted in, the fullest first."""
         if self._by is None:
             return [self.at(self.facts)]
-        return sorted(self._counters.get(self._now(), {}).values(), key=lambda one: one.remaining / max(1, one.value))
+        counted = [one for one in list(self._counters.get(self._now(), {}).values()) if one.used or one.held or one.denied]
+        return sorted(counted, key=lambda one: one.remaining / max(1, one.value))
 
     def counter(self, part: tuple[str, ...]) -> Account | None:
         """Give the counter that has this name in another process; None where its window is not that of this moment."""

@@ -175,7 +175,9 @@ class Settlement:
             part.cost_nano = self._charge(Reply(model=part.model, service_tier=part.tier), part.usage)
         known = [part.cost_nano for part in reply.spent if part.cost_nano is not None]
         record.cost_nano = sum(known) if len(known) == len(reply.spent) else None
-        self.scope.absorb(admission.actual_amounts(total, sum(known), None, self.scope.formulas))
+        models = {part.model for part in reply.spent}
+        amounts = admission.actual_amounts(total, sum(known), None, self.scope.formulas)
+        self.scope.absorb(amounts, models.pop() if len(models) == 1 else None)
         bring(record, summed(record))
 
     def collect(self, reply: Reply, at: CallRecord | None) -> Told:

@@ -40,7 +40,7 @@ class Unasked(LiveCall):
             return
         add_request(scope.tallies, turn=record.call.turn)
         try:
-            scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)})
+            scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)}, record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)
 
@@ -51,7 +51,7 @@ class Unasked(LiveCall):
         used = record.usage or record.charged or Usage(input_tokens=record.call.input_estimate, source="estimated")
         cost = record.cost_nano if record.usage is not None else record.charged_nano
         try:
-            self.scope.absorb(admission.actual_amounts(used, cost, None, self.scope.formulas))
+            self.scope.absorb(admission.actual_amounts(used, cost, None, self.scope.formulas), record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)
 
@@ -70,7 +70,7 @@ def check_going_on(scope: Scope, at: CallRecord | None) -> None:
     would go over, None before there is one: what a limit tells is told there, and so is the latest refusal.
     """
     scope.checkpoint(at)
-    for account in scope.chain:
+    for account in scope.chain if at is None else scope.chain_for(at.call.model):
         if account.used >= account.value and account.limit.kind in _SPENT_BY_CALLS and not account.observe:
             _refuse(scope, account, at)
 
