@@ -11,10 +11,12 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from ravi_otel import _current
-from ravi_otel._flow import Flow
+from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.inbound import Headers, Inbound, read
+from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.carrier.standing import names_of, now_ms, store_here
+from ravi_otel.carrier.telling import Reason
 from ravi_otel.carrier.token import SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.enforcement import declaring
 from ravi_otel.enforcement.opening import Opening
@@ -43,7 +45,7 @@ class ContinuedRun(Run):
         self._trace: _current.Attachment | None = None
 
     @property
-    def rejected(self) -> str | None:
+    def rejected(self) -> Reason | None:
         """Give why what came in was not believed; None where it was, and where nobody is to be."""
         return self.inbound.rejected
 
@@ -53,7 +55,7 @@ class ContinuedRun(Run):
         return self.inbound.token is not None and self.inbound.token.loan is not None
 
     def give_back(self) -> Flow[str | None]:
-        """End what was lent for this request, and give what the `ravi-spent` header of the answer says; None where nothing was lent.
+        """Do what `return_headers` does, in either colour, and give what the `ravi-spent` header says; None where nothing was lent.
 
         What is in flight counts as used. From here on nothing more may be used of the loan, so it is called when the work is done.
         """
@@ -70,6 +72,11 @@ class ContinuedRun(Run):
         same = _is_same_store(token, scope)
         charged = names_of(each for each in scope.chain if each.facts.scope_id != scope.facts.scope_id) if same else ()
         return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope)), configured().keys)
+
+    def return_headers(self) -> dict[str, str]:
+        """End what was lent for this request, and give the headers of the answer that say what of it was used; empty without a loan."""
+        value = run_sync(self.give_back())
+        return {} if value is None else {RETURN_HEADER: value}
 
     def __enter__(self) -> Self:
         if self._trace is None and not trace.get_current_span().get_span_context().is_valid:

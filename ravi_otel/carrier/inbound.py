@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -14,8 +14,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.entries import MOST_BYTES, tokens_of
 from ravi_otel.carrier.fields import pairs_of
-from ravi_otel.carrier.lending import LONGEST_S, rejected
+from ravi_otel.carrier.lending import LONGEST_S
 from ravi_otel.carrier.standing import now_ms
+from ravi_otel.carrier.telling import Reason, rejected
 from ravi_otel.carrier.token import Token, read_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.hooks.guard import swallow
@@ -53,7 +54,7 @@ class Inbound:
     """
 
     token: Token | None = None
-    rejected: str | None = None
+    rejected: Reason | None = None
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def context(self, current: Context) -> Context:
@@ -65,8 +66,7 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
     """Read what came in with a request, a task or the environment; never raises, and counts what is not believed, by reason.
 
     `headers` is a mapping or pairs of names and values, text or bytes; `peer` the address it came from, for `RAVI_CARRY_TRUST`. A loan is
-    believed once. The reasons are "missing", "duplicate", "oversized", "malformed", "unsigned", "forged", "expired", "audience",
-    "replayed" and "too_many" (loans at once).
+    believed once.
     """
     try:
         baggage, trace = _found(() if headers is None else headers)
@@ -85,7 +85,7 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
     return Inbound(token, reason, trace)
 
 
-def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[Token | None, str | None]:
+def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[Token | None, Reason | None]:
     if sum(map(len, baggage)) > MOST_BYTES:
         return None, "oversized"
     found = [token for header in baggage for token in tokens_of(header)]
@@ -94,12 +94,12 @@ def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[T
     try:
         token = read_token(found[0], config.keys, trusted=config.trust.has(peer))
     except MalformedError as error:
-        return None, str(error)
+        return None, cast("Reason", str(error))  # which is one of three of them
     reason = _flaw(token, config)
     return (token, None) if reason is None else (None, reason)
 
 
-def _flaw(token: Token, config: Configured) -> str | None:
+def _flaw(token: Token, config: Configured) -> Reason | None:
     now = now_ms()
     if token.expires_ms <= now:
         return "expired"
@@ -112,7 +112,7 @@ def _flaw(token: Token, config: Configured) -> str | None:
     return "expired" if token.expires_ms > now + LONGEST_S * 2_000 else _used(token.loan.id, token.expires_ms, now)
 
 
-def _used(loan_id: str, expires_ms: int, now: int) -> str | None:
+def _used(loan_id: str, expires_ms: int, now: int) -> Reason | None:
     """Note that a loan is used; say what is wrong with that."""
     with _lock:
         if loan_id in _seen:

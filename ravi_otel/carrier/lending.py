@@ -24,6 +24,7 @@ from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.carrier.standing import names_of, now_ms
+from ravi_otel.carrier.telling import rejected
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import LENT, MalformedError, seconds
 from ravi_otel.enforcement import refusal
@@ -34,7 +35,6 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CountEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Kind, is_built_in
 from ravi_otel.policy.usage import Usage
@@ -270,11 +270,6 @@ def _take(config: Configured, value: str) -> Flow[None]:
         yield from lent.take_back(spent)
     except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: the loan stays held
         swallow("lend", error)
-
-
-def rejected(reason: str) -> None:
-    """Count something from outside that was not believed."""
-    STATE.engine.listeners.counted(CountEvent("carrier_rejected", 1, reason=reason))
 
 
 def _refuse_too_large(scope: Scope, lines: list[Line]) -> None:

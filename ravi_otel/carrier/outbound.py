@@ -12,8 +12,9 @@ from ravi_otel.carrier import lending
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.entries import tokens_of, with_ours, without_ours
 from ravi_otel.carrier.hosts import place_of
-from ravi_otel.carrier.lending import Lent, rejected
+from ravi_otel.carrier.lending import Lent
 from ravi_otel.carrier.standing import now_ms, token_of
+from ravi_otel.carrier.telling import rejected
 from ravi_otel.carrier.token import read_token, write_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import http.client
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +15,10 @@ import aiohttp
 import httpcore
 import httpcore2
 import httpx
+import httpx2
 import pytest
 import requests
-from http_stacks import Ask
+from http_stacks import STACKS, Ask
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from wire_recorder import Recorder
@@ -150,3 +153,43 @@ def test_what_the_program_imports_later_is_wrapped_then() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_connection_that_is_not_free_after_all_costs_no_loan(
+    library: Any, colour: str, listed: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beneath = httpcore if library is httpx else httpcore2
+    owner, name = (beneath.HTTP11Connection, PLACES[0][1]) if colour == "sync" else (beneath.AsyncHTTP11Connection, PLACES[4][1])
+    original, turned_away = vars(owner)[name], []
+
+    def busy(connection: Any, request: Any) -> Any:
+        if not turned_away:
+            turned_away.append(request)
+            raise beneath.ConnectionNotAvailable
+        return original(connection, request)
+
+    monkeypatch.setattr(owner, name, busy)
+    ravi_otel.instrument()
+    with ravi_otel.run("r", limits=["tokens=100"]), ravi_otel.lend(tokens=10):
+        STACKS[library.__name__ + (" async" if colour == "async" else "")](listed.url, {})
+    ravi_otel.uninstrument()
+    assert len(turned_away) == len(listed.heads) == 1
+    (sent,) = listed.headers("baggage")
+    payload = sent.partition("ravi.carry=")[2].split(".")[2]
+    assert json.loads(base64.urlsafe_b64decode(payload + "=="))["lo"][1] == {"tokens": 10}
+
+
+def test_what_stands_in_for_a_connection_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some test libraries put classes of their own there, without what a real one has."""
+    monkeypatch.delenv("RAVI_RAISE_BUGS")
+
+    class Bare(http.client.HTTPConnection):
+        def __init__(self) -> None:
+            """Have nothing."""
+
+    ravi_otel.instrument()
+    for call in (lambda: Bare().endheaders(), lambda: Bare().getresponse()):
+        with pytest.raises(AttributeError, match="_HTTPConnection__"):  # as without us
+            call()

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 OK = b"HTTP/1.1 200 OK\r\n%sContent-Length: 2\r\nConnection: close\r\n\r\nok"
 
@@ -47,10 +46,13 @@ class Recorder:
                 connection, _ = self._socket.accept()
             except OSError:
                 return
-            with connection, contextlib.suppress(OSError):
-                self._answer(connection)
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: Any) -> None:
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            self._heard(connection)
+
+    def _heard(self, connection: socket.socket) -> None:
         data = b""
         while b"\r\n\r\n" not in data:
             piece = connection.recv(65_536)
