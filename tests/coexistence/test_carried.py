@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("carried.py")
+PROGRAM = Path(__file__).with_name("carried_together.py")
 NEEDED = [f"opentelemetry.instrumentation.{name}" for name in ("httpx", "requests", "urllib3", "aiohttp_client")]
 
 

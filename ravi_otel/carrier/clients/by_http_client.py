@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ravi_otel._flow import run_sync
 from ravi_otel.carrier.clients.rewriting import Field, Going, Rewriting, going, origin_of
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.runtime.wrapping import Wraps
 
 _BETWEEN: Final = b": "
@@ -39,13 +40,19 @@ class Installed:
 
     def _end_headers(self, wrapped: Callable[..., Any], connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._active:
-            self._rewrite(connection)
+            try:
+                self._rewrite(connection)
+            except Exception as bug:  # noqa: BLE001 - what stands in a connection's place need not have what one has
+                swallow("carrier.outbound", bug)
         return wrapped(*args, **kwargs)
 
     def _get_response(self, wrapped: Callable[..., Any], connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         response = wrapped(*args, **kwargs)
         if self._active:
-            run_sync(self._rewriting.returns(_fields(response), partial(_answering, connection)))
+            try:
+                run_sync(self._rewriting.returns(_fields(response), partial(_answering, connection)))
+            except Exception as bug:  # noqa: BLE001 - nor need an answer: it is the program's as it is
+                swallow("carrier.return", bug)
         return response
 
     def _rewrite(self, connection: Any) -> None:

@@ -1,6 +1,6 @@
 """Ask hosts with five HTTP clients that other instrumentations are on, beside us in a given order, and write what was sent as JSON.
 
-`python carried.py ORDER`: each order needs a process of its own.
+`python carried_together.py ORDER`: each order needs a process of its own.
 """
 
 from __future__ import annotations
