@@ -57,6 +57,8 @@ class RedisLedger(Counting):
         What the store could not be told goes to the link's journal, where that has one, for the next process.
         """
         self.pulse.end()
+        with self.beating:
+            self.closed = True
         try:
             run_sync(self.pay())
         except StoreError:
@@ -134,7 +136,7 @@ class RedisLedger(Counting):
         if sight.place is None:
             return True
         try:
-            state = run_sync(self.link.call(LOOK, [sight.place.key], []))
+            state = run_sync(self.link.call(LOOK, [sight.place.key], [self.day(), f"{facts_of(sight, account)} {sight.warn}"]))
             if state is None:
                 return False
             with self.lock:
@@ -154,7 +156,7 @@ class RedisLedger(Counting):
         return ended
 
     def _retune(self, account: Account, sight: Sight, place: Place, value: int) -> Flow[None]:
-        words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value))]
+        words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:
             reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).there()
         except StoreError as error:

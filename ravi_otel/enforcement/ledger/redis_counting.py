@@ -50,10 +50,12 @@ class Counting:
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = SystemClock() if clock is None else clock
+        self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._renew()
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
+        self.beating, self.closed = threading.Lock(), False
         self.life = object()
         self.name = secrets.token_hex(8)
         self.operations: dict[str, Shared] = {}
@@ -89,7 +91,9 @@ class Counting:
         return round(self._clock.time() * 1e9)
 
     def day(self) -> str:
-        """Give the number of today."""
+        """Give the number of today, and what time it is for whoever has a clock of their own; the store goes by its own else."""
+        if self._moved:
+            return f"{int(self._clock.time()) // _DAY_S}@{self.now_ns()}"
         return str(int(self._clock.time()) // _DAY_S)
 
     def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
@@ -151,11 +155,10 @@ class Counting:
     def _beat(self) -> float | None:
         """Give a sign of life, and send what is owed; None when nothing is held any more."""
         try:
-            run_sync(self.pay())
-            with self.lock:
-                leases = self.leases.current() if self.operations else []
-            for lease in leases:
-                self._live_on(lease)
+            with self.beating:  # `close` comes before it, or after
+                if self.closed:
+                    return None
+                self._live()
         except StoreError:
             self.failed()
             return min(_TRY_AGAIN_S, self._lease_s / 4)
@@ -164,6 +167,13 @@ class Counting:
                 return self._lease_s / 4
             self.pulse.stopped()
             return None
+
+    def _live(self) -> None:
+        run_sync(self.pay())
+        with self.lock:
+            leases = [lease for lease in self.leases.current() if self.leases.due(lease)] if self.operations else []
+        for lease in leases:
+            self._live_on(lease)
 
     def _live_on(self, lease: Lease) -> None:
         alive = run_sync(self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms]))

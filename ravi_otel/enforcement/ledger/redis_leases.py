@@ -50,6 +50,10 @@ class Leases:
         """Note a sign of life."""
         lease.seen_ns = self._clock.monotonic_ns()
 
+    def due(self, lease: Lease) -> bool:
+        """Tell that a sign of life should be given."""
+        return lease.made and self._clock.monotonic_ns() - lease.seen_ns >= self._lease_ns // 5
+
     def over(self, lease: Lease) -> None:
         """Hold nothing more under this one: the store has ended it."""
         if self._by_tag.get(lease.tag) is lease:

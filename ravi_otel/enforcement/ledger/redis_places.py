@@ -11,6 +11,7 @@ from typing import Final
 from ravi_otel.enforcement.ledger.account import Account, kept_back
 from ravi_otel.enforcement.ledger.claims import of_asker, of_others
 from ravi_otel.enforcement.ledger.contract import Line, Reservation
+from ravi_otel.enforcement.ledger.rolling import width_ns
 from ravi_otel.policy.limits import ScopeKind
 
 TOP: Final = 1 << 53
@@ -80,7 +81,10 @@ class Sight:
         """Say how the account begins if the store has never seen it; empty once it was seen."""
         if self.known:
             return ""
-        return f"{secrets.token_hex(6)} {bounded(account.value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {account.key}"
+        epoch, width = secrets.token_hex(6), 0
+        if account.roll_ns:
+            epoch, width = f"r{epoch}", width_ns(account.roll_ns)  # a script tells by the epoch that the window rolls
+        return f"{epoch} {bounded(account.value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {width} {account.key}"
 
 
 def facts_of(sight: Sight, account: Account, line: Line | None = None) -> int:

@@ -17,7 +17,7 @@ _NEEDS: Final = {
     "leave": ("account",),
     "reap": ("account",),
     "beat": (),
-    "look": (),
+    "look": ("account",),
 }
 
 

@@ -1,5 +1,7 @@
 """What every ledger does where a window rolls: it lets go of what is over, a sixtieth of the window late at most, and never early."""
 
+import uuid
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +10,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis import RedisLedger
+from ravi_otel.enforcement.ledger.redis_link import Link
 from ravi_otel.enforcement.ledger.rolling import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel.enforcement.ledger.slices import SlicedLedger
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
@@ -23,10 +27,14 @@ def clock():
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "sliced"])  # those that go by a clock which a test can move
+@pytest.fixture(params=["memory", "sqlite", "redis", "sliced"])  # all go by a clock which a test can move
 def desk(request, tmp_path, clock, desk_of):
     if request.param == "sqlite":
         ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
+        yield desk_of(ledger)
+        ledger.close()
+    elif request.param == "redis":
+        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
         yield desk_of(ledger)
         ledger.close()
     else:

@@ -3,6 +3,8 @@
 -- An account is a hash. `s` is what changes: epoch, limit, used, held, denied, flags, revision, how many stand in line, the day of its
 -- last use, events told ("n" nearing, "x" exceeded), in this order, apart by one space. `n` is its key in words, `d` the smallest limit
 -- that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never negative, 2^53 at most.
+-- The epoch of an account whose window rolls begins with "r": its `i` is how many ns a part of the window lasts, its `b` what rolling.py
+-- writes of it.
 
 local TOP = 9007199254740992
 local COUNTED, HELD, AFTER, LEVEL = 0, 1, 2, 3
@@ -17,30 +19,39 @@ local function text(number) return string.format('%.0f', number) end
 local function read(key)
   local s = redis.call('HGET', key, 's')
   if not s then return nil end
-  local e, v, u, h, x, f, r, w, day, told = string.match(s, '^(%x+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
+  local e, v, u, h, x, f, r, w, day, told = string.match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
   if not e then return nil end
   return {key = key, e = e, v = tonumber(v), u = tonumber(u), h = tonumber(h), x = tonumber(x), f = tonumber(f), r = tonumber(r),
     w = tonumber(w), day = day, told = told, s = s}
 end
 
-local function write(a)
-  a.r = a.r + 1
+local function fold(a)
   a.u = math.max(0, math.min(a.u, TOP))
   a.h = math.max(0, math.min(a.h, TOP))
   a.s = string.format('%s %.0f %.0f %.0f %.0f %d %.0f %d %s %s', a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.day, a.told)
+  return a.s
+end
+
+local function write(a)
+  a.r = a.r + 1
   a.dirty = false
-  redis.call('HSET', a.key, 's', a.s)
+  redis.call('HSET', a.key, 's', fold(a))
+  if a.rolling then
+    local said = {text(a.rolling.last), text(a.rolling.told)}
+    for at = 1, #a.rolling do said[#said + 1] = string.format('%.0f:%.0f', a.rolling[at].at, a.rolling[at].amount) end
+    redis.call('HSET', a.key, 'b', table.concat(said, ' '))
+  end
 end
 
 -- Give an account as it is now; nil when the store has forgotten it. `birth` says how it begins if nobody has seen it yet.
-local function open(key, epoch, birth, day)
-  local a = read(key)
+local function open(key, epoch, birth, today)
+  local a, day = read(key), string.match(today, '^%d+')
   if birth ~= '' then
-    local e, value, used, seconds, name = string.match(birth, '^(%x+) (%d+) (%d+) (%d+) (.*)$')
+    local e, value, used, seconds, width, name = string.match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
       if epoch ~= '' then return nil end
       redis.call('DEL', key)
-      redis.call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. day .. ' ', 'd', value, 't', seconds, 'n', name)
+      redis.call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. day .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
       redis.call('EXPIRE', key, seconds)
       a = read(key)
     elseif tonumber(value) < tonumber(redis.call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
@@ -55,13 +66,8 @@ local function open(key, epoch, birth, day)
     a.dirty = true
     redis.call('EXPIRE', key, redis.call('HGET', key, 't') or 604800)
   end
+  a.today = today
   return a
-end
-
-local function kept_back(a, wraps_up)
-  if wraps_up then return 0 end
-  if is(a.facts, TENTH) then return math.floor((a.v + 9) / 10) end
-  return (is(a.facts, ONE) and a.v > 1) and 1 or 0
 end
 
 local function warn_value(a) return math.ceil(a.v * a.warn) end
@@ -73,12 +79,76 @@ local function flag(a, which, on)
   end
 end
 
+-- Let go of what a rolling window has left behind: the arithmetic of rolling.py.
+local function roll(a)
+  local found = redis.call('HMGET', a.key, 'b', 'i')
+  local now = tonumber(string.match(a.today, '@(.*)$'))
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1e9 + tonumber(time[2]) * 1e3
+  end
+  local index, parts = math.floor(now / tonumber(found[2])), {}
+  local last, told = string.match(found[1] or '', '^(%d+) (%d+)')
+  last, told = tonumber(last or 0), tonumber(told or 0)
+  local back, sum = math.max(0, last - index), 0
+  for at, amount in string.gmatch(found[1] or '', '(%d+):(%d+)') do
+    parts[#parts + 1] = {at = tonumber(at) - back, amount = tonumber(amount)}
+    sum = sum + tonumber(amount)
+  end
+  last = last > 0 and last - back or index
+  if told > 0 then told = math.max(1, told - back) end
+
+  local since = a.u - sum  -- charged since the last look, which every step begins with
+  if since > 0 then
+    if #parts > 0 and parts[#parts].at == last then
+      parts[#parts].amount = parts[#parts].amount + since
+    else
+      parts[#parts + 1] = {at = last, amount = since}
+    end
+  end
+  a.rolling = {last = index, told = told}
+  for at = 1, #parts do
+    local part = parts[at]
+    local taken = since < 0 and math.min(part.amount, -since) or 0
+    since, part.amount = since + taken, part.amount - taken
+    if part.at < index - 60 then
+      a.u = a.u - part.amount
+    elseif part.amount > 0 then
+      a.rolling[#a.rolling + 1] = part
+    end
+  end
+  a.dirty = true
+  if a.u < warn_value(a) then
+    local again = told > 0 and index - told > 60
+    if again then
+      a.rolling.told = 0
+      flag(a, NEAR, false)
+      flag(a, EXCEEDED, false)
+    end
+    flag(a, DRAINING, false)
+  end
+end
+
+-- Learn what the process knows of an account.
+local function know(a, facts, warn)
+  a.facts, a.warn = tonumber(facts), tonumber(warn)
+  a.nature, a.carved = a.facts % 8, is(a.facts, CARVED)
+  if string.sub(a.e, 1, 1) == 'r' then roll(a) end
+end
+
+local function kept_back(a, wraps_up)
+  if wraps_up then return 0 end
+  if is(a.facts, TENTH) then return math.floor((a.v + 9) / 10) end
+  return (is(a.facts, ONE) and a.v > 1) and 1 or 0
+end
+
 -- Note what the account passed just now; `spent` is what a stream that is cut has used of its hold.
 local function cross(a, at, crossings, denied, spent)
   local used, held = a.u + spent, a.h - spent
   local function note(event)
     a.told = string.sub(a.told .. event, -MOST_EVENTS)
     a.dirty = true
+    if a.rolling then a.rolling.told = a.rolling.last end
     crossings[#crossings + 1] = string.format('%d%s %.0f %.0f', at, event, used, held)
   end
   if not is(a.f, NEAR) and a.v > 0 and used >= warn_value(a) then

@@ -6,7 +6,7 @@
 local a, crossings = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3]), {}
 if not a then return 'L 1' end
 local facts, warn = string.match(ARGV[4], '^(%d+) (%S+)$')
-a.facts, a.warn = tonumber(facts), tonumber(warn)
+know(a, facts, warn)
 a.u = math.max(a.u, tonumber(ARGV[5]))
 local over = a.u >= a.v
 if over and ARGV[6] == '1' then a.x = a.x + 1 end

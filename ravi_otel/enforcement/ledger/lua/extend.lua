@@ -16,7 +16,8 @@ for at = 1, #KEYS - 1 do
   local a = open(KEYS[at + 1], ARGV[first], '', ARGV[4])
   if not a then return 'L ' .. at end
   local facts, more, kind, others, warn = string.match(ARGV[first + 1], '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
-  a.facts, a.more, a.kind, a.others, a.warn = tonumber(facts), tonumber(more), tonumber(kind), tonumber(others), tonumber(warn)
+  know(a, facts, warn)
+  a.more, a.kind, a.others = tonumber(more), tonumber(kind), tonumber(others)
   accounts[at] = a
 end
 

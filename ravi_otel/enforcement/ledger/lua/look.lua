@@ -1,3 +1,7 @@
--- Show an account, changing nothing. KEYS: the account. Answers: its state, or nothing.
+-- Show an account as it is now, changing nothing. KEYS: the account. ARGV: today, facts and warning level. Answers: its state, or nothing.
 
-return redis.call('HGET', KEYS[1], 's')
+local a = read(KEYS[1])
+if not a then return false end
+a.today = ARGV[1]
+know(a, string.match(ARGV[2], '^(%d+) (%S+)$'))
+return fold(a)

@@ -9,7 +9,7 @@ for at = 1, #KEYS - 2 do
   local a, part = open(KEYS[at + 2], ARGV[given], '', ARGV[3]), held and held[at]
   if a and part and part.key == a.key then
     local facts, warn = string.match(ARGV[given + 1], '^(%d+) (%S+)')
-    a.facts, a.warn = tonumber(facts), tonumber(warn)
+    know(a, facts, warn)
     if letter == 'P' then a.u = a.u - part.hold else a.h = a.h - part.hold end
     a.u = a.u - part.back
     a.dirty = true

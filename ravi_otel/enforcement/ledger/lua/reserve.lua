@@ -166,8 +166,8 @@ for at = 1, #KEYS - 3 do
   if not a then return 'L ' .. at end
   local facts, want, minimum, others, mine, by_hand, warn =
     string.match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
-  a.facts, a.want, a.minimum, a.others, a.mine = tonumber(facts), tonumber(want), tonumber(minimum), tonumber(others), tonumber(mine)
-  a.warn, a.nature, a.carved = tonumber(warn), a.facts % 8, is(a.facts, CARVED)
+  know(a, facts, warn)
+  a.want, a.minimum, a.others, a.mine = tonumber(want), tonumber(minimum), tonumber(others), tonumber(mine)
   if by_hand ~= '0' then
     a.u = a.u + tonumber(by_hand)
     a.dirty = true

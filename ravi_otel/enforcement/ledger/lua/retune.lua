@@ -1,13 +1,12 @@
 -- Set another limit on a living account; a higher one ends draining and arms its events again.
 --
--- KEYS: the account. ARGV: epoch, birth, the day, the limit ('' to change nothing). Answers: S done, L lost.
+-- KEYS: the account. ARGV: epoch, birth, the day, the limit, facts and warning level. Answers: S done, L lost.
 
 local a = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if not a then return 'L 1' end
+know(a, string.match(ARGV[5], '^(%d+) (%S+)$'))
 local value = tonumber(ARGV[4])
-if value then
-  if value > a.v then a.f = 0 end
-  a.v = value
-  a.dirty = true
-end
+if value > a.v then a.f = 0 end
+a.v = value
+a.dirty = true
 return answer('S', {}, {a})

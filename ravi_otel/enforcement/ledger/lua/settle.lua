@@ -11,8 +11,8 @@ for at = 1, #KEYS - 2 do
   local a = open(KEYS[at + 2], ARGV[given], '', ARGV[3])
   if a then
     local facts, warn, told, guessed = string.match(ARGV[given + 1], '^(%d+) (%S+) (%d*) (%d)$')
-    a.facts, a.warn, a.told_used, a.guessed = tonumber(facts), tonumber(warn), tonumber(told), guessed == '1'
-    a.nature, a.carved = a.facts % 8, is(a.facts, CARVED)
+    know(a, facts, warn)
+    a.told_used, a.guessed = tonumber(told), guessed == '1'
   end
   accounts[at] = a or false
 end
