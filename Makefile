@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs spawn-guards coexistence frameworks names clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers redis-faults spawn-guards coexistence frameworks names clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -20,6 +20,7 @@ demo: $(READY)  ## a support desk on a scripted model: watched, warned, and stop
 	@$(PY) -m ravi_otel demo
 
 test: $(READY)  ## every test, on every core
+	@sh scripts/servers.sh
 	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal
 
 check: format lint types layers  ## format, lint, types and layers
@@ -51,6 +52,12 @@ recordings: $(READY)  ## replay recorded exchanges and print what was told again
 programs: $(READY)  ## launch programs of every kind and print what becomes of them
 	@$(PY) tests/launch/programs_table.py
 	@RAVI_LONG=1 $(PY) -m pytest -q -n $(WORKERS) tests/launch/test_limits_hold.py
+
+servers: $(READY)  ## see that there is a redis-server for the tests
+	@sh scripts/servers.sh
+
+redis-faults: servers  ## pause, kill, empty and fail over real Redis servers, and print what became of the counts
+	@$(PY) tests/enforcement/ledger/redis_faults.py
 
 spawn-guards: $(READY)  ## walk through every state of small runs' slots, and take the guards of their source away one by one
 	@$(PY) tests/enforcement/spawn_states.py

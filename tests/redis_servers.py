@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,15 +22,24 @@ _READY_WITHIN_S = 20.0
 _MOST_PORTS = 20
 
 
-def there() -> bool:
-    return shutil.which("redis-server") is not None
+def found() -> str | None:
+    """Give the server's program: the system's, or that beside the Python that runs the tests."""
+    beside = Path(sys.executable).with_name("redis-server")
+    return shutil.which("redis-server") or (str(beside) if beside.exists() else None)
 
 
 def require() -> None:
     """Skip where there is no server, but never where everything must run."""
-    if not there() and os.environ.get("CI") != "true":
+    if found() is None and os.environ.get("CI") != "true":
         pytest.skip(HOW)
-    assert there(), HOW
+    assert found(), HOW
+
+
+def require_tls() -> None:
+    """Skip where the server was built without TLS, as the one in the wheel is."""
+    require()
+    if b"tls-auth-clients" not in Path(found() or "").read_bytes():
+        pytest.skip("this redis-server was built without TLS")
 
 
 def free_port() -> int:
@@ -62,7 +72,7 @@ def said(port: int, *words: str, timeout_s: float = 2.0) -> bytes:
 class Server:
     """Be one redis-server, or a sentinel, with a directory of its own."""
 
-    def __init__(self, *arguments: str, program: str = "redis-server", config: str | None = None, directory: str | None = None):
+    def __init__(self, *arguments: str, program: str | None = None, config: str | None = None, directory: str | None = None):
         self.arguments = arguments
         self.program = program
         self.config = config
@@ -96,11 +106,11 @@ class Server:
                     return
                 pause.wait(0.01)
             self.kill()
-            assert not self.port, f"{self.program} did not start again on port {port}"
-        raise AssertionError(f"{self.program} did not start")
+            assert not self.port, f"the server did not start again on port {port}"
+        raise AssertionError("the server did not start")
 
     def _command(self, port: int) -> list[str]:
-        command = [self.program]
+        command = [self.program or found() or "redis-server"]
         if self.config is not None:
             path = self.directory / "server.conf"
             if not path.exists():

@@ -300,6 +300,7 @@ def test_what_is_encrypted_is_checked(linked, run, certificate):
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     """A certificate for loopback that signs itself."""
+    redis_servers.require_tls()
     folder = tmp_path_factory.mktemp("tls")
     cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
