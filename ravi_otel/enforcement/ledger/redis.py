@@ -11,16 +11,17 @@ been asleep only, the real amount corrects that later, once. A message that was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
-from ravi_otel.enforcement.ledger import judging
+from ravi_otel.enforcement.ledger import judging, redis_operators
 from ravi_otel.enforcement.ledger import redis_ending as ending
 from ravi_otel.enforcement.ledger import redis_reserving as reserving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.claims import split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel.enforcement.ledger.redis_answers import Reply
 from ravi_otel.enforcement.ledger.redis_asking import Ask
 from ravi_otel.enforcement.ledger.redis_counting import Counting
@@ -28,10 +29,7 @@ from ravi_otel.enforcement.ledger.redis_line import wake_first
 from ravi_otel.enforcement.ledger.redis_places import TOP, Place, Sight, bounded, facts_of, tag_of
 from ravi_otel.enforcement.ledger.redis_scripts import CLOCK, LOOK, RETUNE
 
-_DAY_S: Final = 86_400
-_TURNS: Final = 3
-_TRY_AGAIN_S: Final = 1.0
-_TOKENS: Final = "tokens"
+T = TypeVar("T")
 
 
 class RedisLedger(Counting):
@@ -182,3 +180,23 @@ class RedisLedger(Counting):
             reply.show([(account, sight)])
         decision = "observed" if account.observe else "denied" if reply.words[1] == "1" else "admitted"
         return reply.crossed([account], "timer", decision)
+
+    # -- operators ------------------------------------------------------------------------------------------------
+
+    def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
+        """See `Operated.list_accounts`."""
+        return self._operated(redis_operators.list_accounts(self.link, self._namespace, most))
+
+    def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
+        """See `Operated.set_limit`."""
+        return self._operated(redis_operators.set_limit(self.link, counter, value))
+
+    def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
+        """See `Operated.close_scope`."""
+        return self._operated(redis_operators.close_scope(self.link, counters))
+
+    def _operated(self, flow: Flow[T]) -> Flow[T]:
+        try:
+            return (yield from flow)
+        except StoreError as error:
+            raise self.refusal(error, None) from None

@@ -26,9 +26,7 @@ from ravi_otel.enforcement.ledger.sqlite_leases import Pulse
 from ravi_otel.errors import BudgetExhaustedError
 
 _DAY_S: Final = 86_400
-_TURNS: Final = 3
 _TRY_AGAIN_S: Final = 1.0
-_TOKENS: Final = "tokens"
 
 
 class Counting:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger import judging, room
@@ -18,11 +18,6 @@ from ravi_otel.enforcement.ledger.redis_line import wake_first
 from ravi_otel.enforcement.ledger.redis_owed import Sent
 from ravi_otel.enforcement.ledger.redis_places import Sight, bounded, facts_of
 from ravi_otel.enforcement.ledger.redis_scripts import EXTEND, RELEASE, SETTLE
-
-_DAY_S: Final = 86_400
-_TURNS: Final = 3
-_TRY_AGAIN_S: Final = 1.0
-_TOKENS: Final = "tokens"
 
 
 def settle(ledger: Counting, operation: Shared, told: Mapping[str, int], local: Settled, *, guessed: bool) -> Flow[Settled]:

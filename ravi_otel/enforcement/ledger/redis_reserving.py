@@ -23,9 +23,7 @@ from ravi_otel.enforcement.ledger.redis_places import Place, facts_of, tag_in
 from ravi_otel.enforcement.ledger.redis_scripts import RELEASE, RESERVE
 from ravi_otel.errors import ConfigurationError
 
-_DAY_S: Final = 86_400
 _TURNS: Final = 3
-_TRY_AGAIN_S: Final = 1.0
 _TOKENS: Final = "tokens"
 
 

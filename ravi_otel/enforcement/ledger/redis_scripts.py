@@ -16,6 +16,8 @@ _NEEDS: Final = {
     "clock": ("account",),
     "leave": ("account",),
     "reap": ("account",),
+    "operate": ("account",),
+    "list": (),
     "beat": (),
     "look": ("account",),
 }
@@ -36,3 +38,5 @@ LEAVE: Final = _read("leave")
 REAP: Final = _read("reap")
 BEAT: Final = _read("beat")
 LOOK: Final = _read("look")
+LIST: Final = _read("list")
+OPERATE: Final = _read("operate")
