@@ -15,17 +15,20 @@ from ravi_otel.enforcement.ledger.account import Account
 CHUNK_S: Final = 0.1
 """For how many seconds a chunk is meant to last."""
 
-KEEP_S: Final = 1.0
+KEEP_S: Final = 2.0
 """After how many seconds without a new chunk a slice is given back."""
 
-ROOM_PARTS: Final = 8
-"""A chunk is no more than this part of what is left, up to the warning level or the limit."""
+HELD_PARTS: Final = 2
+"""All slices of all processes, with all that calls hold, are no more than this part of what is left up to where something is told."""
+
+ROOM_PARTS: Final = 4
+"""A chunk is no more than this part of what all slices may still have."""
 
 LEAST_CALLS: Final = 8
 """A chunk for fewer calls than this is not worth its way."""
 
 HOT_ASKS: Final = 16
-HOT_WITHIN_S: Final = 0.5
+HOT_WITHIN_S: Final = 2.0
 """An account is hot once so many calls asked for it within so many seconds."""
 
 _GROWTH: Final = 4
@@ -103,14 +106,14 @@ class Slice:
         return bool(self.chunks) and (self.twin.used != 0 or self.twin.held < self.twin.value)
 
     def room(self) -> int:
-        """Give how much is left, as it was last seen, up to where something will be told or refused."""
+        """Give how much slices may still have, as it was last seen: half of what is left up to where something will be told or refused."""
         account = self.account
         if account.draining or account.claims:
             return 0
         end = account.value - account.reserved
         if not account.near and account.value > 0:
             end = min(end, account.warn_value)
-        return end - account.used - account.held
+        return (end - account.used) // HELD_PARTS - account.held
 
     def asked(self, now: float) -> bool:
         """Count a call that was asked of the shared ledger itself; tell whether the account is hot."""

@@ -118,7 +118,7 @@ def test_a_limit_that_is_not_hot_is_asked_for_each_call():
     account = tenants(Kind.REQUESTS, 1_000_000)
     for _ in range(50):
         spend(desk, account)
-        clock.advance(0.1)
+        clock.advance(0.2)
     assert (desk.ledger.out, account.used) == (0, 50)
 
 
@@ -176,13 +176,12 @@ def test_several_processes_never_pass_the_limit_together_and_lose_nothing(tmp_pa
         ledger.close()
 
 
-def test_what_is_out_is_held_in_the_shared_ledger_and_never_more_than_its_part_of_what_is_left(desk):
+def test_what_is_out_is_held_in_the_shared_ledger_and_never_more_than_half_of_what_is_left(desk):
     account = tenants(Kind.TOKENS, 1_000_000)
     for _ in range(4_000):
         spend(desk, account, 1, 200)
         assert desk.ledger.out <= account.held
-        left = account.value - account.used - account.held + desk.ledger.out
-        assert desk.ledger.out <= max(2 * left // 8, 3 * 16 * 200)
+        assert desk.ledger.out <= (account.value - account.used) // 2
 
 
 def test_what_a_dead_process_had_out_is_settled_as_used_and_no_more_than_that(tmp_path):
@@ -209,7 +208,7 @@ def test_an_idle_slice_is_given_back():
     desk = Desk(sliced(clock=clock))
     account = tenants(Kind.REQUESTS, 100_000)
     heat(desk, account)
-    clock.advance(1.1)
+    clock.advance(2.1)
     until(lambda: desk.ledger.out == 0)
     until(lambda: account.held == 0)
     assert account.used == HOT
