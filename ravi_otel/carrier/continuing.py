@@ -13,7 +13,7 @@ from opentelemetry import trace
 from ravi_otel import _current
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.configured import configured
-from ravi_otel.carrier.inbound import Headers, Inbound, read
+from ravi_otel.carrier.inbound import Headers, Inbound, begin, read
 from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
@@ -110,6 +110,8 @@ class ContinuedRun(Run):
         return around
 
     def _enter(self, scope: Scope) -> None:
+        if self.lent:
+            begin(self.inbound)
         token = self.inbound.token
         if token is not None and _is_same_store(token, scope):
             _leave_to_lender(scope, token)
@@ -178,20 +180,21 @@ def _continued(ask: Opening, token: Token) -> Opening:
         priority=Priority(token.priority) if token.priority in set(Priority) else Priority.NORMAL,
         scope_id=None if token.loan is None else token.loan.id,
         spawn_budget=None if slots is None else SpawnBudget(slots.most),
+        started_ns=STATE.engine.clock.monotonic_ns(),  # the deadline runs from here, whenever it is entered
         slots_of=None if slots is None else ScopeFacts(slots.run_scope_id, ScopeKind.RUN),
     )
 
 
 def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
     """List the limits that came in, each with what a refusal calls it."""
-    whose = "the caller's limits" if token.run_name is None else f"the limits of the caller's run {token.run_name!r}"
+    whose = "the caller" if token.run_name is None else f"the caller's run {token.run_name!r}"
     same = _is_same_store(token, STATE.root)
     for limit in (*(() if same else token.ceilings), *token.local):
-        yield limit, f"what {whose} left ({limit.label})"
+        yield limit, f"{limit.label} of {whose}"
     if token.loan is not None:
         for kind, amount in token.loan.amounts.items():
             admission = Admission.STRICT if token.loan.strict else None
-            yield Limit(kind=kind, value=amount, admission=admission), f"lend({kind}=) of the caller"
+            yield Limit(kind=kind, value=amount, admission=admission), f"{kind}= of the caller's lend()"
     if token.deadline_ms is not None:
         yield Limit(kind=Kind.TIME, value=max(0, token.deadline_ms - now_ms()) * _MS), "the caller's deadline"
 
@@ -230,8 +233,7 @@ def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:
         name=shared.name,
         run_id=token.run_id if is_run else None,
         run_name=shared.name if is_run else None,
-        session_id=token.session_id,
-        tenant_id=token.tenant_id,
+        tenant_id=shared.tenant_id,
     )
     scope = Scope(around.engine, facts, around)
     _declare(scope, shared)

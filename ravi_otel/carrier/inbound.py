@@ -19,6 +19,7 @@ from ravi_otel.carrier.standing import now_ms
 from ravi_otel.carrier.telling import Reason, rejected
 from ravi_otel.carrier.token import Token, read_token
 from ravi_otel.carrier.written import MalformedError
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 
 Headers = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
@@ -32,18 +33,34 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 _OVERSIZED: Final = [" " * (MOST_BYTES + 1)]
 
-_seen: dict[str, int] = {}
-"""Loans that were used here already, with when each is over in ms since 1970: none is good twice."""
 
-_lock = threading.Lock()
+class _Once:
+    """Know loans that were here already, until each is over: none is good twice."""
+
+    def __init__(self) -> None:
+        self.until_ms: dict[str, int] = {}
+        self._lock = threading.RLock()  # one thread may come again, in a signal handler
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()  # another thread of the parent process may have held it at the fork
+
+    def take(self, loan_id: str, until_ms: int) -> Reason | None:
+        """Note that it is here; say what is wrong with that."""
+        with self._lock:
+            if loan_id in self.until_ms:
+                return "replayed"
+            if len(self.until_ms) >= _MOST_SEEN:
+                now = now_ms()
+                self.until_ms = {known: until for known, until in self.until_ms.items() if until > now}
+                if len(self.until_ms) >= _MOST_SEEN:
+                    return "too_many"
+            self.until_ms[loan_id] = until_ms
+        return None
 
 
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew)
+_read: Final = _Once()
+_begun: Final = _Once()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,16 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
     return Inbound(token, reason, trace)
 
 
+def begin(inbound: Inbound) -> None:
+    """Note that the loan that came in is used from here on; ConfigurationError where it is already."""
+    token = inbound.token
+    if token is not None and token.loan is not None and _begun.take(token.loan.id, token.expires_ms) is not None:
+        raise ConfigurationError(
+            "continue_run(): the loan that came with this request was used before, and is for one run. Call continue_run() once a request, "
+            "and enter it once; a decorated function is entered with each call."
+        )
+
+
 def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[Token | None, Reason | None]:
     if sum(map(len, baggage)) > MOST_BYTES:
         return None, "oversized"
@@ -109,21 +136,7 @@ def _flaw(token: Token, config: Configured) -> Reason | None:
             return "audience"
     if token.loan is None:
         return None
-    return "expired" if token.expires_ms > now + LONGEST_S * 2_000 else _used(token.loan.id, token.expires_ms, now)
-
-
-def _used(loan_id: str, expires_ms: int, now: int) -> Reason | None:
-    """Note that a loan is used; say what is wrong with that."""
-    with _lock:
-        if loan_id in _seen:
-            return "replayed"
-        if len(_seen) >= _MOST_SEEN:
-            for known in [each for each, until in _seen.items() if until <= now]:
-                del _seen[known]
-            if len(_seen) >= _MOST_SEEN:
-                return "too_many"
-        _seen[loan_id] = expires_ms
-    return None
+    return "expired" if token.expires_ms > now + LONGEST_S * 2_000 else _read.take(token.loan.id, token.expires_ms)
 
 
 def _found(headers: object) -> tuple[list[str], dict[str, str]]:

@@ -196,7 +196,7 @@ def _shared(accounts: Iterable[Account], lent: Collection[str]) -> tuple[SharedS
             continue
         facts = account.facts
         own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id
-        known = found.get(facts.scope_id) or SharedScope(facts.kind, own, facts.name, ())
+        known = found.get(facts.scope_id) or SharedScope(facts.kind, own, facts.name, facts.tenant_id, ())
         said = (replace(account.limit, value=account.value), account.epoch)
         found[facts.scope_id] = replace(known, limits=(*known.limits, said))
     return tuple(found.values())

@@ -55,11 +55,15 @@ class Loan:
 
 @dataclass(frozen=True, slots=True)
 class SharedScope:
-    """Be a scope of the caller whose limits are counted in a store that both may have; each limit with its epoch there."""
+    """Be a scope of the caller whose limits are counted in a store that both may have; each limit with its epoch there.
+
+    The `tenant_id` is its own: a run inside of another may have one where that has none.
+    """
 
     kind: ScopeKind
     id: str
     name: str | None
+    tenant_id: str | None
     limits: Sequence[tuple[Limit, str | None]]
 
 
@@ -230,7 +234,7 @@ def _token(said: dict[str, Any]) -> Token:
 
 
 def _said_of(shared: SharedScope) -> list[Any]:
-    return [shared.kind.value, shared.id, shared.name, [[write_limit(limit), epoch] for limit, epoch in shared.limits]]
+    return [shared.kind.value, shared.id, shared.name, shared.tenant_id, [[write_limit(limit), epoch] for limit, epoch in shared.limits]]
 
 
 def _limits(given: object) -> tuple[Limit, ...]:
@@ -238,12 +242,13 @@ def _limits(given: object) -> tuple[Limit, ...]:
 
 
 def _shared(given: object) -> SharedScope:
-    kind, own_id, name, limits = _listed(given, 4)
+    kind, own_id, name, tenant_id, limits = _listed(given, 5)
     scope = ScopeKind(kind)
     if scope not in _SHARED_KINDS:
         raise MalformedError("scope")
     pairs = [_listed(each, 2) for each in _listed(limits, _MOST_LIMITS)]
-    return SharedScope(scope, text(own_id), optional_text(name), tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs))
+    known = tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs)
+    return SharedScope(scope, text(own_id), optional_text(name), optional_text(tenant_id), known)
 
 
 def _slots(given: object) -> Slots:

@@ -41,7 +41,8 @@ def carrying(monkeypatch, heard):
     """Carry to one host, by one key; no loan may be left open, and none used before."""
     monkeypatch.setenv("RAVI_CARRY_KEYS", KEY)
     monkeypatch.setenv("RAVI_CARRY_TO", "b.internal")
-    inbound._seen.clear()
+    inbound._read.until_ms.clear()
+    inbound._begun.until_ms.clear()
     yield heard
     left = dict(lending._open)
     lending._open.clear()

@@ -224,6 +224,15 @@ def test_the_deadline_goes_along_and_ends_there_what_it_ends_here(carrying, cloc
             run.scope.checkpoint()
 
 
+def test_the_deadline_does_not_wait_until_the_run_is_entered(carrying, clock):
+    with ravi_otel.run(limits=["time=90s"]):
+        headers = outbound_headers(URL)
+    run = continue_run(headers)
+    clock.advance(60)
+    with run:
+        assert seen(run) == {"time": 30.0}
+
+
 def test_a_deadline_that_is_over_leaves_no_time(carrying, clock):
     with ravi_otel.run(limits=["time=5s"]):
         clock.advance(9)
@@ -373,6 +382,23 @@ def test_limits_of_sessions_and_of_runs_around_runs_are_shared_too(world):
             assert spend(1) == 1
             assert {each.used for each in inner.scope.chain} == {51}
             assert set(there) == {"session", "run"}
+
+
+def test_a_tenants_limit_of_the_day_is_shared_with_a_run_inside_of_a_run_that_has_none(world):
+    with (
+        ravi_otel.run("outer", limits=["tokens=1000"]),
+        ravi_otel.run("inner", tenant_id="t", limits=["tenant.tokens=100:per=day"]) as inner,
+    ):
+        spend(10)
+        headers = outbound_headers(URL)
+
+        def act():
+            with continue_run(headers):
+                return [spend(50), spend(50)]
+
+        assert world.elsewhere(act) == [50, "too_large"]
+        spend(1)
+        assert [each.used for each in inner.scope.chain] == ([61, 61] if world.shared else [11, 11])
 
 
 def test_an_agents_own_limit_is_a_ceiling_there_besides_what_is_shared(world):

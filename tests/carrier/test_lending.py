@@ -310,6 +310,25 @@ def test_a_loan_is_good_once(carrying, clock):
     expire(clock, loan)
 
 
+async def test_a_loan_is_not_used_again_by_entering_the_same_run_again(carrying, clock):
+    loan, headers = borrowed(carrying, tokens=600)
+    handle = continue_run(headers)
+
+    @handle
+    def work():
+        return next(each.limit.value for each in ravi_otel.current_scope().readings() if each.limit.kind == "tokens")
+
+    assert work() == 600
+    with pytest.raises(ConfigurationError, match="once a request"):
+        work()
+    with pytest.raises(ConfigurationError, match="once a request"), handle:
+        pass
+    with pytest.raises(ConfigurationError, match="once a request"):
+        async with continue_run(handle.inbound):
+            pass
+    expire(clock, loan)
+
+
 def test_a_loan_is_passed_on_in_parts_and_each_part_comes_out_of_it(carrying):
     loan, headers = borrowed(carrying, tokens=600)
     with continue_run(headers) as run:

@@ -48,7 +48,7 @@ FULL = Token(
     store="abc",
     ceilings=(parse_limit("tokens=5:admission=strict"), parse_limit("tool.search=2")),
     local=(parse_limit("charge.rows=7"), parse_limit("tokens@writer=9"), parse_limit("working=3s")),
-    shared=(SharedScope(ScopeKind.RUN, "f" * 32, None, ((parse_limit("cost=1.5usd:warn=0.5:on=stop:suspend=allow"), "e1"),)),),
+    shared=(SharedScope(ScopeKind.RUN, "f" * 32, None, "t", ((parse_limit("cost=1.5usd:warn=0.5:on=stop:suspend=allow"), "e1"),)),),
     loan=Loan("a" * 32, {"tokens": 5, "cost": 7}, strict=True, held=("0123456789ab",)),
     slots=Slots("f" * 32, 50),
 )
@@ -154,9 +154,9 @@ def test_what_comes_back_is_never_believed_without_a_signature():
         {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, {}, 0]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, {"requests": 1}, 0]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["../x", {"tokens": 1}, 0]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["agent", "i", None, []]]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["run", "i", None, [[{"k": "tokens", "v": 1}]]]]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [[{}, "i", None, []]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["agent", "i", None, None, []]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["run", "i", None, None, [[{"k": "tokens", "v": 1}]]]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [[{}, "i", None, None, []]]},
     ],
     ids=str,
 )
