@@ -44,11 +44,6 @@ class RedisLedger(Counting):
         """Count the operations of this process that still hold something."""
         return len(self.operations.keys() | self.local.keys())
 
-    def reset_after_fork(self) -> None:
-        """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
-        self.link.reset_after_fork()
-        self._renew()
-
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, once its lease runs out.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Callable
 from typing import Final
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
@@ -50,6 +51,7 @@ class Counting:
         self._clock = SystemClock() if clock is None else clock
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._renew()
+        _ledgers.add(self)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
@@ -63,6 +65,11 @@ class Counting:
         self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
         self.owed = Owed()
         self.pulse = Pulse(self._beat)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
+        self.link.reset_after_fork()
+        self._renew()
 
     def sight(self, account: Account) -> Sight:
         """Say where an account is kept."""
@@ -177,3 +184,14 @@ class Counting:
         alive = run_sync(self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms]))
         with self.lock:
             self.leases.beaten(lease) if alive else self.leases.over(lease)
+
+
+_ledgers: WeakSet[Counting] = WeakSet()
+
+
+def _in_child() -> None:
+    for ledger in tuple(_ledgers):
+        ledger.reset_after_fork()
+
+
+os.register_at_fork(after_in_child=_in_child)

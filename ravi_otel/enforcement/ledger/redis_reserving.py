@@ -87,7 +87,8 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
     places = ask.places(among)
     tag = _one_tag(ledger, ask, places)
     name, tombstone, bit = ledger.graves.of(ask.request.op_id, tag)
-    yield from ledger.reap_in_time(tag)
+    if not ask.request.spent:  # which must not fail for anything but itself
+        yield from ledger.reap_in_time(tag)
     while True:
         with ledger.lock:
             lease = ledger.leases.on(tag)

@@ -11,11 +11,17 @@ import threading
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.redis import RedisLedger
+from ravi_otel.enforcement.ledger.redis_link import Link
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind
 
 FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run")
+
+
+def opened(path):
+    return RedisLedger(Link(path)) if path.startswith("redis://") else SqliteLedger(path)
 
 
 def account(kind, value, **options):
@@ -60,7 +66,7 @@ def work(ledger, task, kind, value, times):
 
 
 def spawned(path, task, kind, value, times):
-    ledger = SqliteLedger(path)
+    ledger = opened(path)
     print("ready", flush=True)
     sys.stdin.readline()
     work(ledger, task, kind, value, times)
@@ -69,7 +75,7 @@ def spawned(path, task, kind, value, times):
 
 def forked(path, task, kind, value, times):
     """Fork eight workers from a process that uses the ledger at that moment, from another thread too."""
-    ledger = SqliteLedger(path)
+    ledger = opened(path)
     other, over = account("turns", 10**9), threading.Event()
 
     def busy():
@@ -97,7 +103,7 @@ def forked(path, task, kind, value, times):
 
 def killed(path, kind, value, amount):
     """Hold something and never end."""
-    ledger = SqliteLedger(path)
+    ledger = opened(path)
     assert isinstance(ask(ledger, account(kind, value), amount)[1], Grant)
     print("ready", flush=True)
     sys.stdin.read()
