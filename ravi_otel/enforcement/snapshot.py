@@ -54,7 +54,7 @@ class Counter:
     def __post_init__(self) -> None:
         """Check every field; ConfigurationError names it."""
         _optional_name("counters.renews", self.renews)
-        if not isinstance(self.part, tuple) or len(self.part) > _MOST_PARTS:
+        if not _is_tuple(self.part) or len(self.part) > _MOST_PARTS:
             _wrong("counters.part", self.part, f"must be up to {_MOST_PARTS} texts")
         for word in self.part:
             if word != "":
@@ -126,7 +126,7 @@ class Snapshot:
         known = {each.name for each in fields(Counter)}
         listed = _list("counters", content.get("counters"))
         objects = (_object("counters", {**_PLAIN, **one} if _is_object(one) else one, known) for one in listed)
-        counters = (Counter(**{**one, "part": tuple(_list("counters.part", one["part"]))}) for one in objects)
+        counters = (Counter(**_with_part(one)) for one in objects)
         pairs = (tuple(_list("op_ids", one)) for one in _list("op_ids", content.get("op_ids")))
         content.update(counters=tuple(counters), op_ids=tuple(pairs))
         return cls(**content)
@@ -184,6 +184,11 @@ def _object(name: str, value: object, known: set[str]) -> dict[str, Any]:
             if odd:
                 raise ConfigurationError(f"{_SNAPSHOT[name]} {what} {'fields' if len(odd) > 1 else 'field'} {_some(odd)}: {_AGAIN}.")
     return dict(value)
+
+
+def _with_part(counter: dict[str, Any]) -> dict[str, Any]:
+    counter["part"] = tuple(_list("counters.part", counter["part"]))
+    return counter
 
 
 _PLAIN: Final[dict[str, Any]] = {"renews": None, "part": []}

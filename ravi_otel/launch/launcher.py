@@ -16,6 +16,7 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel.enforcement.opening import open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
 from ravi_otel.launch.around import run_of
@@ -224,7 +225,7 @@ def _budgets(plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tu
     try:
         read_at_end(plan, ledger, gone=gone)
         while scope is not None:
-            for account in scope.accounts:
+            for account in counters(scope):
                 ledger.read(account)
             found.extend(limit_fields(scope.facts, reading) for reading in scope.readings())
             scope = scope.parent
