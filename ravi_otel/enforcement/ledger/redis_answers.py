@@ -13,6 +13,7 @@ from ravi_otel.enforcement.ledger.redis_places import Sight, show
 from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
+_STRANGE: Final = "it answers what no script of ours says"
 
 
 class Shared(Operation):
@@ -55,13 +56,15 @@ class Reply:
     states: list[str]
 
     def __init__(self, raw: object) -> None:
+        if not isinstance(raw, bytes):
+            raise StoreError(_STRANGE)
         try:
-            head, _, rest = raw.decode("ascii").partition(";")  # type: ignore[attr-defined]  # what is no bytes has none
+            head, _, rest = raw.decode("ascii").partition(";")
             crossings, *self.states = rest.split(";")
             self.words = head.split(" ")
             self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
-        except (AttributeError, ValueError, KeyError, IndexError):
-            raise StoreError("it answers what no script of ours says") from None
+        except (ValueError, KeyError, IndexError):
+            raise StoreError(_STRANGE) from None
 
     @property
     def letter(self) -> str:
@@ -85,7 +88,7 @@ class Reply:
 
     def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""
-        found = []
+        found: list[Crossing] = []
         for at, event, used, held in self.crossings:
             account = accounts[at]
             said = decision or ("observed" if account.observe else other)

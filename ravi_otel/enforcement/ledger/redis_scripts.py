@@ -24,7 +24,7 @@ _NEEDS: Final = {
 
 
 def _read(name: str) -> Script:
-    folder = resources.files(__package__).joinpath("lua")
+    folder = resources.files("ravi_otel.enforcement.ledger").joinpath("lua")
     return Script.of(name, b"\n".join(folder.joinpath(f"{part}.lua").read_bytes() for part in (*_NEEDS[name], name)))
 
 
