@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -283,6 +284,15 @@ class Watched:
     @property
     def url(self) -> str:
         return f"redis+sentinel://127.0.0.1:{self.sentinel.port}/main?timeout_s=10"
+
+    def catch_up(self) -> None:
+        """Wait until the replica has heard of all that the master was told."""
+        written = re.compile(rb"(?:master|slave)_repl_offset:(\d+)")
+
+        def offset(node: Server) -> list[bytes]:
+            return written.findall(node.say("INFO", "replication"))[:1]
+
+        until(lambda: offset(self.master) == offset(self.replica) != [], "the replica did not catch up")
 
     def fail_over(self) -> None:
         """Kill the master, and wait until the replica has taken its place."""

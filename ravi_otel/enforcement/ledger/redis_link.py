@@ -42,7 +42,7 @@ class Script:
 
 
 class Link:
-    """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 55 ms.
+    """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
 
     After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered; `recovered`
     then hears of it, in a thread. A command that a dropped connection may have lost is sent once more: each has an operation's id.
