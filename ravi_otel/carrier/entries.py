@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote_plus
 
-KEY: Final = "ravi.carry"
+from ravi_otel.telemetry import semconv
+
+KEY: Final = semconv.CARRIED_ENTRY
 """What our one entry is called."""
 
 PREFIX: Final = "ravi."

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ravi_otel.telemetry import semconv
 
-Instrument = Literal["span", "attribute", "event", "histogram", "counter", "up_down_counter", "gauge", "value"]
+Instrument = Literal["span", "attribute", "event", "histogram", "counter", "up_down_counter", "gauge", "value", "baggage"]
 Level = Literal["required", "conditionally_required", "recommended", "opt_in"]
 Convention = Literal["both", "released", "latest"]
 
@@ -348,6 +348,10 @@ _OTHER_METRICS: Final = (
     Name(semconv.CARRIER_REJECTED, "counter", "{carrier}", "recommended", _OURS, "What others sent and nobody believed, by reason."),
 )  # fmt: skip
 
+_BAGGAGE: Final = (
+    Name(semconv.CARRIED_ENTRY, "baggage", "", "opt_in", _OURS, "Whose work a request to a listed host is, and what it may use; signed."),
+)
+
 SECTIONS: Final[dict[str, tuple[Name, ...]]] = {
     "Spans": _CALL_SPANS,
     "Attributes of a model call": _CALL_ATTRIBUTES,
@@ -358,6 +362,7 @@ SECTIONS: Final[dict[str, tuple[Name, ...]]] = {
     "Events and values": _EVENT_ROWS,
     "Metrics of model calls": _CALL_METRICS,
     "Other metrics": _OTHER_METRICS,
+    "Baggage": _BAGGAGE,
 }
 
 TABLE: Final[tuple[Name, ...]] = tuple(row for rows in SECTIONS.values() for row in rows)

@@ -165,6 +165,7 @@ SPAWN_OUTCOME: Final = "ravi.spawn.outcome"
 DROP_REASON: Final = "ravi.telemetry.reason"
 HOOK_FAULT: Final = "ravi.hook.fault"
 CARRIER_REASON: Final = "ravi.carrier.reason"
+CARRIED_ENTRY: Final = "ravi.carry"
 MIDDLEWARE_EFFECT: Final = "ravi.middleware.effect"
 MIDDLEWARE_FALLBACK_FROM: Final = "ravi.middleware.fallback_from"
 
