@@ -1,12 +1,14 @@
 """Limits that give each user, model, tenant or value of a tag a counter of its own."""
 
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis import RedisLedger
+from ravi_otel.enforcement.ledger.redis_link import Link
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.series import MOST_COUNTERS
 from ravi_otel.hooks.listener import Listeners
@@ -27,12 +29,17 @@ def heard():
     return Heard()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def engine(request, tmp_path, clock, heard):
-    ledger = MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "ledger.db", clock=clock)
-    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
+    if request.param == "memory":
+        yield Engine(clock=clock, listeners=Listeners([heard]))
+        return
     if request.param == "sqlite":
-        ledger.close()
+        ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
+    else:
+        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
+    ledger.close()
 
 
 @pytest.fixture

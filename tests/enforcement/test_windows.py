@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis import RedisLedger
+from ravi_otel.enforcement.ledger.redis_link import Link
 from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.enforcement.opening import close_scope
 from ravi_otel.enforcement.series import MOST_READ
@@ -34,12 +37,17 @@ def heard():
     return Heard()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def engine(request, tmp_path, clock, heard):
-    ledger = MemoryLedger() if request.param == "memory" else SqliteLedger(tmp_path / "ledger.db", clock=clock)
-    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
+    if request.param == "memory":
+        yield Engine(clock=clock, listeners=Listeners([heard]))
+        return
     if request.param == "sqlite":
-        ledger.close()
+        ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
+    else:
+        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
+    ledger.close()
 
 
 @pytest.fixture
