@@ -26,8 +26,8 @@ _ANOTHER_USER: Final = (
     "or make the calls before the process drops its privileges."
 )
 _SHORT_BUSY_S: Final = 0.06
-_FIRST_PAUSE_S: Final = 0.00005
-_LONGEST_PAUSE_S: Final = 0.008
+_FIRST_PAUSE_S: Final = 0.0005
+_LONGEST_PAUSE_S: Final = 0.02
 _LOGGED_PAGES: Final = 2_000
 """How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
 
@@ -299,9 +299,10 @@ class Store:
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
         """Run a statement that another process's transaction may stand in the way of; wait for so long and no longer.
 
-        SQLite's own waiting sleeps by the millisecond; transactions here take a tenth of one.
+        SQLite's own waiting begins anew each time and knows no bound as close. Who is unlucky sleeps longer each time: those that run
+        get on while the others are out of their way, which is quicker for all than to take turns.
         """
-        pause, until = _FIRST_PAUSE_S, 0.0
+        pause, begun = _FIRST_PAUSE_S, 0.0
         while True:
             try:
                 cursor = connection.execute(statement)
@@ -309,8 +310,8 @@ class Store:
                 if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise self._failed(error) from error
                 now = time.monotonic()
-                until = until or now + (_SHORT_BUSY_S if self._stuck else self._busy_s)
-                if now >= until:
+                begun = begun or now
+                if now - begun >= (_SHORT_BUSY_S if self._stuck else self._busy_s):
                     self._stuck = True
                     raise StoreError("because another process keeps it locked") from error
                 time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - only to keep waiting processes out of step
