@@ -53,13 +53,14 @@ from ravi_otel.runtime.options import Options
 from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.surroundings import Surroundings
+from ravi_otel.runtime.workers import LEAVING, WORKERS
 from ravi_otel.telemetry import Pipeline, Sink, Telemetry
 from ravi_otel.telemetry.conventions import times_chunks
 from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
-_WRAPPED = (*_CLIENTS, Sockets(), Clients(lambda extensions: SENDING.get() is not None or is_known(extensions)))
+_WRAPPED = (*_CLIENTS, Sockets(), Clients(lambda extensions: SENDING.get() is not None or is_known(extensions)), *WORKERS)
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
 
 
@@ -110,6 +111,7 @@ class Instrumentation:
             package.install()
         self._carrying.install()
         ambient.begin()
+        LEAVING.act = self._leave
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True
@@ -119,10 +121,6 @@ class Instrumentation:
         _settle_at_exit()
         if self._surroundings is not None:
             self._surroundings.when_told()
-        processes = sys.modules.get("multiprocessing.process")
-        if processes is not None and processes.parent_process() is not None:
-            # A worker of a pool leaves without `atexit`, but runs its finalisers.
-            load("multiprocessing.util").Finalize(None, self._leave, exitpriority=100)
 
     def _leave(self) -> None:
         _settle_all()
@@ -139,7 +137,7 @@ class Instrumentation:
         self.fall_silent()
         for watch in self._watches:
             watch.retire()
-        STATE.instrumented = False
+        STATE.instrumented, LEAVING.act = False, None
         STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
         INFERRING.forget()
         STATE.install(Engine(), ())

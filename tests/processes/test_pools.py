@@ -7,6 +7,8 @@ import os
 import pytest
 from stores import MEMORY, REDIS, SQLITE, play
 
+from ravi_otel.testing import OtlpReceiver
+
 LONG = os.environ.get("RAVI_LONG")
 LIMIT, TIMES = 5, 8
 METHODS = ("fork", "spawn", "forkserver")
@@ -30,3 +32,19 @@ def test_the_processes_of_a_pool_have_one_budget_over_a_shared_ledger(new_store,
         for pid in {pid for pid, _ in answers}:
             said = collections.Counter(said for each, said in answers if each == pid)
             assert said["did"] == min(LIMIT, said.total())
+
+
+@pytest.mark.parametrize("method", METHODS if LONG else ("fork",))
+def test_a_worker_of_a_pool_sends_its_spans_before_it_ends(new_store, tmp_path, method):
+    with OtlpReceiver() as backend:
+        done = play(
+            new_store(SQLITE),
+            "pools",
+            method,
+            TIMES,
+            cwd=tmp_path,
+            OTEL_EXPORTER_OTLP_ENDPOINT=backend.url,
+            OTEL_BSP_SCHEDULE_DELAY="60000",
+        )
+        assert (done.status, done.noise) == (0, [])
+        assert [span.name for span in backend.spans if span.name != "invoke_workflow of the parent"] == ["execute_tool work"] * (TIMES + 1)

@@ -10,18 +10,28 @@ import pytest
 from redis_servers import until
 from stores import MEMORY, REDIS, SQLITE, finish, start
 
+from ravi_otel.testing import OtlpReceiver
+
 LONG = os.environ.get("RAVI_LONG")
 LIMIT, TASKS = 5, 8
 QUIET = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel", "WARNING"]
 
 
+@pytest.fixture
+def backend():
+    with OtlpReceiver() as receiver:
+        yield receiver
+
+
 @pytest.mark.parametrize("kind", [MEMORY, SQLITE, REDIS] if LONG else [REDIS])
-def test_the_workers_of_a_queue_have_one_budget_over_a_shared_ledger(new_store, tmp_path, kind):
+def test_the_workers_of_a_queue_have_one_budget_over_a_shared_ledger(new_store, tmp_path, backend, kind):
     store = new_store(kind)
     for folder in ("queue", "control"):
         (tmp_path / folder).mkdir()
     command = [sys.executable, "-m", "celery", "-A", "queue_of_tasks", "worker", "-P", "prefork", "-c", "2", *QUIET]
-    child = start(store, *command, cwd=tmp_path, TASKS=str(tmp_path))
+    child = start(
+        store, *command, cwd=tmp_path, TASKS=str(tmp_path), OTEL_EXPORTER_OTLP_ENDPOINT=backend.url, OTEL_BSP_SCHEDULE_DELAY="60000"
+    )
     written = tmp_path / "done"
     try:
         until(lambda: written.exists() and written.read_text().count("\n") == TASKS, "the tasks are not done", 60)
@@ -34,6 +44,7 @@ def test_the_workers_of_a_queue_have_one_budget_over_a_shared_ledger(new_store, 
         done = finish(child)
     if LONG:
         assert done.status == 0, done.err
+        assert [span.name for span in backend.spans] == ["execute_tool work"] * TASKS
     assert "Traceback" not in done.err
     answers = collections.defaultdict(collections.Counter)
     for line in written.read_text().splitlines():
