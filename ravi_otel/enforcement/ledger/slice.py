@@ -15,7 +15,7 @@ from ravi_otel.enforcement.ledger.account import Account
 CHUNK_S: Final = 0.1
 """For how many seconds a chunk is meant to last."""
 
-KEEP_S: Final = 2.0
+KEEP_S: Final = 4.0
 """After how many seconds without a new chunk a slice is given back."""
 
 HELD_PARTS: Final = 2
@@ -24,11 +24,14 @@ HELD_PARTS: Final = 2
 ROOM_PARTS: Final = 4
 """A chunk is no more than this part of what all slices may still have."""
 
+MOVED_PARTS: Final = 4
+"""What calls still hold of a slice that is used no more is given back whenever so much of it has ended; and a few times a second."""
+
 LEAST_CALLS: Final = 8
 """A chunk for fewer calls than this is not worth its way."""
 
-HOT_ASKS: Final = 16
-HOT_WITHIN_S: Final = 2.0
+HOT_ASKS: Final = 8
+HOT_WITHIN_S: Final = 4.0
 """An account is hot once so many calls asked for it within so many seconds."""
 
 _GROWTH: Final = 4
@@ -104,6 +107,11 @@ class Slice:
     def movable(self) -> bool:
         """Tell that some of it can be given back, or charged: not all of it is held by calls."""
         return bool(self.chunks) and (self.twin.used != 0 or self.twin.held < self.twin.value)
+
+    @property
+    def worth_moving(self) -> bool:
+        """Tell that enough of it can be given back, or charged, to be worth its way at once."""
+        return self.movable and (self.twin.value - self.twin.held) * MOVED_PARTS >= self.twin.value
 
     def room(self) -> int:
         """Give how much slices may still have, as it was last seen: half of what is left up to where something will be told or refused."""

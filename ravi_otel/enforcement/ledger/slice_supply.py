@@ -59,7 +59,7 @@ class Supply:
     own, which also gives back what is idle. Nothing here refuses a call: who gets no chunk asks for the call itself.
     """
 
-    def __init__(self, inner: Ledger, near: Near, clock: Clock) -> None:
+    def __init__(self, inner: Ledger, near: Near, clock: Clock, *, tidies: bool) -> None:
         self._inner = inner
         self._near = near
         self._clock = clock
@@ -69,6 +69,7 @@ class Supply:
         self._untold: list[Crossing] = []
         self._resume_at = 0.0
         self._pulse = Pulse(self._beat)
+        self._tidies = tidies
 
     def now(self) -> float:
         """Give the time in seconds, from anywhere."""
@@ -78,7 +79,7 @@ class Supply:
         """Start anew in a forked child: all slices are the parent's."""
         for each in tuple(self.out):
             each.forget()
-        self.__init__(self._inner, self._near, self._clock)  # type: ignore[misc]  # of this very class
+        self.__init__(self._inner, self._near, self._clock, tidies=self._tidies)  # type: ignore[misc]  # of this very class
 
     def stop(self) -> None:
         """Give everything back that no call holds, and look no more."""
@@ -144,7 +145,7 @@ class Supply:
             slice_.add(Chunk(chunk.op_id, size), meant, now)
             self.out[slice_] = None
             self.frozen.pop(slice_, None)
-        self._pulse.start()
+        self._watch()
         return True
 
     def _hold(self, chunk: Chunk, line: Line, *, spent: bool) -> Flow[Grant | Denied | None]:
@@ -159,7 +160,7 @@ class Supply:
         finally:
             if not known:
                 self._ending[chunk.op_id] = {line.account.kind: 0}
-                self._pulse.start()
+                self._watch()
         return answer
 
     def force(self, slice_: Slice, amount: int) -> Flow[Chunk | None]:
@@ -212,7 +213,8 @@ class Supply:
     def thaw(self) -> Flow[None]:
         """Give back what calls held of slices that are no longer used, as soon as they end."""
         for each in tuple(self.frozen):
-            yield from self.give_back(each)
+            if each.worth_moving:
+                yield from self.give_back(each)
 
     def _credit(self, account: Account, amount: int) -> Flow[None]:
         """Take off what was charged with a chunk for calls that never left; only what is counted at once is given back so."""
@@ -236,13 +238,21 @@ class Supply:
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
-    def _beat(self) -> float | None:
-        """Give back what is idle; None when nothing is out."""
+    def _watch(self) -> None:
+        if self._tidies:
+            self._pulse.start()
+
+    def tidy(self) -> None:
+        """Give back what is idle, and finish what was cut off."""
         now = self.now()
         for each in tuple(self.out):
             if not each.open or now - each.since > KEEP_S:
                 run_sync(self.give_back(each))
         run_sync(self._end_chunks())
+
+    def _beat(self) -> float | None:
+        """Tidy up; None when nothing is out."""
+        self.tidy()
         with self._near.lock:
             if self.out or self._ending:
                 return _LOOK_EVERY_S

@@ -36,15 +36,18 @@ class SlicedLedger:
 
     `shares` says which accounts other processes count in, `inner.spans` unless it is given. What this process may use without asking
     is held in `inner`: should it die, that much at most (`out`) is settled as if it had been used. Nearing and exceeded are told by
-    `inner`, once, late by no more than the slices out. Takes the same requests, and gives the same answers, as `inner` does.
+    `inner`, once, late by no more than the slices out. A thread gives back what is idle, unless `tidies` is False: then call `tidy`
+    now and then. Takes the same requests, and gives the same answers, as `inner` does.
     """
 
-    def __init__(self, inner: Ledger, *, shares: Callable[[Account], bool] | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, inner: Ledger, *, shares: Callable[[Account], bool] | None = None, clock: Clock | None = None, tidies: bool = True
+    ) -> None:
         self.inner: Final = inner
         self._shares = inner.spans if shares is None else shares
         self._clock = SystemClock() if clock is None else clock
         self._near = Near(self._clock)
-        self._supply = Supply(inner, self._near, self._clock)
+        self._supply = Supply(inner, self._near, self._clock, tidies=tidies)
         self._asked: dict[str, Grant | None] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -80,6 +83,10 @@ class SlicedLedger:
     def flush(self) -> None:
         """Give back all that no call holds right now, and charge what was used."""
         self._supply.flush()
+
+    def tidy(self) -> None:
+        """Give back the slices that are idle."""
+        self._supply.tidy()
 
     def spans(self, account: Account) -> bool:
         """See `Ledger.spans`."""

@@ -19,7 +19,7 @@ from ravi_otel.testing import ManualClock
 from tests.enforcement.ledger.conftest import Desk
 
 FACTS = ScopeFacts(scope_id="tenant-1", kind=ScopeKind.TENANT, tenant_id="acme")
-HOT = 16
+HOT = 8
 """So many calls make an account hot."""
 
 
@@ -106,10 +106,10 @@ def test_most_calls_of_a_hot_limit_ask_nobody(desk, kind, amount):
     account = tenants(kind, amount * 1_000_000)
     heat(desk, account, amount)
     before = desk.ledger.inner.asked
-    spend(desk, account, 10_000, amount)
+    spend(desk, account, 5_000, amount)
     assert desk.ledger.inner.asked - before < 100
     desk.ledger.flush()
-    assert (account.used, account.held) == ((10_000 + HOT) * amount, 0)
+    assert (account.used, account.held) == ((5_000 + HOT) * amount, 0)
 
 
 def test_a_limit_that_is_not_hot_is_asked_for_each_call():
@@ -118,11 +118,11 @@ def test_a_limit_that_is_not_hot_is_asked_for_each_call():
     account = tenants(Kind.REQUESTS, 1_000_000)
     for _ in range(50):
         spend(desk, account)
-        clock.advance(0.2)
+        clock.advance(0.6)
     assert (desk.ledger.out, account.used) == (0, 50)
 
 
-@pytest.mark.parametrize("value", [1, 7, 100, 1_000, 54_321])
+@pytest.mark.parametrize("value", [1, 7, 100, 1_000, 20_321])
 def test_exactly_the_limit_is_admitted_with_nearing_and_exceeded_once_and_on_time(desk, value):
     account = tenants(Kind.REQUESTS, value)
     told, granted = [], 0
@@ -145,7 +145,7 @@ def test_several_processes_never_pass_the_limit_together_and_lose_nothing(tmp_pa
     desks = [Desk(ledger) for ledger in ledgers]
     accounts = [tenants(kind, 200_000 if kind == Kind.TOKENS else 2_000) for _ in desks]
     limit, used, flying, told, refused = accounts[0].value, 0, [], [], 0
-    for number in range(4_000):
+    for number in range(3_000):
         at = dice.choices(range(4), (50, 25, 20, 5))[0]
         want = 1 if kind == Kind.REQUESTS else dice.randint(50, 200)
         answer = desks[at].ask((accounts[at], want), op=f"{seed}-{number}")
@@ -208,7 +208,7 @@ def test_an_idle_slice_is_given_back():
     desk = Desk(sliced(clock=clock))
     account = tenants(Kind.REQUESTS, 100_000)
     heat(desk, account)
-    clock.advance(2.1)
+    clock.advance(4.1)
     until(lambda: desk.ledger.out == 0)
     until(lambda: account.held == 0)
     assert account.used == HOT
@@ -316,7 +316,7 @@ def test_a_refused_call_holds_nothing_in_any_slice_and_the_outermost_breach_is_t
     tokens, own, requests = tenants(Kind.TOKENS, 1_000_000), desk.tokens(5_000, "agent"), tenants(Kind.REQUESTS, HOT + 2)
     for _ in range(HOT):
         desk.settle(desk.take((tokens, 100), (requests, 1), (own, 100)), {Kind.TOKENS: 100})
-    desk.spend(own, 3_400)
+    desk.spend(own, 5_000 - HOT * 100)
     assert desk.ask((tokens, 100), (requests, 1), (own, 100)).account is own
     desk.take((requests, 2))
     assert desk.ask((tokens, 100), (requests, 1), (own, 100)).account is requests
@@ -344,7 +344,7 @@ def test_nobody_waits_for_what_the_same_chain_holds_in_a_slice(desk):
     account = tenants(Kind.TOKENS, 10_000)
     heat(desk, account, 10)
     desk.take((account, 50), owner="me")
-    answer = desk.ask((account, 9_820), owner="me", patience=3_600.0)
+    answer = desk.ask((account, 10_000 - HOT * 10 - 20), owner="me", patience=3_600.0)
     assert (answer.reason, answer.account) == ("contended", account)
 
 
