@@ -27,7 +27,7 @@ LOOSER: dict[str, Any] = {
     "c": [{"k": "tokens", "v": MUCH, "x": "observe"}],
     "sh": [["session", "s", None, [[{"k": "tokens", "v": MUCH}, None]]], ["process", "p", None, [[{"k": "tokens", "v": MUCH}, "e"]]]],
     "p": 8,
-    "dl": 2 * 10**12,
+    "dl": MUCH * 100,
     "s": "s",
     "t": "t",
     "i": "0",
