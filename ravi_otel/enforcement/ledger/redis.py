@@ -45,7 +45,7 @@ class RedisLedger(Counting):
         return len(self.operations.keys() | self.local.keys())
 
     def close(self) -> None:
-        """Let the store go; what this process still holds is settled at its grant, once its lease runs out.
+        """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 
         What the store could not be told goes to the link's journal, where that has one, for the next process.
         """
@@ -54,6 +54,7 @@ class RedisLedger(Counting):
             self.closed = True
         try:
             run_sync(self.pay())
+            run_sync(self.sign_off())
         except StoreError:
             self.failed()
             self.link.keep(self.owed.hand_over())

@@ -29,6 +29,8 @@ from ravi_otel.errors import BudgetExhaustedError
 _DAY_S: Final = 86_400
 _TRY_AGAIN_S: Final = 1.0
 
+_NS: Final = 1_000_000_000
+
 
 class Counting:
     """Be the part of a ledger that its steps share; changed under `lock`, over which no I/O is done."""
@@ -50,6 +52,7 @@ class Counting:
         self._lease_s = lease_s
         self._clock = SystemClock() if clock is None else clock
         self._moved = clock is not None and not isinstance(clock, SystemClock)
+        self._ahead_s: float | None = None
         self._renew()
         _ledgers.add(self)
 
@@ -94,6 +97,12 @@ class Counting:
     def now_ns(self) -> int:
         """Give the wall clock of this process."""
         return round(self._clock.time() * 1e9)
+
+    def wall_s(self) -> float:
+        """Give the store's time, as far as it was told; a clock of this process's own that somebody moves comes first."""
+        if self._moved or self._ahead_s is None:
+            return self._clock.time()
+        return self._clock.monotonic_ns() / _NS + self._ahead_s
 
     def day(self) -> str:
         """Give the number of today, and what time it is for whoever has a clock of their own; the store goes by its own else."""
@@ -154,6 +163,7 @@ class Counting:
         while more:
             found = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own])
             ended += int(found[0])
+            self._ahead_s = int(found[2]) / 1_000 - self._clock.monotonic_ns() / _NS
             more = everybody and (found[0] or found[1])
         return ended
 
@@ -172,6 +182,16 @@ class Counting:
                 return self._lease_s / 4
             self.pulse.stopped()
             return None
+
+    def sign_off(self) -> Flow[None]:
+        """Have what is still held settled at its grant now, until it says otherwise."""
+        with self.lock:
+            leases = [lease for lease in self.leases.current() if lease.made]
+        for lease in leases:
+            yield from self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1])
+            with self.lock:
+                self.leases.over(lease)
+            yield from self.reap_tag(lease.tag)
 
     def _live(self) -> None:
         run_sync(self.pay())

@@ -9,6 +9,7 @@ from ravi_otel.enforcement.clock import Clock
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
+_MOST_TAGS: Final = 1_000
 
 
 class Lease:
@@ -37,9 +38,16 @@ class Leases:
     def on(self, tag: str) -> Lease:
         """Give the lease to hold something under now: another one where the last may be over."""
         now, lease = self._clock.monotonic_ns(), self._by_tag.get(tag)
+        if lease is None and len(self._by_tag) >= _MOST_TAGS:
+            self._forget(now)
         if lease is None or (lease.made and now - lease.seen_ns > self._lease_ns // 2):
             lease = self._by_tag[tag] = Lease(tag, now)
         return lease
+
+    def _forget(self, now: int) -> None:
+        """Leave those alone that hold nothing any more: one under which something is held gives signs of life."""
+        self._by_tag = {tag: lease for tag, lease in self._by_tag.items() if now - lease.seen_ns <= self._lease_ns // 2}
+        self._reaped = {tag: at for tag, at in self._reaped.items() if now - at <= _REAP_EVERY_NS}
 
     def made(self, lease: Lease) -> None:
         """Note that the store has it."""

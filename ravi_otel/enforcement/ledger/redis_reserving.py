@@ -31,8 +31,8 @@ def reserve(ledger: Counting, ask: Ask) -> Flow[Grant | Denied]:
     """Ask, and stand in line where others hold what is needed."""
     answer = yield from attempt(ledger, ask, NEWCOMER)
     if ask.request.patience_s > 0 and serving.contended(answer):
-        return (yield from wait(ledger, ask, cast("Denied", answer), attempt))
-    return answer
+        answer = yield from wait(ledger, ask, cast("Denied", answer), attempt)
+    return ledger.owed.tell(answer)
 
 
 def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = None) -> Flow[Grant | Denied]:
@@ -99,27 +99,28 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
         head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
         try:
             reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words])))
+            if reply.letter != "N":
+                ledger.leases.made(lease)
+                return _granted(ledger, ask, among, reply, (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
         except StoreError as error:
             if ask.request.spent and error.reason == "store_failed":
                 return _later(ledger, ask, among, Sent(RESERVE, keys, [*head[:4], ledger.leases.lease_ms, *head[5:], *words]), lease)
-            _undo(ledger, ask, among, keys, mode)
+            if error.reason == "store_failed":
+                _undo(ledger, ask, among, keys, mode)
             raise
         except BaseException as error:
             _undo(ledger, ask, among, keys, mode)  # it may have come there all the same
             if not isinstance(error, GeneratorExit):
                 ledger.pay_now()
             raise
-        if reply.letter == "N":
-            ledger.leases.over(lease)
-            continue
-        ledger.leases.made(lease)
-        return _granted(ledger, ask, among, reply.there(), (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
+        ledger.leases.over(lease)
 
 
 def _granted(
     ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place: tuple[Lease, str, str, str], *, look: bool
 ) -> Grant | Denied:
     accounts = ask.accounts(among)
+    reply.there()
     with ledger.lock:
         reply.show(ask.seen(among))
         if reply.letter == "D":
@@ -173,6 +174,7 @@ def _without_store(ledger: Counting, ask: Ask, error: StoreError, account: Accou
 
 def _undo(ledger: Counting, ask: Ask, among: Sequence[int], keys: Sequence[str], mode: int) -> None:
     """Give back, with the next message that gets through, what may have been granted although nobody heard of it."""
+    ledger.operations.pop(ask.request.op_id, None)
     if mode & ONLY_LOOK:
         return
     name, _, bit = ledger.graves.of(ask.request.op_id, tag_in(keys[0]))

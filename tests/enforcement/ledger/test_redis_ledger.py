@@ -179,6 +179,16 @@ def test_the_real_amount_corrects_that_later_and_once(new, amount, used):
     assert state(living, account) == (used, 0)
 
 
+def test_what_a_closed_ledger_holds_is_settled_at_its_grant_at_once(new):
+    closed, living = new(), new()
+    grant = ask(closed, (twin(), 60))
+    closed.close()
+    assert state(living, twin()) == (60, 0)
+    settle(closed, grant, 10)
+    assert state(living, twin()) == (10, 0)
+    closed.close()
+
+
 def test_a_slot_comes_back_when_its_process_goes_silent(new):
     dead, living = new(), new()
     grant = ask(dead, (twin(kind="agent_slots", value=1), 1), slot=True)
@@ -303,7 +313,8 @@ def test_a_settle_whose_reply_is_lost_counts_once_and_tells_its_events(new, prox
     setattr(proxy, lost, 1)
     told = list(settle(ledger, grant, 85).crossings)
     run_sync(ledger.pay())
-    told += settle(ledger, ask(ledger, (account, 1)), 1).crossings
+    grant = ask(ledger, (account, 1))
+    told += [*grant.crossings, *settle(ledger, grant, 1).crossings]
     assert [one.event for one in told] == ["limit_nearing"]
     assert state(ledger, account) == (86, 0)
 

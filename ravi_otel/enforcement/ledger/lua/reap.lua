@@ -2,7 +2,7 @@
 -- comes again while there is more.
 --
 -- KEYS: the leases, those that are being ended. ARGV: what the names of operations begin with, "1" to end everybody's but one lease's,
--- that lease. Answers: how many leases ended now, how many are still to be done.
+-- that lease. Answers: how many leases ended now, how many are still to be done, what time it is in ms.
 
 local MOST_LEASES, MOST_OPERATIONS, WEEK = 16, 200, 604800
 
@@ -55,4 +55,4 @@ for _, lease in ipairs(redis.call('ZRANGE', KEYS[2], 0, MOST_LEASES - 1)) do
   end
   if done >= MOST_OPERATIONS then break end
 end
-return {ended, redis.call('ZCARD', KEYS[2])}
+return {ended, redis.call('ZCARD', KEYS[2]), now}
