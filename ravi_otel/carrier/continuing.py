@@ -22,6 +22,7 @@ from ravi_otel.enforcement import declaring
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Admission, Kind, Limit, ScopeKind
@@ -65,9 +66,9 @@ class ContinuedRun(Run):
         spent: dict[str, int] = {}
         for account in scope.accounts:
             if account.kind in token.loan.amounts:
-                used = account.used + account.held
-                spent[account.kind] = max(spent.get(account.kind, 0), used)
-                yield from scope.engine.ledger.retune(account, min(account.value, used))
+                yield from scope.engine.ledger.retune(account, min(account.value, account.used + account.held))
+                # Only now: what was admitted meanwhile is in it, and nothing is admitted any more that would not be.
+                spent[account.kind] = max(spent.get(account.kind, 0), account.used + account.held)
         spent.update({kind: amount for kind, amount in _used(scope).items() if kind not in spent and amount})
         same = _is_same_store(token, scope)
         charged = names_of(each for each in scope.chain if each.facts.scope_id != scope.facts.scope_id) if same else ()
@@ -196,7 +197,7 @@ def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
             admission = Admission.STRICT if token.loan.strict else None
             yield Limit(kind=kind, value=amount, admission=admission), f"{kind}= of the caller's lend()"
     if token.deadline_ms is not None:
-        yield Limit(kind=Kind.TIME, value=max(0, token.deadline_ms - now_ms()) * _MS), "the caller's deadline"
+        yield Limit(kind=Kind.TIME, value=min(checks.MAX_NANO, max(0, token.deadline_ms - now_ms()) * _MS)), "the caller's deadline"
 
 
 def _is_same_store(token: Token, scope: Scope) -> bool:
