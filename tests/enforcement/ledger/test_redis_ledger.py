@@ -401,3 +401,23 @@ def test_an_operator_sees_sets_and_closes_what_processes_count(new):
     assert not ask(ledger, (account, 1)).crossings
     run_sync(ledger.set_limit(counter, 600))
     assert isinstance(ask(ledger, (account, 100)), Grant)
+
+
+# a cluster
+
+
+@pytest.mark.anyio
+async def test_a_cluster_keeps_what_is_one_tenants_together(new, redis_cluster):
+    ledger, other = new(redis_cluster.url), new(redis_cluster.url)
+    for tenant in (None, "a", "b", "c", "d"):  # of several servers
+        run_scope, requests = twin(tenant=tenant), twin(kind="requests", value=10, tenant=tenant)
+        grant = ask(ledger, (run_scope, 60), (requests, 1))
+        assert dict(run_sync(ledger.extend(grant.op_id, {TOKENS: 40})).more) == {TOKENS: 40}
+        request = Reservation(new_op_id(), [Line(twin(tenant=tenant), 50, 50)], {}, patience_s=20.0)
+        task = asyncio.create_task(run_async(other.reserve(request)))
+        while not request.lines[0].account.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+            await asyncio.sleep(0)
+        await run_async(ledger.settle(grant.op_id, {TOKENS: 50}))
+        assert isinstance(await asyncio.wait_for(task, 20), Grant)
+        assert ledger.reap(everybody=True) >= 1
+        assert (state(ledger, run_scope), state(ledger, requests)) == ((100, 0), (1, 0))
