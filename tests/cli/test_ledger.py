@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import uuid
 
 import pytest
 from click.testing import CliRunner
@@ -12,9 +13,9 @@ from ravi_otel._flow import run_sync
 from ravi_otel.cli.entry import commands
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.choosing import open_ledger
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.operators import named
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
@@ -44,14 +45,19 @@ class Program:
         return answer
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:{tmp_path / 'ledger.db'}"
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request, tmp_path):
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path / 'ledger.db'}"
+    return f"{request.getfixturevalue('redis_process').url}&namespace={uuid.uuid4().hex}"
+
+
+in_a_file = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
 def program(url):
-    ledger = SqliteLedger(url.removeprefix("sqlite:"))
+    ledger = open_ledger(url)
     yield Program(ledger)
     ledger.close()
 
@@ -117,6 +123,7 @@ def test_a_counter_is_found_by_the_beginning_of_its_id(program, operator):
     assert counters(operator, one["id"][:6]) == [one]
 
 
+@in_a_file
 def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, tmp_path):
     program.spend(account("tokens=1k"), 1)
     program.ledger.close()
@@ -125,6 +132,7 @@ def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, 
     assert (tmp_path / "ledger.db").read_bytes() == before
 
 
+@in_a_file
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -150,6 +158,7 @@ def test_what_cannot_be_done_is_one_sentence_and_a_status(program, operator, arg
     assert "secret" not in done.output
 
 
+@in_a_file
 def test_without_a_ledger_the_way_out_is_said(operator):
     done = operator("show", RAVI_LEDGER="")
     assert done.exit_code == 2
@@ -193,7 +202,7 @@ def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(prog
     done = operator("close", "tenant:acme", "--yes")
     assert (done.exit_code, done.stdout) == (0, "tenant:acme is closed: 1 counter.\n")
     denied = program.take(tokens, 1)[1]
-    assert (denied.reason, denied.crossings) == ("draining", [])
+    assert (denied.reason, [*denied.crossings]) == ("draining", [])
     assert "tenant 'acme', as it was closed by an operator" in str(refusal.refused(denied))
     assert isinstance(program.spend(chats, 1), Grant)
     operator("set-limit", "tenant:acme", "tokens=50")
@@ -245,6 +254,7 @@ def test_names_from_outside_cannot_move_the_cursor(program, operator):
         assert "session:gone" in done.output
 
 
+@in_a_file
 @pytest.mark.parametrize(
     "key", ["", "[" * 5_000, "null", '["run"]', '["nothing", ["x"], "tokens"]', '["run", [], "tokens"]', '["run", [1], 5]', "x" * 9_000]
 )
@@ -259,6 +269,7 @@ def test_a_key_that_is_none_is_shown_as_unknown(program, operator, url, key):
     assert operator("show").exit_code == 0
 
 
+@in_a_file
 @pytest.mark.parametrize(
     ("column", "content"), [("used", b"\0"), ("used", -5), ("value", "many"), ("epoch", b"\0"), ("seen", "many"), ("held", "9" * 500)]
 )
