@@ -19,7 +19,7 @@ from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import LENT, MalformedError, amounts, optional_text, read_limit, text, whole, write_limit
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import MAX_COUNT
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 from ravi_otel.runtime.config.tags import check_tags
 
 LONGEST: Final = 4_000
@@ -238,7 +238,11 @@ def _said_of(shared: SharedScope) -> list[Any]:
 
 
 def _limits(given: object) -> tuple[Limit, ...]:
-    return tuple(read_limit(each) for each in _listed(given, _MOST_LIMITS))
+    """Read limits of the very run that goes on: none of another scope, none that renews, and none that no run can have."""
+    limits = tuple(read_limit(each) for each in _listed(given, _MOST_LIMITS))
+    if any(each.scope or each.scope_name or each.per or each.by or (each.kind == Kind.AGENTS and each.value < 1) for each in limits):
+        raise MalformedError("limit")
+    return limits
 
 
 def _shared(given: object) -> SharedScope:
@@ -248,6 +252,8 @@ def _shared(given: object) -> SharedScope:
         raise MalformedError("scope")
     pairs = [_listed(each, 2) for each in _listed(limits, _MOST_LIMITS)]
     known = tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs)
+    if any(one.scope not in (None, scope) or one.kind == Kind.AGENTS for one, _ in known):
+        raise MalformedError("limit")
     return SharedScope(scope, text(own_id), optional_text(name), optional_text(tenant_id), known)
 
 
