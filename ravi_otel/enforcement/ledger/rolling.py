@@ -45,7 +45,7 @@ def expire(account: Account, now_ns: int) -> None:
     if index < account.rolled:
         _put_back(account, account.rolled - index)
     _book(account, account.rolled or index)
-    gone = [at for at in account.buckets if at < index - BUCKETS]
+    gone = [] if index == account.rolled else [at for at in account.buckets if at < index - BUCKETS]
     account.rolled = index
     for at in gone:
         account.used -= account.buckets.pop(at)
