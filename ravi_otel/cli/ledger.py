@@ -71,7 +71,7 @@ def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | N
     with opened(url) as store:
         listing = run_sync(store.list_accounts())
     found = rows.chosen(listing.counters, scopes, tenant)
-    found.sort(key=lambda each: each.counter.used_s or 0.0, reverse=True)
+    found.sort(key=lambda each: (-(each.counter.used_s or 0.0), each.where, each.label))
     if as_json:
         click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
     else:
