@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -172,3 +173,40 @@ def test_active_and_paused_never_fall_below_zero(make, steps, request):
         _slot(telemetry, outcome, agent, ("low", "normal")[position % 2])
     for metric in ("ravi.agent.active", "ravi.agent.paused"):
         assert all(point.value >= 0 for point in backend.points(metric))
+
+
+def test_a_limit_that_begins_anew_is_told_with_its_window_and_whose_it_is_and_never_on_a_metric(telemetry, backend, make, caplog):
+    event = make.limit_event(per="day", window="2026-01-01", by="user", counted_for="ann")
+    telemetry.limit_event(event, None)
+
+    line, attributes = json.loads(_line(caplog).getMessage()), dict(backend.logs()[0].attributes)
+    assert {name: line[name] for name in ("per", "window", "by", "counted_for")} == {
+        "per": "day",
+        "window": "2026-01-01",
+        "by": "user",
+        "counted_for": "ann",
+    }
+    assert (attributes["ravi.limit.window"], attributes["ravi.limit.counted_for"]) == ("2026-01-01", "ann")
+    points = [point for points in backend.metrics().values() for point in points]
+    assert points
+    assert not [point for point in points if "ann" in point.attributes.values()]
+
+
+def test_a_limit_without_a_window_says_nothing_of_one(telemetry, backend, make, caplog):
+    telemetry.limit_event(make.limit_event(), None)
+
+    told = {*json.loads(_line(caplog).getMessage()), *dict(backend.logs()[0].attributes)}
+    assert told.isdisjoint({"per", "by", "window", "counted_for", "ravi.limit.per", "ravi.limit.counted_for"})
+
+
+def test_what_a_run_used_of_a_window_is_on_its_span(telemetry, backend, make):
+    reading = replace(make.reading(per="day", by="user"), window="2026-01-01", counted_for="a\nb")
+    scope = make.scope(ScopeKind.RUN, limits=[reading], user_id="ann")
+    with telemetry.scope_opened(scope):
+        pass
+    telemetry.scope_closed(scope)
+
+    span = backend.span()
+    assert span.attributes["user.id"] == "ann"
+    state = dict(span.events[0].attributes)
+    assert [state[f"ravi.limit.{name}"] for name in ("per", "window", "by", "counted_for")] == ["day", "2026-01-01", "user", "a\nb"]
