@@ -80,7 +80,7 @@ async def lifespan(receive, send):
     await receive()
     await send({"type": "lifespan.startup.complete"})
     await receive()
-    await asyncio.to_thread(ravi_otel.flush)
+    await asyncio.to_thread(ravi_otel.flush, 10)
     await send({"type": "lifespan.shutdown.complete"})
 
 
