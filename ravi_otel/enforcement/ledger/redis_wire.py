@@ -7,6 +7,7 @@ read when it is there. So threads, asyncio and trio share the same ones, and non
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 import time
 from collections.abc import Sequence
@@ -133,6 +134,7 @@ def prepare(address: Address) -> None:
     """Import what is needed to talk to it, which takes longer than a call may; MissingExtraError where that is not installed."""
     for name in ("redis", "redis.exceptions", *(["redis.cluster", "redis.crc"] if address.kind == "cluster" else ["redis.sentinel"])):
         _extras.load(name)
+    codecs.lookup("idna")  # which a name is looked up with: a child forked while it is first imported would never have it
 
 
 def open_wire(address: Address, place: Host | None, timeout_s: float) -> Wire:
