@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakKeyDictionary
 
 _DIGITS: Final = 16
@@ -42,12 +42,13 @@ def server_words(url: str, namespace: str) -> str:
     """Say which server is meant, and which part of it: without who may use it, and its options."""
     parts = urlsplit(url)
     scheme, hosts = parts.scheme, parts.netloc.rpartition("@")[2].lower()
+    number = parse_qs(parts.query).get("db", ["0"])[0]
     if "unix" in scheme:
-        return f"server {_machine()} {parts.path} {namespace}"
+        return f"server {_machine()} {parts.path} {number} {namespace}"
     port = _PORTS["sentinel" in scheme]
     places = sorted(host if host.rpartition(":")[2].isdecimal() else f"{host}:{port}" for host in hosts.split(",") if host)
     here = _machine() if any(place.startswith(_HERE) for place in places) or not places else ""
-    return f"server {here} {scheme.partition('+')[2]} {','.join(places)} {parts.path.strip('/') or '0'} {namespace}"
+    return f"server {here} {scheme.partition('+')[2]} {','.join(places)} {parts.path.strip('/') or number} {namespace}"
 
 
 @cache
