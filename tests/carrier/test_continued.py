@@ -26,9 +26,9 @@ from ravi_otel import (
     take_return,
     task_headers,
 )
-from ravi_otel._flow import run_sync
+from ravi_otel._flow import run_async, run_sync
 from ravi_otel.carrier.inbound import Inbound, read
-from ravi_otel.carrier.lending import RETURN_HEADER
+from ravi_otel.carrier.lending import RETURN_HEADER, returned
 from ravi_otel.carrier.outbound import headers_for
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.choosing import open_ledger
@@ -427,6 +427,26 @@ def test_what_was_lent_is_charged_to_the_lender_once(world):
         assert take_return(URL, {RETURN_HEADER: value})
         assert (used(outer), outer.limits[0].held) == (40, 0)
         assert next(each.used for each in outer.scope.chain if each.facts.kind == "session") == 40
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
+async def test_a_loan_is_held_and_comes_back_in_tasks_over_each_store(world, anyio_backend):
+    async with ravi_otel.run("outer", limits=["tokens=100"]) as outer:
+        async with lend(tokens=60) as loan:
+            headers = {"baggage": headers_for(URL, None)}
+            assert (used(outer), outer.limits[0].held) == (0, 60)
+        async with lend(tokens=30) as unsent:
+            assert outer.limits[0].held == 90
+
+        def act():
+            with continue_run(headers) as run:
+                return spend(40), run.return_headers()
+
+        came, answer = world.elsewhere(act)
+        assert (came, unsent.status) == (40, "released")
+        await run_async(returned(URL, answer[RETURN_HEADER]))
+        assert (loan.status, used(outer), outer.limits[0].held) == ("returned", 40, 0)
 
 
 def test_a_loan_inside_of_the_lenders_own_scope_counts_once(carrying):
