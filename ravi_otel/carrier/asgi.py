@@ -43,7 +43,7 @@ class Carried:
             return
         client = scope.get("client")
         run = continue_run(
-            scope["headers"], peer=client[0] if client else None, name=self._name, limits=self._limits, otherwise=self._otherwise
+            scope.get("headers") or (), peer=client[0] if client else None, name=self._name, limits=self._limits, otherwise=self._otherwise
         )
         await run.__aenter__()
         answer = _Answer(run, send)

@@ -11,6 +11,7 @@ import aiohttp
 import httpx
 import httpx2
 import requests
+import trio
 import urllib3
 import wrapt
 
@@ -30,13 +31,13 @@ def _sync(library: Any) -> Ask:
     return ask
 
 
-def _async(library: Any) -> Ask:
+def _async(library: Any, run: Callable[[Any], Any] = lambda asked: asyncio.run(asked())) -> Ask:
     def ask(url: str, headers: Mapping[str, str], proxy: str | None = None) -> Mapping[str, str]:
         async def asked() -> Mapping[str, str]:
             async with library.AsyncClient(proxy=proxy, follow_redirects=True, trust_env=False) as client:
                 return _lowered((await client.get(url, headers=headers)).headers)
 
-        return asyncio.run(asked())
+        return run(asked)
 
     return ask
 
@@ -63,6 +64,7 @@ def _aiohttp(url: str, headers: Mapping[str, str], proxy: str | None = None) -> 
 STACKS: dict[str, Ask] = {
     "httpx": _sync(httpx),
     "httpx async": _async(httpx),
+    "httpx trio": _async(httpx, trio.run),
     "httpx2": _sync(httpx2),
     "httpx2 async": _async(httpx2),
     "requests": _requests,
