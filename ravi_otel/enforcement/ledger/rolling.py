@@ -15,6 +15,9 @@ account has used, by any step: reserve, extend, settle, release, retune, a readi
 4. With used below the warning level draining ends; where besides nothing was told for longer than the window (`index - told > 60`),
    nearing and exceeded are armed again, and `told = 0`.
 
+What is given back, or corrected downwards, later than a window after it was charged has left before, and is then taken from what others
+used, the oldest first: a window should be longer than a lease, which only such calls outlive.
+
 A calendar's window needs none of this: each window is an account of its own (`Account.part`).
 """
 
