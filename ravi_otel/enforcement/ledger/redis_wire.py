@@ -134,7 +134,9 @@ def prepare(address: Address) -> None:
     """Import what is needed to talk to it, which takes longer than a call may; MissingExtraError where that is not installed."""
     for name in ("redis", "redis.exceptions", *(["redis.cluster", "redis.crc"] if address.kind == "cluster" else ["redis.sentinel"])):
         _extras.load(name)
-    codecs.lookup("idna")  # which a name is looked up with: a child forked while it is first imported would never have it
+    # What the first connection imports by itself: a child forked in the middle of that would never have it whole.
+    codecs.lookup("idna")
+    _extras.load("redis").Connection()
 
 
 def open_wire(address: Address, place: Host | None, timeout_s: float) -> Wire:
