@@ -275,7 +275,7 @@ class Watched:
         until(lambda: b"master_link_status:up" in self.replica.say("INFO", "replication"), "the replica did not follow")
         config = (
             f"sentinel monitor main 127.0.0.1 {self.master.port} 1\n"
-            "sentinel down-after-milliseconds main 300\nsentinel failover-timeout main 2000\n"
+            "sentinel down-after-milliseconds main 10000\nsentinel failover-timeout main 10000\n"
         )
         self.sentinel = Server("--sentinel", config=config)
         stack.callback(self.sentinel.close)

@@ -179,7 +179,7 @@ def test_a_server_that_is_silent_is_given_up_after_three_calls(linked, run):
 def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
     clock, recovered = ManualClock(), threading.Event()
     with redis_servers.server() as server:
-        port, link = server.port, linked(server.quick_url, clock=clock, recovered=recovered.set)
+        port, link = server.port, linked(server.url, clock=clock, recovered=recovered.set)
         server.kill()
         assert [why(link) for _ in range(3)] == ["because it cannot be reached"] * 3
         server.start()
