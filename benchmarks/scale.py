@@ -208,12 +208,9 @@ def main() -> None:
         costs = measure(url)
         print("", "Measured:", "", *measured(costs), sep="\n")
         hottest = work.rates()[0] / sum(work.rates())
-        print(
-            f"\nSimulated: {work.runs:,} runs at once in {work.processes:,} processes for {work.tenants:,} tenants. Each run makes a call"
-        )
-        print(
-            f"every {EVERY_S:g} s, which holds {TOKENS:,} tokens and takes {CALL_S:g} s. The hottest tenant has {hottest:.0%} of all runs.\n"
-        )
+        print(f"\nSimulated: {work.runs:,} runs at once in {work.processes:,} processes for {work.tenants:,} tenants. Each run")
+        print(f"makes a call every {EVERY_S:g} s, which holds {TOKENS:,} tokens and takes {CALL_S:g} s.")
+        print(f"The hottest tenant has {hottest:.0%} of all runs.\n")
         print(*sizes(work, costs, asked.sample), sep="\n")
         print("", *harms(work, asked.sample), sep="\n")
 
