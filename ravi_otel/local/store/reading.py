@@ -189,7 +189,7 @@ class _Tree:
         limits = _view(branch).limits
         later = state_of(event, branch.facts.kind, branch.facts.name)
         for at, known in enumerate(limits):
-            if later is not None and known.limit.label == later.limit.label and known.limit.value == later.limit.value:
+            if later is not None and known.title == later.title and known.limit.value == later.limit.value:
                 limits[at] = later
 
     def _hang_scopes(self) -> None:
