@@ -15,7 +15,7 @@ from ravi_otel.enforcement.ledger.redis_link import Link
 from ravi_otel.enforcement.ledger.redis_places import TOP, tag_of
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
 
 TOKENS = Kind.TOKENS.value
 
@@ -421,3 +421,97 @@ async def test_a_cluster_keeps_what_is_one_tenants_together(new, redis_cluster):
         assert isinstance(await asyncio.wait_for(task, 20), Grant)
         assert ledger.reap(everybody=True) >= 1
         assert (state(ledger, run_scope), state(ledger, requests)) == ((100, 0), (1, 0))
+
+
+# nothing shared, and no store
+
+
+def test_what_is_this_process_s_own_needs_no_store(new):
+    ledger = new("redis://127.0.0.1:1/0", shares=lambda _: False)
+    account, clock = twin(), twin(kind="time", value=10**9)
+    grant = ask(ledger, (account, 20))
+    assert dict(run_sync(ledger.extend(grant.op_id, {TOKENS: 5})).more) == {TOKENS: 5}
+    assert [one.event for one in settle(ledger, grant, 80).crossings] == ["limit_nearing"]
+    run_sync(ledger.release(ask(ledger, (account, 10)).op_id))
+    run_sync(ledger.retune(account, 200))
+    assert [one.event for one in run_sync(ledger.clocked(clock, 10**9))] == ["limit_nearing", "limit_exceeded"]
+    assert (account.used, account.held, account.value, len(ledger)) == (80, 0, 200, 0)
+    assert not ledger.spans(account)
+    assert ledger.read(account)
+    assert dict(run_sync(ledger.extend("never seen", {TOKENS: 5})).more) == {}
+
+
+@pytest.fixture
+def failing(new):
+    """A ledger whose store is away, and how often it said so."""
+    said = []
+    ledger = new("redis://127.0.0.1:1/0", failed=lambda: said.append(1))
+    return ledger, said
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda ledger: ask(ledger, (twin(), 1)),
+        lambda ledger: run_sync(ledger.retune(twin(), 5)),
+        lambda ledger: ledger.read(twin()),
+        lambda ledger: ledger.reap(),
+        lambda ledger: run_sync(ledger.list_accounts()),
+    ],
+)
+def test_a_step_that_the_store_cannot_take_refuses_and_says_so(failing, act):
+    ledger, said = failing
+    with pytest.raises(BudgetExhaustedError) as refused:
+        act(ledger)
+    assert (refused.value.reason, bool(said)) == ("store_failed", True)
+
+
+def test_what_is_only_observed_goes_on_without_the_store(failing):
+    ledger, said = failing
+    account = twin(on_exceed=Outcome.OBSERVE)
+    assert isinstance(ask(ledger, (account, 1)), Grant)
+    assert said
+
+
+def test_time_passes_without_the_store(failing):
+    ledger, said = failing
+    clock = twin(kind="time", value=10)
+    assert [one.event for one in run_sync(ledger.clocked(clock, 20))] == ["limit_nearing", "limit_exceeded"]
+    assert said
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_more_is_held_without_the_store_for_what_is_only_observed(new, proxy, observed):
+    ledger = new(f"{proxy.url}?timeout_s=0.2")
+    account = twin(on_exceed=Outcome.OBSERVE) if observed else twin()
+    grant = ask(ledger, (account, 10))
+    proxy.swallow = 1
+    if observed:
+        assert dict(run_sync(ledger.extend(grant.op_id, {TOKENS: 5})).more) == {TOKENS: 5}
+    else:
+        with pytest.raises(BudgetExhaustedError):
+            run_sync(ledger.extend(grant.op_id, {TOKENS: 5}))
+
+
+def test_an_account_that_another_program_spoilt_is_refused(new, redis_server):
+    ledger, account = new(), twin()
+    ask(ledger, (account, 10))
+    (key,) = [key for key in redis_server.say("KEYS", "*:a:*").decode().split("\r\n") if ":a:" in key]
+    for state_of_it in ("nan nan", f"{account.epoch} nan 0 0 0 0 1 0 0 ", ""):
+        redis_server.say("HSET", key, "s", state_of_it)
+        with pytest.raises(BudgetExhaustedError) as refused:
+            ask(ledger, (account, 1))
+        assert refused.value.reason == "store_lost"
+
+
+def test_time_that_passes_is_told_once_by_all_processes(new):
+    first, second = new(), new()
+    told = [one.event for ledger in (first, second) for one in run_sync(ledger.clocked(twin(kind="time", value=10), 20))]
+    assert told == ["limit_nearing", "limit_exceeded"]
+
+
+def test_the_store_says_what_time_it_is(new):
+    ledger = new()
+    assert ledger.wall_s() > 0
+    ask(ledger, (twin(), 1))
+    assert ledger.wall_s() > 1_700_000_000
