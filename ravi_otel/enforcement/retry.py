@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Final
 
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 
 MAX_REMEMBERED: Final = 10_000
@@ -26,7 +26,7 @@ class RetryPolicy:
         way_out = "0 allows no retry, None any number"
         self._max_retries = None if max_retries is None else checks.count("max_retries", max_retries, way_out=way_out)
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     @property
     def max_retries(self) -> int | None:
@@ -36,7 +36,7 @@ class RetryPolicy:
     def should_retry(self, agent_id: str) -> bool:
         """Tell whether the agent may be started once more, and count it if so; raise ConfigurationError for an id that is no name."""
         checks.name("agent_id", agent_id)
-        with self._lock:
+        with self._lock.own:
             count = self._counts.pop(agent_id, 0)
             allowed = self._max_retries is None or count < self._max_retries
             self._counts[agent_id] = count + allowed
@@ -46,7 +46,7 @@ class RetryPolicy:
 
     def reset(self, agent_id: str) -> None:
         """Forget the agent's retries, after a success."""
-        with self._lock:
+        with self._lock.own:
             self._counts.pop(agent_id, None)
 
     def __repr__(self) -> str:

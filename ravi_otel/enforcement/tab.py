@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.replayed import Key, Remembered, whole
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.facts import ScopeFacts
@@ -59,7 +59,7 @@ class ExecutionTracker:
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._scopes: list[Bound] = []  # that live
         self._tallies: list[Tally] = []  # of those that live, and of the last that lived, whose streams may go on
         self._owner: object = None
@@ -127,7 +127,7 @@ class ExecutionTracker:
         """
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
-        with self._lock:
+        with self._lock.own:
             bound = self._bound_here()
             if key is not None and self._remembered is None:
                 self._remembered = Remembered()
@@ -154,7 +154,7 @@ class ExecutionTracker:
 
     def resume(self, tokens: int, cost: int, turns: int) -> None:
         """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
-        with self._lock:
+        with self._lock.own:
             self._tokens, self._cost, self._turns = max(0, self._tokens - tokens), max(0, self._cost - cost), max(0, self._turns - turns)
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class ExecutionTracker:
 
         `name` is the agent's, for the sentence.
         """
-        with self._lock:
+        with self._lock.own:
             if self._owner is not None and self._owner is not owner:
                 raise ConfigurationError(
                     f"execution_budget=ExecutionTracker is another agent's already. Give agent {checks.show(name)} a tracker of its own, "
@@ -174,7 +174,7 @@ class ExecutionTracker:
 
     def bind(self, scope: Bound, owner: object = None) -> tuple[int, int, int]:
         """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
-        with self._lock:
+        with self._lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
                     f"budget=ExecutionTracker is already the tab of {refusal.place(self._scopes[-1].facts)}, which is still open. "
@@ -213,7 +213,7 @@ class ExecutionTracker:
 
     def unbind(self, scope: Bound) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
-        with self._lock:
+        with self._lock.own:
             self._scopes = [each for each in self._scopes if each is not scope]
 
 

@@ -6,13 +6,14 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
+
+from ravi_otel.hooks.locks import ForkLock
 
 _log = logging.getLogger("ravi_otel")
 _EVERY_S = 60.0
 _MOST_PLACES = 256
-_lock = threading.Lock()
+_lock = ForkLock()
 _last: dict[str, float] = {}
 _counts: dict[str, int] = {}
 
@@ -25,7 +26,7 @@ def swallow(place: str, error: Exception) -> None:
     if os.environ.get("RAVI_RAISE_BUGS"):
         raise error
     now = time.monotonic()
-    with _lock:
+    with _lock.own:
         if place not in _counts and len(_counts) >= _MOST_PLACES:
             return
         _counts[place] = _counts.get(place, 0) + 1
@@ -50,5 +51,5 @@ def from_signal(error: BaseException) -> bool:
 
 def swallowed() -> dict[str, int]:
     """Give how often each place failed so far."""
-    with _lock:
+    with _lock.own:
         return dict(_counts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.usage import Usage
@@ -84,7 +84,7 @@ class RunRecord(Listener):
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._size = 0
         self._branches: dict[str, Branch] = {}
         self.roots: list[Branch] = []
@@ -99,7 +99,7 @@ class RunRecord(Listener):
 
     def branches(self) -> Iterator[Branch]:
         """Give every scope that was kept, outer ones first."""
-        with self._lock:
+        with self._lock.own:
             kept = list(self._branches.values())
         yield from kept
 
@@ -109,7 +109,7 @@ class RunRecord(Listener):
         """Keep a scope, and the ones around it that were not told: a session, a tenant, the process."""
         chain: list[ScopeView] = []
         at: ScopeView | None = scope
-        with self._lock:
+        with self._lock.own:
             while at is not None and ((known := self._branches.get(at.facts.scope_id)) is None or known.view is None):
                 chain.append(at)
                 at = at.parent
@@ -149,7 +149,7 @@ class RunRecord(Listener):
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Keep a limit event with the operation that brought it about, else with the scope that owns the limit."""
-        with self._lock:
+        with self._lock.own:
             leaf = None if at is None else at.marks.get(self)
             place = leaf if isinstance(leaf, Leaf) else self._branches.get(event.scope_id)
             if place is not None and self._room("events"):
@@ -159,19 +159,19 @@ class RunRecord(Listener):
 
     def put_scope(self, branch: Branch, parent: Branch | None) -> None:
         """Keep a scope that was read somewhere, below one that was kept before; the reader bounds how many."""
-        with self._lock:
+        with self._lock.own:
             self._size += 1
             self._hang(branch, parent)
 
     def put_leaf(self, leaf: Leaf, parent: Branch) -> None:
         """Keep a call or tool that was read somewhere, or count it."""
-        with self._lock:
+        with self._lock.own:
             if self._room("calls" if leaf.what == "call" else "tools"):
                 parent.children.append(leaf)
 
     def put_event(self, event: LimitEvent, place: Branch | Leaf) -> None:
         """Keep a limit event that was read somewhere, or count it."""
-        with self._lock:
+        with self._lock.own:
             if self._room("events"):
                 place.events.append(event)
 
@@ -198,7 +198,7 @@ class RunRecord(Listener):
 
     def _keep_leaf(self, record: CallRecord | ToolRecord, leaf: Leaf, what: What) -> None:
         facts = record.facts
-        with self._lock:
+        with self._lock.own:
             if facts.scope_id not in self._branches and self._size < self._most:
                 self._size += 1
                 self._hang(Branch(facts, None), None)

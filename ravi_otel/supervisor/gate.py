@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy.limits import ScopeKind
@@ -106,7 +106,7 @@ class Gate:
         self._shared = keep(self._state()) if isinstance(state, GateState) and not inspect.isclass(state) else None
         self._standings: weakref.WeakKeyDictionary[Scope, Standing] = weakref.WeakKeyDictionary()
         self._calls: dict[str, Call] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self._signatures)} tools>"
@@ -136,7 +136,7 @@ class Gate:
 
     def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> GateVerdict:
         """Look that what is about to run is what was let through, once and no more, and for loops."""
-        with self._lock:
+        with self._lock.own:
             call = self._calls.get(request.op_id)
             if call is None or not call.begun or call.admitted:
                 return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
@@ -166,7 +166,7 @@ class Gate:
 
     def audit(self, request: ToolRequest, outcome: ToolOutcome) -> Coloured[None]:
         """Write down how it ended, and tell the state and the person's side of it."""
-        with self._lock:
+        with self._lock.own:
             call = self._calls.pop(request.op_id, None)
         flow = self._ended(call, outcome)
         return run_async(flow) if request.awaited else run_sync(flow)
@@ -208,7 +208,7 @@ class Gate:
         call = Call(
             request.op_id, request.call_id, request.tool, request.facts, self._standing(), raw, kept={} if request.in_place else None
         )
-        with self._lock:
+        with self._lock.own:
             if request.op_id in self._calls:
                 raise ConfigurationError(
                     f"ToolRequest(op_id={checks.show(request.op_id)}) is on its way already; give each call an id of its own."
@@ -226,7 +226,7 @@ class Gate:
             except Refused as refused:
                 return self._refused(call, refused)
         except BaseException as error:
-            with self._lock:
+            with self._lock.own:
                 self._calls.pop(call.op_id, None)
             call.stop_reason = call.stop_reason or "supervisor_block:not_decided"
             with contextlib.suppress(StopRun):  # that its end cannot be written down: nothing ran, and what ended it is raised anyway
@@ -334,7 +334,7 @@ class Gate:
         if known is None:
             kept = self._shared or state_of(owner, self._terms.supervisor, self._state)
             made = Standing(kept, None if self._rules is None else Loops(self._rules))
-            with self._lock:
+            with self._lock.own:
                 known = self._standings.setdefault(owner, made)
         return known
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from ravi_otel.enforcement.admission import tool_lines
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
 from ravi_otel.runtime.gated import Passage, walk
@@ -94,7 +94,7 @@ class _BudgetedGate(Gate):
         scope, _ = STATE.locate()
         around = scope.upwards()
         run = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
-        with self._lock:
+        with self._lock.own:
             if run in self._given_up:
                 raise ConfigurationError(
                     "the ToolGateway was closed in this run, and what it has counted is given up. Close it when the run is over; a gateway "
@@ -119,7 +119,7 @@ class _BudgetedGate(Gate):
         """Count one step of the agent's loop."""
         tab = self.tab()
         _refuse_late(tab, self._budget)
-        with self._lock:
+        with self._lock.own:
             if tab.steps >= self._budget.max_steps:
                 raise Refused("max_steps", f"It took {tab.steps} steps, and {self._budget.max_steps} are allowed.", ends_run=True)
             tab.steps += 1
@@ -208,7 +208,7 @@ class ToolGateway:
             read_only_repeat_limit=read_only_repeat_limit,
             policy_version=policy_version,
         )
-        self._closing = threading.Lock()
+        self._closing = ForkLock()
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +251,7 @@ class ToolGateway:
 
     def close(self) -> None:
         """Give up the counters of this gateway: in a run that goes on it calls nothing more, and in the next one it begins afresh."""
-        with self._closing:
+        with self._closing.own:
             self.gate.close()
 
     def _called(self, name: str, args: Mapping[str, Any] | str) -> Flow[Any]:

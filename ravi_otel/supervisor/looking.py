@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
-_lock = threading.RLock()
+from ravi_otel.hooks.locks import ForkLock
+
+_lock = ForkLock()
 _LOOKING: Final[ContextVar[tuple[Look, ...]]] = ContextVar("ravi_otel_looking", default=())
 _OPEN: Final[set[Look]] = set()
 
@@ -33,7 +34,7 @@ def looked_at(tool: str | None) -> None:
     looks = _LOOKING.get()
     if not looks and not _OPEN:
         return
-    with _lock:
+    with _lock.own:
         for look in looks or _OPEN:
             if look.is_open and tool is None:
                 look.whole = True
@@ -44,13 +45,13 @@ def looked_at(tool: str | None) -> None:
 @contextmanager
 def looking(look: Look) -> Generator[None, None, None]:
     """Be in a review."""
-    with _lock:
+    with _lock.own:
         _OPEN.add(look)
     token = _LOOKING.set((*_LOOKING.get(), look))
     try:
         yield
     finally:
-        with _lock:
+        with _lock.own:
             look.is_open = False
             _OPEN.discard(look)
         with suppress(ValueError):  # whoever closes a coroutine that nobody goes on with is elsewhere

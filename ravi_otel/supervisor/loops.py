@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+
+from ravi_otel.hooks.locks import ForkLock
 
 PER_TOOL: Final = "loop_detected:per_tool_limit"
 REPEATED: Final = "loop_detected:signature_repeat"
@@ -41,7 +42,7 @@ class Loops:
 
     def __init__(self, rules: LoopRules) -> None:
         self._rules = rules
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._tools: Counter[str] = Counter()
         self._calls: Counter[tuple[str, str]] = Counter()
         self._latest: deque[tuple[str, str]] = deque(maxlen=_TURNS - 1)
@@ -53,7 +54,7 @@ class Loops:
         `signature` stands for the exact arguments.
         """
         call = (tool, signature)
-        with self._lock:
+        with self._lock.own:
             found = self._closes(call)
             if found is None:
                 self._tools[tool] += 1
@@ -63,7 +64,7 @@ class Loops:
 
     def failed(self, tool: str, error: str) -> str | None:
         """Count one error of a tool, by its text; give the loop when it came for the third time, from then on each time."""
-        with self._lock:
+        with self._lock.own:
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors = Counter(dict(self._errors.most_common(_MOST_ERRORS // 2)))
             self._errors[(tool, error)] += 1

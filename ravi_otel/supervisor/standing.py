@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.decisions import GateState
 from ravi_otel.supervisor.looking import Look
@@ -37,7 +37,7 @@ class Kept:
 
     def __init__(self, state: GateState) -> None:
         self.state = state
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._writes = 0
         self._reads = 0
         self._read_at: dict[str, int] = {}
@@ -46,12 +46,12 @@ class Kept:
 
     def version(self) -> tuple[int, int]:
         """Give how many calls have begun and ended by now: those that change something, and those of read-only tools."""
-        with self._lock:
+        with self._lock.own:
             return self._writes, self._reads
 
     def holds(self, tool: str, note: Note, still: Callable[[], bool]) -> bool:
         """Tell whether all is as it was noted, and `still` says so."""
-        with self._lock:
+        with self._lock.own:
             return self._writes == note.version[0] and not self._is_read_since(note.version[1], tool, note.look) and still()
 
     def _is_read_since(self, when: int, tool: str, look: Look | None) -> bool:
@@ -61,7 +61,7 @@ class Kept:
 
     def begin(self, tool: str, arguments: JsonObject, note: Note, still: Callable[[], bool], *, read_only: bool) -> bool:
         """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
-        with self._lock:
+        with self._lock.own:
             if not self.holds(tool, note, still):
                 return False
             self._count(tool, read_only=read_only)
@@ -71,7 +71,7 @@ class Kept:
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
         """Note how it ended. A state that raises here is wrong from now on, and nothing is let through on its word any more."""
-        with self._lock:
+        with self._lock.own:
             self._count(tool, read_only=read_only)
             try:
                 refuse_awaitable("state.end", cast("Any", self.state).end(tool, arguments, status, result))
@@ -123,12 +123,12 @@ def _watch(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[
 
 _broken = _Notes()
 _kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
-_keeping = threading.Lock()
+_keeping = ForkLock()
 
 
 def keep(state: GateState) -> Kept:
     """Give the keeper of a state, the same one to every gate that was given this state."""
-    with _keeping:
+    with _keeping.own:
         known = _kept.get(id(state))
         if known is None:
             known = _kept[id(state)] = Kept(state)
@@ -140,12 +140,12 @@ class _States:
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, Kept]]] = weakref.WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
         """Give the state of a run that `make` made for this supervisor at whatever gate."""
         made = keep(make())
-        with self._lock:
+        with self._lock.own:
             known = self._known.setdefault(run, [])
             known[:] = [each for each in known if each[0]() is not None]
             for whose, maker, kept in known:

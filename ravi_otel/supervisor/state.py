@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar, cast
 
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.looking import looked_at
 from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
@@ -77,7 +77,7 @@ class RunState:
     """
 
     def __init__(self, calls: Iterable[StatedCall] = ()) -> None:
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
         self._calls: dict[int, StatedCall] = {}
         self._tools: dict[str, _OfTool] = {}
         self._with_results: deque[int] = deque()
@@ -100,18 +100,18 @@ class RunState:
     def calls(self) -> tuple[StatedCall, ...]:
         """List the calls that were let through, the first one first."""
         looked_at(None)
-        with self._lock:
+        with self._lock.own:
             return tuple(self._calls.values())
 
     def begin(self, tool: str, arguments: JsonObject) -> None:
         """Note that a call was let through."""
-        with self._lock:
+        with self._lock.own:
             self._version += 1
             self._put(tool, arguments)
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any) -> None:
         """Note how a call ended: the oldest one that runs with just these arguments; an end without a beginning changes nothing."""
-        with self._lock:
+        with self._lock.own:
             of = self._tools.get(tool)
             number = None if of is None else next((each for each in of.running if self._calls[each].arguments == arguments), None)
             if number is None:
@@ -144,7 +144,7 @@ class RunState:
     def spent(self, tool: str, field: str) -> Fraction | None:
         """Give `total` exactly, None where a call of the tool has something else than a number there, or nothing."""
         looked_at(tool)
-        with self._lock:
+        with self._lock.own:
             of = self._tools.get(tool)
             known = _Sum() if of is None else self._sum(tool, of, field)
             return None if known.unread else known.amount
@@ -161,7 +161,7 @@ class RunState:
 
     def _read(self, tool: str, read: Callable[[_OfTool], T], otherwise: T) -> T:
         looked_at(tool)
-        with self._lock:
+        with self._lock.own:
             of = self._tools.get(tool)
             return otherwise if of is None else read(of)
 

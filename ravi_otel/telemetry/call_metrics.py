@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 from opentelemetry.context import Context
 
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
@@ -36,7 +36,7 @@ class CallMetrics:
         self._others: dict[tuple[object, ...], Series] = {}
         self._rest = Series(_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
         self._failed_rest = Series(_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, semconv.ERROR_OTHER))
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._costs = Guard()
         self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, Attributes]] = {}
         self._retries = Guard()
@@ -66,7 +66,7 @@ class CallMetrics:
     def _enter(self, key: tuple[object, ...]) -> Series:
         operation, provider, requested, address, port, answered, error = key
         names = (optional_text(requested), optional_text(answered), optional_text(address))
-        with self._lock:
+        with self._lock.own:
             if len(self._series) < _MOST_KNOWN:
                 return self._series.setdefault(key, Series(_attributes(operation, provider, names, port, error)))
             other = (operation, provider, error)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any, Final, cast
+
+from ravi_otel.hooks.locks import ForkLock
 
 MOST_SERIES: Final = 2_000
 MOST_CHARS: Final = 256
@@ -25,7 +26,7 @@ class Guard:
     def __init__(self, limit: int = MOST_SERIES) -> None:
         self._limit = limit
         self._seen: set[tuple[str | None, ...]] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def admit(self, *names: str | None) -> tuple[str | None, ...]:
         """Give `names` back, or `_other` in place of each that is not None."""
@@ -34,7 +35,7 @@ class Guard:
         return tuple(None if name is None else OTHER for name in names)
 
     def _enter(self, names: tuple[str | None, ...]) -> bool:
-        with self._lock:
+        with self._lock.own:
             if names not in self._seen:
                 if len(self._seen) >= self._limit:
                     return False

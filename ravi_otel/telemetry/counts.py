@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import Guard, text
@@ -59,7 +59,7 @@ class Slots(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._leases: dict[tuple[str | None, str], list[_Lease]] = {}
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Count the outcome and move the gauges."""
@@ -67,7 +67,7 @@ class Slots(Listener):
         if event.outcome != "released":
             attributes: dict[str, AttributeValue] = {semconv.SPAWN_OUTCOME: event.outcome, semconv.AGENT_PRIORITY: text(event.priority)}
             instruments.spawn_events.add(1, attributes)
-        with self._lock:
+        with self._lock.own:
             priority, active, paused = self._move(event)
         if active:
             instruments.agent_active.add(active, {semconv.AGENT_PRIORITY: priority})

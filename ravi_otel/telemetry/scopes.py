@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.telemetry import outcomes, semconv
@@ -58,7 +58,7 @@ class Scopes(Listener):
         self._pipeline = pipeline
         self._states: dict[str, _State] = {}
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
 
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
@@ -107,7 +107,7 @@ class Scopes(Listener):
         """Count a model call for the agent that made it, and tell of limits whose run or agent did not wait for it."""
         agent = self._agent(record)
         if agent is not None:
-            with self._lock:
+            with self._lock.own:
                 agent.calls += 1
         if self._closed:
             self._tell_late(record)
@@ -116,7 +116,7 @@ class Scopes(Listener):
         """Count a tool call for the agent that made it."""
         agent = self._agent(record)
         if agent is not None:
-            with self._lock:
+            with self._lock.own:
                 agent.tools += 1
 
     def suspended(self, event: CountEvent) -> None:

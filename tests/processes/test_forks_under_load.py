@@ -25,3 +25,10 @@ def test_forks_under_load_lose_nothing_and_count_nothing_twice(store, tmp_path):
         assert store.counted("session.charge.rows=1000000", session_id="s") == (told["sessions"] + FORKS, 0)
     else:  # each child began at zero
         assert told["used"] == told["tools"] + told["sessions"]
+
+
+def test_no_lock_that_another_thread_holds_at_a_fork_stops_the_child(store, tmp_path):
+    done = play(store, "locked", store.url, cwd=tmp_path)
+    assert (done.status, done.out, done.err) == (0, "", "")
+    if store.shared:
+        assert store.counted("tool_calls=1000000000") == (2, 0)
