@@ -78,16 +78,19 @@ def main():
     ]
     for thread in threads:
         thread.start()
-    statuses = []
-    with ravi_otel.run("around"):
-        for number in range(FORKS):
-            child = os.fork()
-            if not child:
-                be_child(number)
-            statuses.append(wait(child))
-    over.set()
-    for thread in threads:
-        thread.join()
+    statuses, parent = [], os.getpid()
+    try:
+        with ravi_otel.run("around"):
+            for number in range(FORKS):
+                child = os.fork()
+                if not child:
+                    be_child(number)
+                statuses.append(wait(child))
+    finally:
+        if os.getpid() == parent:
+            over.set()
+            for thread in threads:
+                thread.join()
     (reading,) = ravi_otel.current_scope().readings()
     told = {"statuses": sorted(set(statuses)), "sessions": sum(sessions), "tools": sum(tools) + sum(looped), "used": reading.used}
     print(json.dumps(told))
