@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import re
 import socket
 import time
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from ravi_otel.policy.checks import show
 Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "asking", "refused", "unscripted", "resting"]
 
 _LEAST_WAIT_S: Final = 0.001
+_MOVES: Final = re.compile(r"(MOVED|ASK) \d{1,5} (\S+):(\d{1,5})")
 _Told = tuple[str, Ailment]
 _ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], _Told], ...]] = (
     (("NOSCRIPT",), ("NoScriptError",), ("because it lost a script", "unscripted")),
@@ -116,15 +118,17 @@ def diagnose(error: Exception) -> WireError:
         return error
     known: Any = _extras.load("redis.exceptions")
     if isinstance(error, known.AskError):  # MovedError is one, to the library
-        moved: Any = error
+        told: Any = error
         ailment: Ailment = "moved" if isinstance(error, known.MovedError) else "asking"
-        return WireError("because its slots are moving", ailment, (moved.host, moved.port))
+        return WireError("because its slots are moving", ailment, (told.host, told.port))
     if isinstance(error, known.TimeoutError | TimeoutError):
         return WireError("because it does not answer in time", "late")
     text = str(error)
-    for words, kinds, told in _ANSWERS:
+    if moved := _MOVES.fullmatch(text):  # older libraries read it in their own client for Clusters alone
+        return WireError("because its slots are moving", "asking" if moved[1] == "ASK" else "moved", (moved[2], int(moved[3])))
+    for words, kinds, meant in _ANSWERS:
         if any(word in text for word in words) or isinstance(error, tuple(getattr(known, kind) for kind in kinds)):
-            return WireError(*told)
+            return WireError(*meant)
     if isinstance(error, known.ResponseError):
         return WireError(f"because it answered {show(text)}", "refused")
     return WireError("because the connection to it ended", "dropped")
