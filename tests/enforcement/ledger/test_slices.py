@@ -432,3 +432,83 @@ async def test_tasks_admit_exactly_the_limit_together_while_chunks_are_on_their_
     desk.ledger.flush()
     assert (len(took), account.used, account.held) == (2_000, 2_000, 0)
     desk.ledger.close()
+
+
+# what is asked of the shared ledger together with what is this process's own
+
+
+def test_of_a_call_within_own_and_shared_limits_all_or_nothing_is_held_extended_and_given_back(desk):
+    shared, own = tenants(Kind.TOKENS, 1_000), desk.tokens(500, "agent")
+    grant = desk.take((shared, 100), (own, 100))
+    assert (grant.granted, len(desk.ledger)) == (100, 1)
+    assert run_sync(desk.ledger.extend(grant.op_id, {Kind.TOKENS: 200})).more == {Kind.TOKENS: 200}
+    assert (shared.held, own.held) == (300, 300)
+    assert desk.ask((shared, 100), (own, 100), op=grant.op_id) is grant
+    desk.release(grant)
+    assert (shared.held, own.held, len(desk.ledger)) == (0, 0, 0)
+
+
+def test_the_limit_that_stops_a_stream_is_told_whichever_ledger_keeps_it(desk):
+    shared, own = tenants(Kind.TOKENS, 1_000), desk.tokens(500, "agent")
+    grant = desk.take((shared, 500), (own, 500))
+    assert run_sync(desk.ledger.extend(grant.op_id, {Kind.TOKENS: 10})).short.account is own
+    desk.settle(grant, {Kind.TOKENS: 0})
+    wide = desk.tokens(5_000, "agent")
+    grant = desk.take((shared, 1_000), (wide, 1_000))
+    assert run_sync(desk.ledger.extend(grant.op_id, {Kind.TOKENS: 10})).short.account is shared
+
+
+def test_only_the_outermost_breach_is_counted_across_both_ledgers(desk):
+    shared, own = tenants(Kind.TOKENS, 100), desk.tokens(100, "agent")
+    assert desk.ask((shared, 200), (own, 200)).account is shared
+    assert (shared.denied, own.denied) == (1, 0)
+    assert desk.ask((shared, 50), (own, 200)).account is own
+    assert (shared.used, shared.held, own.held) == (0, 0, 0)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("blocked", ["own", "shared"])
+async def test_a_call_waits_for_what_others_hold_in_either_ledger(desk, blocked):
+    shared, own = tenants(Kind.TOKENS, 100), desk.tokens(100, "agent")
+    holder = desk.take((own if blocked == "own" else shared, 100), owner="other")
+    task = asyncio.create_task(run_async(desk.flow((shared, 50), (own, 50), owner="me", patience=30.0)))
+    while not (shared.line or own.line):  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+        await asyncio.sleep(0)
+    assert not task.done()
+    desk.release(holder)
+    assert isinstance(await asyncio.wait_for(task, 5), Grant)
+    assert (shared.held, own.held) == (50, 50)
+
+
+def test_an_own_account_that_others_hold_refuses_at_once_who_cannot_wait(desk):
+    shared, own = tenants(Kind.TOKENS, 100), desk.tokens(100, "agent")
+    desk.take((own, 100))
+    denied = desk.ask((shared, 50), (own, 50))
+    assert (denied.account, denied.reason, shared.held) == (own, "contended", 0)
+
+
+def test_clocks_limits_and_readings_go_to_the_ledger_that_keeps_the_account(desk):
+    own, shared = desk.account(Kind.TIME, 10), tenants(Kind.REQUESTS, 5)
+    assert [one.event for one in run_sync(desk.ledger.clocked(own, 11))] == ["limit_nearing", "limit_exceeded"]
+    desk.retune(own, 100)
+    desk.retune(shared, 6)
+    assert (own.value, shared.value) == (100, 6)
+    assert desk.ledger.read(own)
+    assert desk.ledger.read(shared)
+    assert not desk.ledger.spans(shared)  # the memory ledger's is this process alone
+    assert desk.ledger.clock is desk.ledger.inner.clock
+    with pytest.raises(AttributeError):
+        _ = desk.ledger.nothing_of_the_kind
+
+
+def test_what_a_slice_has_stays_when_the_store_fails_while_it_is_given_back(desk):
+    account = tenants(Kind.TOKENS, 1_000_000)
+    heat(desk, account, 100)
+    grant, inner = desk.take((account, 1_000)), desk.ledger.inner
+    inner.fails = True
+    desk.ledger.flush()
+    assert desk.ledger.out > 0
+    inner.fails = False
+    desk.settle(grant, {Kind.TOKENS: 1_000})
+    desk.ledger.flush()
+    assert (account.used, account.held) == (HOT * 100 + 1_000, 0)
