@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from http_stacks import STACKS, Ask
 from wire_recorder import Recorder, recording
 
-from ravi_otel.carrier import inbound, lending
+from ravi_otel.carrier import lending
 
 KEYS = "k1:a secret that is long enough"
 
@@ -24,7 +24,6 @@ def _no_loan_stays_open() -> Iterator[None]:
     """Forget what a test lent and had no answer to: it would be charged a minute later, to nobody."""
     yield
     lending._open.clear()
-    inbound._seen.clear()
 
 
 @pytest.fixture(params=sorted(STACKS))
