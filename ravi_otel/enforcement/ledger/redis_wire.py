@@ -112,20 +112,27 @@ async def _readable_anywhere(sock: socket.socket, left_s: float) -> bool:
     return False
 
 
+def _moved(error: Any, known: Any, text: str) -> WireError | None:
+    if isinstance(error, known.AskError):  # MovedError is one, to the library
+        return _elsewhere("MOVED" if isinstance(error, known.MovedError) else "ASK", error.host, error.port)
+    found = _MOVES.fullmatch(text)  # older libraries read it in their own client for Clusters alone
+    return _elsewhere(*found.groups()) if found else None
+
+
+def _elsewhere(word: str, host: str, port: str) -> WireError:
+    return WireError("because its slots are moving", "asking" if word == "ASK" else "moved", (host, int(port)))
+
+
 def diagnose(error: Exception) -> WireError:
     """Say what an error of the library means. A server's own words are shown only where they hold no name and no secret."""
     if isinstance(error, WireError):
         return error
     known: Any = _extras.load("redis.exceptions")
-    if isinstance(error, known.AskError):  # MovedError is one, to the library
-        told: Any = error
-        ailment: Ailment = "moved" if isinstance(error, known.MovedError) else "asking"
-        return WireError("because its slots are moving", ailment, (told.host, told.port))
     if isinstance(error, known.TimeoutError | TimeoutError):
         return WireError("because it does not answer in time", "late")
     text = str(error)
-    if moved := _MOVES.fullmatch(text):  # older libraries read it in their own client for Clusters alone
-        return WireError("because its slots are moving", "asking" if moved[1] == "ASK" else "moved", (moved[2], int(moved[3])))
+    if moved := _moved(error, known, text):
+        return moved
     for words, kinds, meant in _ANSWERS:
         if any(word in text for word in words) or isinstance(error, tuple(getattr(known, kind) for kind in kinds)):
             return WireError(*meant)
