@@ -9,7 +9,7 @@ import os
 import pytest
 from stores import play
 
-FORKS = int(os.environ.get("RAVI_LONG", "12"))
+FORKS = int(os.environ.get("RAVI_LONG", "6"))
 
 
 @pytest.mark.timeout(120 + FORKS)

@@ -36,14 +36,14 @@ def until(over, act, counted):
             counted.append(done)
             return
         act()
-        over.wait(0.0005)  # a busy thread would only keep the others from their work
+        over.wait(0.001)  # a busy thread would only keep the others from their work
 
 
 def on_a_loop(over, counted):
     async def loop():
         done = 0
         while not over.is_set():
-            await asyncio.gather(work_async(), work_async(), asyncio.sleep(0.0005))
+            await asyncio.gather(work_async(), work_async(), asyncio.sleep(0.001))
             done += 2
         counted.append(done)
 
