@@ -503,19 +503,22 @@ with ravi_otel.instrument():
 def test_a_child_process_is_cut_off_by_the_very_limit_of_its_parents_run(tmp_path, monkeypatch):
     monkeypatch.setenv("RAVI_CARRY_KEYS", "k1:0123456789abcdef")
     monkeypatch.setenv("RAVI_LEDGER", f"sqlite:{tmp_path / 'ledger.db'}")
-    with ScriptedLLM(lambda request: Text("ok", usage=(20, 20))) as server, ravi_otel.instrument():
-        client = OpenAI(base_url=server.base_url, api_key="any", max_retries=0)
-        with ravi_otel.run("parent", limits=["tokens=80"]) as run:
-            client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
-            child = subprocess.run(
-                [sys.executable, "-c", CHILD, server.base_url],
-                env={**os.environ, **child_environment()},
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=True,
-            )
-            assert child.stdout.split() == ["refused", "None", run.id, "40"]
-            with pytest.raises(BudgetExhaustedError):
-                client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi" * 100}], max_tokens=50)
-            assert used(run) == 80
+    with (
+        ScriptedLLM(lambda request: Text("ok", usage=(20, 20))) as server,
+        ravi_otel.instrument(),
+        OpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client,
+        ravi_otel.run("parent", limits=["tokens=80"]) as run,
+    ):
+        client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
+        child = subprocess.run(
+            [sys.executable, "-c", CHILD, server.base_url],
+            env={**os.environ, **child_environment()},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert child.stdout.split() == ["refused", "None", run.id, "40"]
+        with pytest.raises(BudgetExhaustedError):
+            client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi" * 100}], max_tokens=50)
+        assert used(run) == 80
