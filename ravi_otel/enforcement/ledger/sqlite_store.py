@@ -27,7 +27,7 @@ _ANOTHER_USER: Final = (
 )
 _SHORT_BUSY_S: Final = 0.06
 _FIRST_PAUSE_S: Final = 0.0005
-_LONGEST_PAUSE_S: Final = 0.02
+_LONGEST_PAUSE_S: Final = 0.008
 _LOGGED_PAGES: Final = 2_000
 """How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
 
