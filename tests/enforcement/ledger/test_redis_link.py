@@ -332,7 +332,7 @@ def test_slots_that_moved_are_found(linked, redis_cluster):
 def test_the_replica_that_became_the_master_is_found(linked, watched):
     link = linked(watched.url)
     assert count(link) == 1
-    redis_servers.until(lambda: b"1" in watched.replica.say("GET", "{k}"), "the replica did not hear of it")
+    redis_servers.until(lambda: watched.replica.say("GET", "{k}") == b"$1\r\n1\r\n", "the replica did not hear of it")
     watched.fail_over()
 
     counted = []
