@@ -43,7 +43,7 @@ BEYOND = [
     r"goes with kind|goes with a limit of tokens",
     r"says itself where it belongs",
     r"is built in, so write it without charge",
-    r"limits\[\d+\]: (limit|value=).*",  # a text as a table's value
+    r"(limits|agents\..+)\[\d+\]: (limit|value=).*",  # a text as a table's value
     r"must be a number of seconds|must be an amount of USD",  # the largest of them
     r"must be a share of the limit",  # in words
     r"is no time zone of this machine",
