@@ -122,7 +122,7 @@ def _agent() -> dict[str, Any]:
 def _limit() -> dict[str, Any]:
     kinds = "|".join(_words())
     own: dict[str, Any] = {
-        "kind": {"type": "string", "pattern": rf"^(?:{kinds}|(?:charge|tool|tool_calls?)(?:\.[\w-]+)+)$", "examples": list(Kind)},
+        "kind": {"type": "string", "pattern": rf"^\s*(?:{kinds}|(?:charge|tool|tool_calls?){DOT}{NAME})\s*$", "examples": list(Kind)},
         "value": {"type": ["number", "string"], "minimum": 0, "examples": [500_000, "500k", "2.50usd", "90s"]},
         "tool": _or_none(_ref("name")),
         "agent": _or_none(_ref("name")),
