@@ -28,7 +28,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.choosing import open_ledger
 from ravi_otel.enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.slices import SlicedLedger
+from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 

@@ -25,7 +25,7 @@ from ravi_otel._extras import load
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.choosing import open_ledger
 from ravi_otel.enforcement.ledger.contract import Grant
-from ravi_otel.enforcement.ledger.slices import SlicedLedger
+from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.policy.limits import Kind
 
 SLOTS = 16_384

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 
-from ravi_otel.enforcement.ledger import redis_url
+from ravi_otel.enforcement.ledger.redis import url as redis_url
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.limits import StoreFailure
 from ravi_otel.telemetry import catalog

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeGuard
 
 from ravi_otel.enforcement.ledger.choosing import VARIABLE, read_choice
 from ravi_otel.enforcement.ledger.operators import Operated
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 
 _VERBS: Final = ("list_accounts", "set_limit", "close_scope", "close")

@@ -105,7 +105,9 @@ def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
         return BudgetExhaustedError(f"{title}: {where} was closed. Open another one.", **fields)
     if denied.reason == "draining" and not account.value and account.limit.value:
         opened = "`ravi-otel ledger set-limit` opens it again"
-        return BudgetExhaustedError(f"{title} closed: nothing more may be spent in {where}, as it was closed by an operator; {opened}.", **fields)
+        return BudgetExhaustedError(
+            f"{title} closed: nothing more may be spent in {where}, as it was closed by an operator; {opened}.", **fields
+        )
     if denied.reason == "too_large" and account.nature is not Nature.LEVEL:
         return BudgetExhaustedError(
             f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > "

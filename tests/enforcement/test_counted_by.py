@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.redis import RedisLedger
-from ravi_otel.enforcement.ledger.redis_link import Link
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.series import MOST_COUNTERS
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.limits import ScopeKind

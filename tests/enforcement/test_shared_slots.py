@@ -7,7 +7,7 @@ import pytest
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
@@ -109,6 +109,17 @@ def test_a_run_that_was_left_holds_nothing(fleet):
     enter(one, "a")
     close_scope(one, None)
     assert enter(other, "b").lease.is_root
+
+
+def test_what_a_silent_process_held_comes_back_with_its_lease(fleet):
+    one, other = fleet.run(2, lease_s=600), fleet.run(2)
+    enter(one, "root")
+    enter(one, "a")
+    with pytest.raises(SpawnDeniedError):
+        enter(other, "b")
+    assert other.engine.ledger.reap(everybody=True) == 1
+    assert enter(other, "b").lease.is_root
+    enter(other, "c")
 
 
 def test_a_raise_is_one_for_all_processes(fleet):

@@ -16,7 +16,7 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.claims import Claim, split
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.refusal import refused
 from ravi_otel.enforcement.weighted import promised

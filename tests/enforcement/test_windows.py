@@ -13,9 +13,9 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis import RedisLedger
-from ravi_otel.enforcement.ledger.redis_link import Link
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import close_scope
 from ravi_otel.enforcement.series import MOST_READ
 from ravi_otel.enforcement.snapshot import Snapshot

@@ -26,7 +26,7 @@ import pytest
 import ravi_otel
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.runtime.late import drain

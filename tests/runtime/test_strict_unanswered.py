@@ -9,7 +9,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, token_limit
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 

@@ -1,1 +1,8 @@
-"""Keep accounts: the contract, and the ledgers that fulfil it."""
+"""Keep the accounts of every scope: what is held, used and refused, wherever it is kept.
+
+* what all agree on: `contract` is the protocol, `account` one counter, `judging` (with `room`, `claims` and `rolling`) decides,
+  `serving` and `line` answer those who wait, `operators` is what may be seen and changed from outside.
+* where it is kept: `memory`, `sqlite/`, `redis/`; `slices/` stands before one of those. `choosing` opens what a URL names, `identity` says
+  whether two are one.
+* when a store fails: `failing` says so, `breaker` stops asking, `enduring` does what each limit wants then, `journal` keeps what is owed.
+"""

@@ -18,13 +18,13 @@ from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, urlencode
 
 from ravi_otel._extras import load
-from ravi_otel.enforcement.ledger import redis_url
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
 from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
 from ravi_otel.enforcement.ledger.journal import journal_of
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis import url as redis_url
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import ScopeKind
@@ -122,7 +122,7 @@ class Choice:
             return MemoryLedger()
         opened = self._shared(lambda account: not isinstance(account, StandIn) and shares(account), self.lease_s or lease_s, failed)
         if self.slices:
-            opened = load("ravi_otel.enforcement.ledger.slices").SlicedLedger(opened)
+            opened = load("ravi_otel.enforcement.ledger.slices.ledger").SlicedLedger(opened)
         opened = EnduringLedger(opened)
         name_store(opened, file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace))
         return opened
@@ -130,12 +130,14 @@ class Choice:
     def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> Ledger:
         # Each of them costs its time to import, and most programs need neither.
         if self.store == "sqlite":
-            ledger = load("ravi_otel.enforcement.ledger.sqlite").SqliteLedger(self.url, shares=shares, lease_s=lease_s, failed=failed)
+            ledger = load("ravi_otel.enforcement.ledger.sqlite.ledger").SqliteLedger(
+                self.url, shares=shares, lease_s=lease_s, failed=failed
+            )
         else:
-            link = load("ravi_otel.enforcement.ledger.redis_link").Link(self.url)
-            scripts = load("ravi_otel.enforcement.ledger.redis_scripts")
+            link = load("ravi_otel.enforcement.ledger.redis.link").Link(self.url)
+            scripts = load("ravi_otel.enforcement.ledger.redis.scripts")
             link.keep_in(journal_of(link.address.shown), (scripts.RESERVE, scripts.SETTLE, scripts.RELEASE))
-            made = load("ravi_otel.enforcement.ledger.redis").RedisLedger
+            made = load("ravi_otel.enforcement.ledger.redis.ledger").RedisLedger
             ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, failed=failed)
         return cast("Ledger", ledger)
 

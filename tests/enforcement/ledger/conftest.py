@@ -8,11 +8,11 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis import RedisLedger
-from ravi_otel.enforcement.ledger.redis_link import Link
-from ravi_otel.enforcement.ledger.redis_places import TOP
-from ravi_otel.enforcement.ledger.slices import SlicedLedger
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.redis.places import TOP
+from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 

@@ -11,7 +11,7 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.choosing import MEMORY, is_shared, lease_of, open_ledger, read_choice
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit

@@ -14,8 +14,8 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.enduring import Degraded, EnduringLedger, StandIn
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis import RedisLedger
-from ravi_otel.enforcement.ledger.redis_link import Link
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind

@@ -14,8 +14,8 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.journal import Entry, Journal, journal_of
-from ravi_otel.enforcement.ledger.redis_link import Link, Script
-from ravi_otel.enforcement.ledger.redis_wire import WireError
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
+from ravi_otel.enforcement.ledger.redis.wire import WireError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 

@@ -16,7 +16,7 @@ import trio
 
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis_link import Link, Script
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.testing import ManualClock
 
 COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
@@ -243,7 +243,7 @@ def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(
 FORKS = """
 import os, sys
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.redis_link import Link, Script
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
 script = Script.of("count", b"return redis.call('INCR', KEYS[1])")
 link = Link(sys.argv[1])
 run_sync(link.call(script, ["{k}"], []))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel.enforcement.ledger.breaker import Breaker
-from ravi_otel.enforcement.ledger.redis_url import read
+from ravi_otel.enforcement.ledger.redis.url import read
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.testing import ManualClock
 

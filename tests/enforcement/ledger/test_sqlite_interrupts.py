@@ -7,13 +7,15 @@ import uuid
 import pytest
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger import judging, sqlite, sqlite_owed, sqlite_page, sqlite_quick, sqlite_steps, sqlite_store
+from ravi_otel.enforcement.ledger import judging
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
+from ravi_otel.enforcement.ledger.sqlite import owed, page, quick, steps, store
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
-FILES = {module.__file__ for module in (judging, sqlite, sqlite_owed, sqlite_page, sqlite_quick, sqlite_steps, sqlite_store)}
+FILES = {module.__file__ for module in (judging, sqlite_ledger, owed, page, quick, steps, store)}
 
 
 class Interruption(BaseException):
@@ -59,7 +61,7 @@ class Case:
         self.shared = self.account(Kind.TOKENS)
         self.calls = self.account(Kind.REQUESTS)
         self.own = self.account(Kind.TOKENS)
-        self.ledger = sqlite.SqliteLedger(self.path, shares=lambda one: one is not self.own)
+        self.ledger = sqlite_ledger.SqliteLedger(self.path, shares=lambda one: one is not self.own)
         run_sync(self.ledger.release("nothing"))
         self.ledger.prepare()
         if quick:  # what is fresh and was seen before is admitted and settled at once
@@ -86,7 +88,7 @@ class Case:
         run_sync(self.ledger.release(self.op))
 
     def counted(self):
-        reader = sqlite.SqliteLedger(self.path)
+        reader = sqlite_ledger.SqliteLedger(self.path)
         for account in (self.shared, self.calls):
             reader.read(account)
         return [(one.used, one.held) for one in (self.shared, self.calls, self.own)]

@@ -15,7 +15,7 @@ from tool_talks import CHAT_TOOLS, NAMES, Chat, ChatStream, GroqStream, Heard, M
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.enforcement.ledger.sqlite import SqliteLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.instrumentation.openai.endpoints import chat_tools
 from ravi_otel.runtime.inferring import INFERRING, Inferring
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls

@@ -14,8 +14,8 @@ from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.rolling import expire
-from ravi_otel.enforcement.ledger.sqlite_past import is_fresh, is_over, note
-from ravi_otel.enforcement.ledger.sqlite_rows import (
+from ravi_otel.enforcement.ledger.sqlite.past import is_fresh, is_over, note
+from ravi_otel.enforcement.ledger.sqlite.rows import (
     COLUMNS,
     LOCAL,
     STEADY,
@@ -29,7 +29,7 @@ from ravi_otel.enforcement.ledger.sqlite_rows import (
     shown,
     written,
 )
-from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite.store import Store, from_sql, to_sql
 
 LIVE, PROVISIONAL, OVER, GIVEN_BACK = 0, 1, 2, 3
 _SELECT: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone

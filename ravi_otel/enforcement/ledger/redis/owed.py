@@ -11,8 +11,8 @@ from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.journal import Entry
-from ravi_otel.enforcement.ledger.redis_answers import Reply
-from ravi_otel.enforcement.ledger.redis_link import Link, Script
+from ravi_otel.enforcement.ledger.redis.answers import Reply
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
 
 _MOST: Final = 100_000
 _MOST_TRIES: Final = 20

@@ -13,8 +13,8 @@ from ravi_otel.enforcement.ledger import room, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.slice import KEEP_S, Chunk, Slice, Twin
-from ravi_otel.enforcement.ledger.sqlite_leases import Pulse
+from ravi_otel.enforcement.ledger.pulse import Pulse
+from ravi_otel.enforcement.ledger.slices.slice import KEEP_S, Chunk, Slice, Twin
 from ravi_otel.errors import BudgetExhaustedError
 
 _LOOK_EVERY_S: Final = 0.25

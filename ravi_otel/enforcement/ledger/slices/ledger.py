@@ -15,8 +15,8 @@ from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Ledger, Line, Reservation, Settled, new_op_id
-from ravi_otel.enforcement.ledger.slice import Slice, Twin
-from ravi_otel.enforcement.ledger.slice_supply import Near, Supply
+from ravi_otel.enforcement.ledger.slices.slice import Slice, Twin
+from ravi_otel.enforcement.ledger.slices.supply import Near, Supply
 
 T = TypeVar("T", bound="Grant | Denied | Settled | Extended")
 

@@ -14,10 +14,10 @@ from ravi_otel.enforcement.ledger.account import Nature
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.sqlite_page import BEGIN
-from ravi_otel.enforcement.ledger.sqlite_past import is_fresh, note
-from ravi_otel.enforcement.ledger.sqlite_rows import COLUMNS, LOCAL, STEADY, Row
-from ravi_otel.enforcement.ledger.sqlite_store import Store
+from ravi_otel.enforcement.ledger.sqlite.page import BEGIN
+from ravi_otel.enforcement.ledger.sqlite.past import is_fresh, note
+from ravi_otel.enforcement.ledger.sqlite.rows import COLUMNS, LOCAL, STEADY, Row
+from ravi_otel.enforcement.ledger.sqlite.store import Store
 
 _HELD: Final = Nature.HELD
 _MOST_ROWS: Final = 32

@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Final, Protocol
 
-from ravi_otel.enforcement.ledger.sqlite_store import Store
+from ravi_otel.enforcement.ledger.sqlite.store import Store
 
 _LONGEST_PARK_S: Final = 1.0
 

@@ -6,18 +6,13 @@ again: a sign of life from the future is one from before it.
 
 from __future__ import annotations
 
-import contextvars
 import os
-import threading
-from collections.abc import Callable
 from typing import Final
 
-from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.sqlite_page import GIVEN_BACK, LIVE, PROVISIONAL
-from ravi_otel.enforcement.ledger.sqlite_rows import held_by
-from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.enforcement.ledger.sqlite.page import GIVEN_BACK, LIVE, PROVISIONAL
+from ravi_otel.enforcement.ledger.sqlite.rows import held_by
+from ravi_otel.enforcement.ledger.sqlite.store import Store, from_sql, to_sql
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
@@ -99,45 +94,3 @@ def _settle(store: Store, account: int, hold: int, more: int) -> None:
         raise StoreError("what was counted in it is gone", "store_lost")
     used, held = max(0, from_sql(found[0][0]) + more), max(0, from_sql(found[0][1]) - hold)
     store.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))
-
-
-class Pulse:
-    """Run `beat` on a daemon thread for as long as it gives the seconds until the next time; None ends the thread."""
-
-    def __init__(self, beat: Callable[[], float | None]) -> None:
-        self._beat = beat
-        self._sooner = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Run from now on; nothing happens when it runs already, or when the process can have no more threads."""
-        if self._thread is not None:
-            return
-        thread = self._thread = threading.Thread(target=self._run, name="ravi-ledger", daemon=True)
-        try:
-            with without_signals():
-                contextvars.Context().run(thread.start)  # in nobody's context: it outlives the call that began it
-        except RuntimeError:
-            self._thread = None
-
-    def hurry(self) -> None:
-        """Beat now."""
-        self._sooner.set()
-
-    def end(self) -> None:
-        """Beat no more, until it is started again."""
-        self._thread = None
-        self._sooner.set()
-
-    def stopped(self) -> None:
-        """Note that the thread is about to end; called by `beat`."""
-        self._thread = None
-
-    def _run(self) -> None:
-        try:
-            while self._thread is threading.current_thread() and (pause := self._beat()) is not None:
-                self._sooner.wait(pause)
-                self._sooner.clear()
-        except Exception as error:  # noqa: BLE001 - a bug of ours ends this thread, and nothing else
-            self._thread = None
-            swallow("ledger", error)

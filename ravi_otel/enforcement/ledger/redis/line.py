@@ -16,11 +16,11 @@ from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger import serving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation
-from ravi_otel.enforcement.ledger.redis_asking import LAST, NEWCOMER, STAND, Ask
+from ravi_otel.enforcement.ledger.redis.asking import LAST, NEWCOMER, STAND, Ask
 from ravi_otel.enforcement.line import Sleeper
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.ledger.redis_counting import Counting
+    from ravi_otel.enforcement.ledger.redis.counting import Counting
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.025

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Final
 
-from ravi_otel.enforcement.ledger.redis_link import Script
+from ravi_otel.enforcement.ledger.redis.link import Script
 
 _NEEDS: Final = {
     "reserve": ("account",),
@@ -24,7 +24,7 @@ _NEEDS: Final = {
 
 
 def _read(name: str) -> Script:
-    folder = resources.files("ravi_otel.enforcement.ledger").joinpath("lua")
+    folder = resources.files("ravi_otel.enforcement.ledger.redis").joinpath("lua")
     return Script.of(name, b"\n".join(folder.joinpath(f"{part}.lua").read_bytes() for part in (*_NEEDS[name], name)))
 
 

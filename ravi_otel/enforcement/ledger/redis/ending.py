@@ -11,13 +11,13 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import of_others
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis_answers import Reply, Shared, in_order, overage
-from ravi_otel.enforcement.ledger.redis_asking import OBSERVED, ONLY_LOOK, WRAPS_UP
-from ravi_otel.enforcement.ledger.redis_counting import Counting
-from ravi_otel.enforcement.ledger.redis_line import wake_first
-from ravi_otel.enforcement.ledger.redis_owed import Sent
-from ravi_otel.enforcement.ledger.redis_places import Sight, bounded, facts_of
-from ravi_otel.enforcement.ledger.redis_scripts import EXTEND, RELEASE, SETTLE
+from ravi_otel.enforcement.ledger.redis.answers import Reply, Shared, in_order, overage
+from ravi_otel.enforcement.ledger.redis.asking import OBSERVED, ONLY_LOOK, WRAPS_UP
+from ravi_otel.enforcement.ledger.redis.counting import Counting
+from ravi_otel.enforcement.ledger.redis.line import wake_first
+from ravi_otel.enforcement.ledger.redis.owed import Sent
+from ravi_otel.enforcement.ledger.redis.places import Sight, bounded, facts_of
+from ravi_otel.enforcement.ledger.redis.scripts import EXTEND, RELEASE, SETTLE
 
 
 def settle(ledger: Counting, operation: Shared, told: Mapping[str, int], local: Settled, *, guessed: bool) -> Flow[Settled]:

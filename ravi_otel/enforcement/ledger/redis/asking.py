@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line, Reservation
-from ravi_otel.enforcement.ledger.redis_places import Place, Sight, asked
+from ravi_otel.enforcement.ledger.redis.places import Place, Sight, asked
 
 NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 

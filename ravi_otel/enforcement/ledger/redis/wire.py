@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from ravi_otel import _extras
 from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis_url import Address, Host
+from ravi_otel.enforcement.ledger.redis.url import Address, Host
 from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.policy.checks import show
 

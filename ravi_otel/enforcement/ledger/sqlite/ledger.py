@@ -15,16 +15,17 @@ from dataclasses import replace
 from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
-from ravi_otel.enforcement.ledger import judging, serving, sqlite_operators, sqlite_quick
+from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter, wake
 from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
-from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander
-from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
-from ravi_otel.enforcement.ledger.sqlite_steps import Steps
+from ravi_otel.enforcement.ledger.sqlite import operators, quick
+from ravi_otel.enforcement.ledger.sqlite.page import Page, Stander
+from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL
+from ravi_otel.enforcement.ledger.sqlite.steps import Steps
 
 T = TypeVar("T")
 
@@ -108,16 +109,16 @@ class SqliteLedger(Steps):
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """See `Operated.list_accounts`."""
-        return cast("Flow[Listing]", Done(self._operate(lambda: sqlite_operators.listing(self.store, most))))
+        return cast("Flow[Listing]", Done(self._operate(lambda: operators.listing(self.store, most))))
 
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
         """See `Operated.set_limit`."""
-        changed = self._operate(lambda: self._step(lambda page: sqlite_operators.set_limit(page, counter, value), reap=False))
+        changed = self._operate(lambda: self._step(lambda page: operators.set_limit(page, counter, value), reap=False))
         return cast("Flow[Counter | None]", Done(changed))
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
         """See `Operated.close_scope`."""
-        closed = self._operate(lambda: self._step(lambda page: sqlite_operators.close(page, counters), reap=False))
+        closed = self._operate(lambda: self._step(lambda page: operators.close(page, counters), reap=False))
         return cast("Flow[int]", Done(closed))
 
     def _operate(self, act: Callable[[], T]) -> T:
@@ -160,9 +161,9 @@ class SqliteLedger(Steps):
         """Admit what needs no closer look, in as few words with the file as there can be."""
         self._come_in()
         with self.gate.lock:
-            if not sqlite_quick.may_fit(request) or self._is_busy(alive=sqlite_quick.holds(request)):
+            if not quick.may_fit(request) or self._is_busy(alive=quick.holds(request)):
                 return None
-            operation = sqlite_quick.reserve(self.store, self._operations, request, self._leases.process, int(self._clock.time()))
+            operation = quick.reserve(self.store, self._operations, request, self._leases.process, int(self._clock.time()))
         if operation is not None:
             self._pulse.start()
         return operation
@@ -197,7 +198,7 @@ class SqliteLedger(Steps):
             with self.gate.lock:
                 if self._is_busy(alive=bool(self._leases.process)) or self._operations.get(op_id) is not operation:
                     return None
-                settled = sqlite_quick.settle(self.store, operation, actual, int(self._clock.time()), guessed=guessed)
+                settled = quick.settle(self.store, operation, actual, int(self._clock.time()), guessed=guessed)
                 if settled is not None:
                     self._operations.pop(op_id, None)
                     self._past.add(op_id)

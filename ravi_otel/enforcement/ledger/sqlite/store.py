@@ -13,8 +13,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.sqlite_descriptors import Descriptors, keep_for_ever
-from ravi_otel.enforcement.ledger.sqlite_schema import APPLICATION, FORMAT, OLD, make, renew
+from ravi_otel.enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
+from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD, make, renew
 from ravi_otel.policy import checks
 
 _WAY_OUT: Final[dict[str, str]] = {

@@ -17,14 +17,14 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.redis_answers import Shared
-from ravi_otel.enforcement.ledger.redis_leases import Lease, Leases
-from ravi_otel.enforcement.ledger.redis_line import Stander
-from ravi_otel.enforcement.ledger.redis_link import Link
-from ravi_otel.enforcement.ledger.redis_owed import Owed, Sent
-from ravi_otel.enforcement.ledger.redis_places import Graves, Place, Sight, digest, tag_of
-from ravi_otel.enforcement.ledger.redis_scripts import BEAT, LEAVE, REAP
-from ravi_otel.enforcement.ledger.sqlite_leases import Pulse
+from ravi_otel.enforcement.ledger.pulse import Pulse
+from ravi_otel.enforcement.ledger.redis.answers import Shared
+from ravi_otel.enforcement.ledger.redis.leases import Lease, Leases
+from ravi_otel.enforcement.ledger.redis.line import Stander
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.redis.owed import Owed, Sent
+from ravi_otel.enforcement.ledger.redis.places import Graves, Place, Sight, digest, tag_of
+from ravi_otel.enforcement.ledger.redis.scripts import BEAT, LEAVE, REAP
 from ravi_otel.errors import BudgetExhaustedError
 
 _DAY_S: Final = 86_400

@@ -15,8 +15,8 @@ from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel._threads import without_signals
 from ravi_otel.enforcement.clock import Clock
 from ravi_otel.enforcement.ledger.breaker import Breaker
-from ravi_otel.enforcement.ledger.redis_url import Address, Host
-from ravi_otel.enforcement.ledger.redis_wire import Ailment, Wire, WireError, diagnose, open_wire
+from ravi_otel.enforcement.ledger.redis.url import Address, Host
+from ravi_otel.enforcement.ledger.redis.wire import Ailment, Wire, WireError, diagnose, open_wire
 from ravi_otel.enforcement.line import Sleeper
 
 T = TypeVar("T")
@@ -68,6 +68,7 @@ class Pool:
         self._idle: deque[Wire] = deque()
         self._open: set[Wire] = set()
         self._turns: deque[Turn[Wire]] = deque()
+        self._closed = False
 
     def take(self, until: float) -> Flow[tuple[Wire, float]]:
         """Lend a connection, and say until when to use it; WireError when the server is not asked now, or none can be opened in time.
@@ -75,6 +76,7 @@ class Pool:
         Where all are lent it waits for one, and `until` moves on: that is not the server's doing, and ends when the server is given up.
         """
         self._look()
+        self._closed = False
         wire = self._pop()
         if wire is not None:
             return wire, until
@@ -117,7 +119,8 @@ class Pool:
             self._bring(turn, self._connect, self._pass_on)
 
     def close(self) -> None:
-        """Close what nobody uses."""
+        """Close what nobody uses, and what was being opened or is in use as soon as it comes back; until somebody asks again."""
+        self._closed = True
         while (wire := self._pop()) is not None:
             self._forget(wire)
 
@@ -189,7 +192,7 @@ class Pool:
             with self._lock:
                 turn = self._turns.popleft() if self._turns else None
                 if turn is None:
-                    keeps = len(self._idle) < MOST_FOR_TASKS
+                    keeps = len(self._idle) < MOST_FOR_TASKS and not self._closed
                     if keeps:
                         self._idle.append(wire)
                     break

@@ -12,7 +12,7 @@ from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.rolling import packed, unpack
-from ravi_otel.enforcement.ledger.sqlite_store import from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite.store import from_sql, to_sql
 
 _MOST_EVENTS: Final = 10_000
 _EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})

@@ -12,15 +12,15 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Settled, Told
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.redis_answers import Reply, Shared, in_order
-from ravi_otel.enforcement.ledger.redis_asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
-from ravi_otel.enforcement.ledger.redis_counting import Counting
-from ravi_otel.enforcement.ledger.redis_ending import release
-from ravi_otel.enforcement.ledger.redis_leases import Lease
-from ravi_otel.enforcement.ledger.redis_line import Stander, wait
-from ravi_otel.enforcement.ledger.redis_owed import Sent
-from ravi_otel.enforcement.ledger.redis_places import Place, facts_of, tag_in
-from ravi_otel.enforcement.ledger.redis_scripts import RELEASE, RESERVE
+from ravi_otel.enforcement.ledger.redis.answers import Reply, Shared, in_order
+from ravi_otel.enforcement.ledger.redis.asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
+from ravi_otel.enforcement.ledger.redis.counting import Counting
+from ravi_otel.enforcement.ledger.redis.ending import release
+from ravi_otel.enforcement.ledger.redis.leases import Lease
+from ravi_otel.enforcement.ledger.redis.line import Stander, wait
+from ravi_otel.enforcement.ledger.redis.owed import Sent
+from ravi_otel.enforcement.ledger.redis.places import Place, facts_of, tag_in
+from ravi_otel.enforcement.ledger.redis.scripts import RELEASE, RESERVE
 from ravi_otel.errors import ConfigurationError
 
 _TURNS: Final = 3

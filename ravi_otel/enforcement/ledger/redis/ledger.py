@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
-from ravi_otel.enforcement.ledger import judging, redis_operators
-from ravi_otel.enforcement.ledger import redis_ending as ending
-from ravi_otel.enforcement.ledger import redis_reserving as reserving
+from ravi_otel.enforcement.ledger import judging
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.claims import split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
-from ravi_otel.enforcement.ledger.redis_answers import Reply
-from ravi_otel.enforcement.ledger.redis_asking import Ask
-from ravi_otel.enforcement.ledger.redis_counting import Counting
-from ravi_otel.enforcement.ledger.redis_line import wake_first
-from ravi_otel.enforcement.ledger.redis_places import TOP, Place, Sight, bounded, facts_of, tag_of
-from ravi_otel.enforcement.ledger.redis_scripts import CLOCK, LOOK, RETUNE
+from ravi_otel.enforcement.ledger.redis import ending, operators, reserving
+from ravi_otel.enforcement.ledger.redis.answers import Reply
+from ravi_otel.enforcement.ledger.redis.asking import Ask
+from ravi_otel.enforcement.ledger.redis.counting import Counting
+from ravi_otel.enforcement.ledger.redis.line import wake_first
+from ravi_otel.enforcement.ledger.redis.places import TOP, Place, Sight, bounded, facts_of, tag_of
+from ravi_otel.enforcement.ledger.redis.scripts import CLOCK, LOOK, RETUNE
 
 T = TypeVar("T")
 
@@ -181,15 +180,15 @@ class RedisLedger(Counting):
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """See `Operated.list_accounts`."""
-        return self._operated(redis_operators.list_accounts(self.link, self._namespace, most))
+        return self._operated(operators.list_accounts(self.link, self._namespace, most))
 
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
         """See `Operated.set_limit`."""
-        return self._operated(redis_operators.set_limit(self.link, counter, value))
+        return self._operated(operators.set_limit(self.link, counter, value))
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
         """See `Operated.close_scope`."""
-        return self._operated(redis_operators.close_scope(self.link, counters))
+        return self._operated(operators.close_scope(self.link, counters))
 
     def _operated(self, flow: Flow[T]) -> Flow[T]:
         try:

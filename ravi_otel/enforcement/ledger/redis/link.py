@@ -15,9 +15,9 @@ from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock
 from ravi_otel.enforcement.ledger.failing import Failure, StoreError
 from ravi_otel.enforcement.ledger.journal import Entry, Journal
-from ravi_otel.enforcement.ledger.redis_pool import AGAIN, OPENING_S, Pool, beside
-from ravi_otel.enforcement.ledger.redis_url import Host, read
-from ravi_otel.enforcement.ledger.redis_wire import WireError, prepare, slot_of, slots
+from ravi_otel.enforcement.ledger.redis.pool import AGAIN, OPENING_S, Pool, beside
+from ravi_otel.enforcement.ledger.redis.url import Host, read
+from ravi_otel.enforcement.ledger.redis.wire import WireError, prepare, slot_of, slots
 
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5

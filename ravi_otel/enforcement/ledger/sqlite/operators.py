@@ -8,8 +8,8 @@ from typing import Any
 
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.operators import Counter, Listing
-from ravi_otel.enforcement.ledger.sqlite_page import Page
-from ravi_otel.enforcement.ledger.sqlite_store import Store, from_sql, to_sql
+from ravi_otel.enforcement.ledger.sqlite.page import Page
+from ravi_otel.enforcement.ledger.sqlite.store import Store, from_sql, to_sql
 
 _COLUMNS = "accounts.id, key, epoch, value, used, held, denied, near, exceeded, draining, declared, seen"
 _LIST = f"SELECT {_COLUMNS} FROM names JOIN accounts ON accounts.id = names.id ORDER BY seen DESC LIMIT ?"  # noqa: S608 - constants alone

@@ -14,13 +14,14 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
-from ravi_otel.enforcement.ledger.sqlite_forks import Gate, follow
-from ravi_otel.enforcement.ledger.sqlite_leases import Leases, Pulse
-from ravi_otel.enforcement.ledger.sqlite_owed import Owed
-from ravi_otel.enforcement.ledger.sqlite_page import Page, Stander, look
-from ravi_otel.enforcement.ledger.sqlite_past import Past
-from ravi_otel.enforcement.ledger.sqlite_rows import LOCAL
-from ravi_otel.enforcement.ledger.sqlite_store import Store, sentence
+from ravi_otel.enforcement.ledger.pulse import Pulse
+from ravi_otel.enforcement.ledger.sqlite.forks import Gate, follow
+from ravi_otel.enforcement.ledger.sqlite.leases import Leases
+from ravi_otel.enforcement.ledger.sqlite.owed import Owed
+from ravi_otel.enforcement.ledger.sqlite.page import Page, Stander, look
+from ravi_otel.enforcement.ledger.sqlite.past import Past
+from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL
+from ravi_otel.enforcement.ledger.sqlite.store import Store, sentence
 from ravi_otel.errors import BudgetExhaustedError
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from ravi_otel.enforcement.ledger.contract import number_here
-from ravi_otel.enforcement.ledger.sqlite_store import Store
+from ravi_otel.enforcement.ledger.sqlite.store import Store
 
 OVER: Final = 2
 BATCH: Final = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
-from ravi_otel.enforcement.ledger.sqlite_page import Page
+from ravi_otel.enforcement.ledger.sqlite.page import Page
 
 Act = Callable[[Page], Settled | None]
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.operators import Counter, Listing
-from ravi_otel.enforcement.ledger.redis_link import Link
-from ravi_otel.enforcement.ledger.redis_places import bounded, tag_of
-from ravi_otel.enforcement.ledger.redis_scripts import LIST, OPERATE
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.redis.places import bounded, tag_of
+from ravi_otel.enforcement.ledger.redis.scripts import LIST, OPERATE
 
 _FIELDS: Final = 10
 _NEAR, _EXCEEDED, _DRAINING = 1, 2, 4
