@@ -215,19 +215,21 @@ def test_who_is_refused_by_one_counts_for_none(engine, ledger, limits, error):
     run = run_of(engine, *limits)
     root = agent_of(run, "root")
     parent = agent_of(root, "a")
+    held = len(ledger)  # the slots of those two, where other processes take theirs from the same
     for _ in range(3):
         with pytest.raises(error):
             agent_of(parent, "b")
     seen = used(run)
     assert seen["agents_total"] == 2
     assert run.broods == {key: {parent.facts.scope_id} for key in run.broods}
-    assert (run.tally.agents, run.spawn.stats().active, len(ledger)) == (2, 2, 0)
+    assert (run.tally.agents, run.spawn.stats().active, len(ledger)) == (2, 2, held)
 
 
 @pytest.mark.parametrize("step", ["reserve", "settle"])
 def test_an_entry_that_is_interrupted_leaves_nothing_behind(engine, ledger, monkeypatch, step):
     run = run_of(engine, "agents_total=9", "fan_out=9", spawn_budget=SpawnBudget(9))
     root = agent_of(run, "root")
+    held = len(ledger)
     real = getattr(ledger, step)
 
     def interrupted(*args, **more):
@@ -241,7 +243,7 @@ def test_an_entry_that_is_interrupted_leaves_nothing_behind(engine, ledger, monk
     monkeypatch.setattr(ledger, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         agent_of(root, "a")
-    assert (run.broods, run.spawn.stats().active, len(ledger)) == ({}, 1, 0)
+    assert (run.broods, run.spawn.stats().active, len(ledger)) == ({}, 1, held)
     close_scope(agent_of(root, "a"), None)
     assert used(run)["agents_total"] == (2 if step == "reserve" else 3)  # interrupted once it was settled, it had been let in
 

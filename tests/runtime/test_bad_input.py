@@ -106,7 +106,6 @@ def test_a_wrong_argument_gives_one_clear_sentence(act, parameter, value, way_ou
 OPENING_BAD = [
     (lambda: ravi_otel.run("r", limits=["session.requests=5"]), "session.requests=5", "run(session_id=...)"),
     (lambda: ravi_otel.run("r", limits=["agents=0"]), "agents=0", "at least 1"),
-    (lambda: ravi_otel.run("r", limits=["tokens=5:store=open"]), "open", "Leave it out"),
     (lambda: ravi_otel.agent("a", limits=["agents=3"]), "agents=3", "run(limits=...)"),
     (lambda: ravi_otel.apply_limits(["agents=3"]), "agents=3", "run(limits=...)"),
     (lambda: ravi_otel.run("r", session_id="s", limits=["session.agents=3"]), "session.agents=3", "run(limits=...)"),
@@ -123,7 +122,7 @@ def test_a_limit_that_cannot_be_kept_is_refused_when_its_scope_opens_and_nothing
 
 
 def test_a_process_limit_that_cannot_be_kept_is_refused_by_instrument_and_nothing_is_wrapped():
-    for limit in ("session.agents=3", "tokens=5:store=open"):
+    for limit in ("session.agents=3", "tenant.agents=3"):
         with pytest.raises(ConfigurationError, match=limit.split("=", maxsplit=1)[0]):
             ravi_otel.instrument(limits=[limit])
 
