@@ -55,13 +55,13 @@ class Interrupter:
 class Case:
     """Be one operation on a shared account and one of this process's own."""
 
-    def __init__(self, directory, *, quick):
-        self.op = "op"
-        self.path = directory / f"{uuid.uuid4().hex}.db"
+    def __init__(self, path, reader, *, quick):
+        self.op = uuid.uuid4().hex
+        self.reader = reader
         self.shared = self.account(Kind.TOKENS)
         self.calls = self.account(Kind.REQUESTS)
         self.own = self.account(Kind.TOKENS)
-        self.ledger = sqlite_ledger.SqliteLedger(self.path, shares=lambda one: one is not self.own)
+        self.ledger = sqlite_ledger.SqliteLedger(path, shares=lambda one: one is not self.own)
         run_sync(self.ledger.release("nothing"))
         self.ledger.prepare()
         if quick:  # what is fresh and was seen before is admitted and settled at once
@@ -88,9 +88,8 @@ class Case:
         run_sync(self.ledger.release(self.op))
 
     def counted(self):
-        reader = sqlite_ledger.SqliteLedger(self.path)
         for account in (self.shared, self.calls):
-            reader.read(account)
+            self.reader.read(account)
         return [(one.used, one.held) for one in (self.shared, self.calls, self.own)]
 
 
@@ -100,16 +99,18 @@ def every_line(tmp_path):
 
 
 def interrupted(directory, prepare, act, *, quick):
-    """Give a case after an interruption at each line of `act` in turn."""
-    line = 0
+    """Give a case after an interruption at each line of `act` in turn; they share a file, which a reader keeps open throughout."""
+    path, line = directory / "ledger.db", 0
+    reader = sqlite_ledger.SqliteLedger(path)
     while True:
         line += 1
-        case, interrupter = Case(directory, quick=quick), Interrupter(line)
+        case, interrupter = Case(path, reader, quick=quick), Interrupter(line)
         prepare(case)
         interrupter.during(lambda case=case: act(case))
         yield case
         case.ledger.close()
         if not interrupter.struck:
+            reader.close()
             return
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def forked(*arguments):
     return told
 
 
-CREWS = pytest.mark.parametrize("crew_of", [spawned, forked])
+CREWS = pytest.mark.parametrize("crew_of", [spawned, forked] if os.environ.get("RAVI_LONG") else [forked])
 
 
 @pytest.fixture
