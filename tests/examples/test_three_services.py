@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 import redis_servers
+from played_once import played_once
 
 import ravi_otel
 from ravi_otel.testing import OtlpReceiver, ScriptedLLM
@@ -55,13 +56,15 @@ def played(ledger: str | None) -> SimpleNamespace:
         )
 
 
+def over_redis() -> SimpleNamespace:
+    with redis_servers.server() as redis:
+        return played(redis.url)
+
+
 @pytest.fixture(scope="module", params=["loans", "redis"])
-def story(request: Any) -> Iterator[SimpleNamespace]:
-    if request.param == "loans":
-        yield played(None)
-    else:
-        with redis_servers.server() as redis:
-            yield played(redis.url)
+def story(request: Any, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    play = (lambda: played(None)) if request.param == "loans" else over_redis
+    return played_once(tmp_path_factory, f"three-services-{request.param}", play)
 
 
 def every(told: dict[str, Any]) -> Iterator[dict[str, Any]]:
