@@ -106,7 +106,7 @@ def read_peers(variable: str, text: str) -> Peers:
         try:
             networks.append(ipaddress.ip_network(part, strict=False))
         except ValueError:
-            if "/" in part or not part.isascii() or not part.isprintable():
+            if "/" in part or "." in part or part.lower() == "localhost" or not part.isascii() or not part.isprintable():
                 raise ConfigurationError(
                     f"{variable}: {show(part)} is no address or network. Write such as 127.0.0.1 or 10.0.0.0/8, with commas between."
                 ) from None

@@ -65,7 +65,7 @@ _begun: Final = _Once()
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """Be what came in: the token that is believed, or why none is (`rejected`: both None where nobody is to be believed at all).
+    """Be what came in: the token that is believed, or why none is (`rejected`: both None where nothing came and nobody would be believed).
 
     `trace` are the headers that say which trace it is a part of.
     """
@@ -91,7 +91,10 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
         baggage, trace = _OVERSIZED, {}
     config = configured()
     if not config.believes:
-        return Inbound(trace=trace)
+        reason: Reason | None = "no_keys" if any(tokens_of(header) for header in baggage) else None
+        if reason is not None:
+            rejected(reason)
+        return Inbound(rejected=reason, trace=trace)
     try:
         token, reason = _judged(baggage, config, peer)
     except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever serves the request: it is as if nothing had come

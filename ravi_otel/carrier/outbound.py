@@ -14,7 +14,7 @@ from ravi_otel.carrier.entries import tokens_of, with_ours, without_ours
 from ravi_otel.carrier.hosts import place_of
 from ravi_otel.carrier.lending import Lent
 from ravi_otel.carrier.standing import now_ms, token_of
-from ravi_otel.carrier.telling import rejected
+from ravi_otel.carrier.telling import rejected, say_once
 from ravi_otel.carrier.token import read_token, write_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError
@@ -66,6 +66,8 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
     `lend` is a loan for this request: `outbound_headers(url, lend=lend(tokens=5_000))`; give the answer's headers to `take_return`.
     Raises ConfigurationError where a loan cannot be sent to `url`, and what holding a loan raises.
     """
+    if "://" not in url:
+        raise ConfigurationError(f"outbound_headers(url={show(url)}) has no scheme: write it whole, such as https://api.internal/search.")
     headers: dict[str, str] = {}
     _TRACE.inject(headers)
     _BAGGAGE.inject(headers)
@@ -84,8 +86,10 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
 
 
 def carried_to(audience: str, expires_s: float) -> dict[str, str]:
-    """Give the headers for somebody who is no host: a task, a process."""
+    """Give the headers for somebody who is no host: a task, a process. Without a key, which is said once, those of the trace alone."""
     headers: dict[str, str] = {}
+    if not configured().keys:
+        say_once("unkeyed", "nothing of a run goes along with tasks and processes, its limits included: set RAVI_CARRY_KEYS.")
     _TRACE.inject(headers)
     _BAGGAGE.inject(headers)
     existing = without_ours(headers.pop("baggage", None))

@@ -1,0 +1,66 @@
+"""A mistake in what carries a run is said once in the log, with the way out."""
+
+import logging
+
+import pytest
+
+import ravi_otel
+from ravi_otel import ConfigurationError, child_environment, continue_run, outbound_headers, task_headers
+from ravi_otel.carrier import telling
+
+
+@pytest.fixture
+def said(caplog, monkeypatch):
+    """Read what the log says, as if nothing had been said before."""
+    monkeypatch.setattr(telling, "_told", set())
+    caplog.set_level(logging.WARNING, "ravi_otel")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "ravi_otel"]
+
+
+@pytest.mark.parametrize("ask", [task_headers, child_environment])
+def test_a_run_that_is_sent_along_without_a_key_says_so_once(heard, said, ask):
+    with ravi_otel.run(limits=["tokens=100"]):
+        ask()
+        ask()
+    (sentence,) = said()
+    assert "set RAVI_CARRY_KEYS" in sentence
+
+
+def test_a_process_without_a_key_says_that_what_came_is_not_in_force(heard, said):
+    for _ in range(2):
+        with continue_run({"baggage": "ravi.carry=1.k.x.y"}):
+            pass
+    (sentence,) = said()
+    assert "not in force" in sentence
+    assert "RAVI_CARRY_KEYS is not set in this process" in sentence
+
+
+def test_another_key_says_so_once(carrying, said, monkeypatch):
+    with ravi_otel.run(limits=["tokens=100"]):
+        headers = task_headers()
+    monkeypatch.setenv("RAVI_CARRY_KEYS", "k1:fedcba9876543210")
+    for _ in range(2):
+        with continue_run(headers) as run:
+            assert run.rejected == "forged"
+    (sentence,) = said()
+    assert "Give both sides the same key" in sentence
+
+
+def test_a_request_that_brings_nothing_is_nothing_to_be_said(carrying, said):
+    with continue_run({}) as run:
+        assert run.rejected == "missing"
+    assert said() == []
+
+
+def test_a_url_without_a_scheme_is_an_error(carrying):
+    with pytest.raises(ConfigurationError, match="has no scheme"):
+        outbound_headers("b.internal/x")
+
+
+@pytest.mark.parametrize("name", ["localhost", "api.internal"])
+def test_a_peer_is_listed_by_its_address(carrying, said, monkeypatch, name):
+    monkeypatch.setenv("RAVI_CARRY_TRUST", name)
+    with continue_run({}):
+        pass
+    (sentence,) = said()
+    assert "is no address or network" in sentence
