@@ -12,7 +12,7 @@ from ravi_otel.testing import OtlpReceiver
 LONG = os.environ.get("RAVI_LONG")
 LIMIT, TIMES = 5, 8
 METHODS = ("fork", "spawn", "forkserver")
-SHORT = [("fork", MEMORY), ("fork", REDIS), ("spawn", SQLITE), ("forkserver", REDIS)]
+SHORT = [("fork", MEMORY), ("spawn", SQLITE), ("forkserver", REDIS)]
 PLAYED = [(method, kind) for method in METHODS for kind in (MEMORY, SQLITE, REDIS)] if LONG else SHORT
 
 

@@ -40,7 +40,7 @@ SERVERS = {
     "gunicorn-gthread-preload": gunicorn("--worker-class", "gthread", "--threads", "2", "--preload"),
     "uvicorn": lambda port: [sys.executable, "-m", "uvicorn", "--workers", "2", "--port", str(port), "web:asgi"],
 }
-SHORT = [("gunicorn", REDIS), ("gunicorn-preload", SQLITE), ("gunicorn-gthread", MEMORY), ("uvicorn", REDIS)]
+SHORT = [("gunicorn-gthread", REDIS), ("gunicorn-preload", SQLITE), ("uvicorn", REDIS)]
 PLAYED = [(server, kind) for server in SERVERS for kind in (MEMORY, SQLITE, REDIS)] if LONG else SHORT
 
 
