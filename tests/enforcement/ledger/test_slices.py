@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 import threading
 import time
@@ -152,7 +153,7 @@ def test_exactly_the_limit_is_admitted_with_nearing_and_exceeded_once_and_on_tim
 
 
 @pytest.mark.parametrize("kind", [Kind.REQUESTS, Kind.TOKENS])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("RAVI_LONG") or 1)))
 def test_several_processes_never_pass_the_limit_together_and_lose_nothing(new_store, kind, seed):
     dice = random.Random(seed)
     ledgers = [sliced(new_store()) for _ in range(4)]
