@@ -17,11 +17,20 @@ _GAP = 2
 
 
 def print_columns(
-    out: Console, heads: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str], *, left: int, name: str, drops: Sequence[str]
+    out: Console,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str],
+    *,
+    left: int,
+    name: str,
+    drops: Sequence[str],
+    keeps: Sequence[str] = (),
 ) -> None:
     """Print a table; the first `left` columns are texts, the others figures.
 
-    Where there is no room, the column `name` is shortened, and then the columns `drops` go, one after the other.
+    Where there is no room, the column `name` is shortened, and then the columns `drops` go, one after the other. The columns `keeps`
+    stay on one line even then.
     """
     ascii_only = out.options.ascii_only
     columns = {head: [plain(row[at]) if ascii_only else row[at] for row in rows] for at, head in enumerate(heads)}
@@ -30,7 +39,9 @@ def print_columns(
     texts = heads[:left]
     for head in columns:
         # What still has no room, such as a long id, is folded and not cut.
-        table.add_column(plain(head) if ascii_only else head, justify="left" if head in texts else "right", overflow="fold")
+        table.add_column(
+            plain(head) if ascii_only else head, justify="left" if head in texts else "right", overflow="fold", no_wrap=head in keeps
+        )
     for cells, style in zip(zip(*columns.values(), strict=True), styles, strict=True):
         table.add_row(*(Text(cell, style) for cell in cells))
     out.print(table)

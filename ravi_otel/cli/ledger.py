@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ravi_otel._flow import run_sync
 from ravi_otel.cli import ledger_rows as rows
+from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing
 from ravi_otel.cli.ledger_rows import Rate, Shown
 from ravi_otel.cli.ledger_store import opened
 from ravi_otel.cli.stored import say
@@ -28,6 +29,7 @@ from ravi_otel.policy.grammar import parse_limit
 
 _LEAST_EVERY_S: Final = 0.2
 _MOST_EVERY_S: Final = 3600.0
+_MOST_PRINTED: Final = 20
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,8 +49,8 @@ def _which(command: F) -> F:
 def ledger() -> None:
     """Look at the budgets that processes share in a ledger, and set or close them.
 
-    SCOPE is a scope and its id, such as tenant:acme or session:chat-7, or the id of one counter as `show` prints it; the beginning of
-    an id is enough where nothing else begins so.
+    SCOPE is a scope and its id, such as tenant:acme, session:chat-7 or service:NAME, or the id of one counter as `show` prints it. For
+    `show` and `top` the beginning of an id is enough; what is changed is named in full.
 
     \b
     Exit status:
@@ -68,26 +70,32 @@ def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | N
 
     Nothing is changed by it, also where the store cannot be written.
     """
-    with opened(url) as store:
+    with opened(url) as (store, where):
         listing = run_sync(store.list_accounts())
-    found = rows.chosen(listing.counters, scopes, tenant)
+    found = chosen(listing.counters, scopes, tenant)
     found.sort(key=lambda each: (-(each.counter.used_s or 0.0), each.where, each.label))
+    nothing = not found and bool(scopes or tenant is not None)
     if as_json:
         click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
+    elif nothing:
+        raise click.ClickException(missing(listing, scopes[0] if scopes else None, tenant, where))
     else:
-        _print(listing, found, number)
-    sys.exit(0 if found or not scopes else 1)
+        _print(listing, found, number, where)
+        for scope in scopes:
+            if not chosen(listing.counters, (scope,), tenant):
+                say(missing(listing, scope, tenant, where))
+    sys.exit(1 if nothing else 0)
 
 
-def _print(listing: Listing, found: Sequence[Shown], number: int) -> None:
+def _print(listing: Listing, found: Sequence[Shown], number: int, where: str) -> None:
     out = console()
     if not found:
-        out.print("No counter is there.", style="dim")
+        out.print(f"No counter is in {clean(where)}.", style="dim")
     else:
         rows.print_counters(found[:number], out, time.time())
     left_out = len(found) - number
     if left_out > 0 or listing.left_out:
-        say(f"{left_out:,} more are not shown; -n shows more." if left_out > 0 else f"Only the {MOST_LISTED:,} used last are looked at.")
+        say(f"{left_out:,} more are not shown; -n shows more." if left_out > 0 else f"At most {MOST_LISTED:,} counters are looked at.")
 
 
 @ledger.command(short_help="Watch the counters that fill fastest.")
@@ -103,8 +111,8 @@ def top(*, scopes: tuple[str, ...], every: float, number: int, once: bool, as_js
     """Watch the counters that fill fastest: how much a second, and when they are used up at that rate. Ctrl-C ends it."""
     if not (once or as_json or sys.stdout.isatty()):
         raise ConfigurationError("ravi-otel ledger top needs a terminal. Use --once or --json where there is none.")
-    out, looks = console(), rows.Looks(scopes, tenant)
-    with opened(url) as store:
+    out, looks = console(), Looks(scopes, tenant)
+    with opened(url) as (store, _):
         looks.take(run_sync(store.list_accounts()), time.monotonic())
 
         def look() -> list[Rate]:
@@ -141,32 +149,48 @@ def _write(look: Callable[[], list[Rate]], out: Console, *, once: bool, as_json:
 def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url: str | None) -> None:
     """Set another limit on the counter of SCOPE that counts what LIMIT says, such as `set-limit tenant:acme cost=75usd`.
 
+    Of a limit with windows or `by`, written as `show` prints it, all counters that are there get it. SCOPE is named in full.
+
     A higher one opens what was closed, and warns again when it comes near. Programs that state their own limit again leave it as it is,
     unless they state less than before.
     """
     wanted = parse_limit(limit)
-    with opened(url) as store:
-        found = rows.chosen(run_sync(store.list_accounts()).counters, (scope,), tenant)
-        matching = [each for each in found if rows.counts(each, wanted)]
-        one = _only(matching, found, scope, limit)
-        changed = run_sync(store.set_limit(one.counter, wanted.value))
-    if changed is None:
+    with opened(url) as (store, where):
+        listing = run_sync(store.list_accounts())
+        found = chosen(listing.counters, (scope,), tenant, whole=True)
+        if not found:
+            raise click.ClickException(missing(listing, scope, tenant, where))
+        those = _one_limit(matching(found, wanted), found, scope, limit)
+        changed = [now for each in those if (now := run_sync(store.set_limit(each.counter, wanted.value))) is not None]
+    if not changed:
         raise click.ClickException("The counter is gone: nobody has used it for long, or the store was emptied.")
     if as_json:
-        click.echo(json.dumps(rows.fields(Shown(changed)), indent=2, allow_nan=False))
+        click.echo(json.dumps({"counters": [rows.fields(Shown(each)) for each in changed]}, indent=2, allow_nan=False))
     else:
-        was, now = (amount(wanted.kind, value) for value in (one.counter.value, changed.value))
-        click.echo(f"{one.where} {one.label}: {was} before, {now} now; {amount(wanted.kind, changed.used)} used.")
+        _print_set(those, [Shown(each) for each in changed])
 
 
-def _only(matching: Sequence[Shown], found: Sequence[Shown], scope: str, limit: str) -> Shown:
-    if len(matching) == 1:
-        return matching[0]
-    if matching:
-        ids = ", ".join(each.counter.id for each in matching[:5])
-        raise ConfigurationError(f"{len(matching)} counters of {checks.show(scope)} count that: name one of them by its id, such as {ids}.")
-    if not found:
-        raise click.ClickException(f"No counter of {clean(scope)} is there. `ravi-otel ledger show` lists them.")
+def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:
+    before = {each.counter.key: each.counter.value for each in those}
+    for each in changed[:_MOST_PRINTED]:
+        was, now, used = (amount(each.kind, value) for value in (before[each.counter.key], each.counter.value, each.counter.used))
+        click.echo(f"{each.where} {each.label}: {was} before, {now} now; {used} used.")
+    if len(changed) > _MOST_PRINTED:
+        click.echo(f"And {_counters(len(changed) - _MOST_PRINTED)} more.")
+    if any(each.named and each.named.part for each in changed):
+        say("Windows and users that come later begin with what programs state.")
+
+
+def _one_limit(limits: Sequence[Sequence[Shown]], found: Sequence[Shown], scope: str, limit: str) -> Sequence[Shown]:
+    if len(limits) == 1:
+        return limits[0]
+    if limits:
+        every = [each for one in limits for each in one]
+        rows.print_counters(every[:_MOST_PRINTED], console(sys.stderr), time.time())
+        raise ConfigurationError(
+            f"{len(every)} counters of {checks.show(scope)} count that: name one of them by its id, such as {every[0].counter.id}, "
+            "or write the limit as it stands here."
+        )
     known = ", ".join(sorted({each.label for each in found})[:5])
     raise ConfigurationError(f"{checks.show(limit)} is counted nowhere in {checks.show(scope)}: there is {known}.")
 
@@ -183,10 +207,11 @@ def close(*, scope: str, yes: bool, as_json: bool, tenant: str | None, url: str 
     """
     if as_json and not yes:
         raise ConfigurationError("--json asks nothing: give --yes with it.")
-    with opened(url) as store:
-        found = rows.chosen(run_sync(store.list_accounts()).counters, (scope,), tenant)
+    with opened(url) as (store, where):
+        listing = run_sync(store.list_accounts())
+        found = chosen(listing.counters, (scope,), tenant, whole=True)
         if not found:
-            raise click.ClickException(f"No counter of {clean(scope)} is there. `ravi-otel ledger show` lists them.")
+            raise click.ClickException(missing(listing, scope, tenant, where))
         places = sorted({each.where for each in found})
         if len(places) > 1:
             raise ConfigurationError(

@@ -30,8 +30,11 @@ def is_operated(store: object) -> TypeGuard[Opened]:
 
 
 @contextmanager
-def opened(url: str | None) -> Generator[Opened]:
-    """Open the store of a URL, and close it at the end; ConfigurationError for one in which an operator cannot look."""
+def opened(url: str | None) -> Generator[tuple[Opened, str]]:
+    """Open the store of a URL, give it with its name for people, and close it at the end.
+
+    ConfigurationError for one in which an operator cannot look.
+    """
     if not url:
         raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
     choice = replace(read_choice("--ledger", url), slices=False)
@@ -39,8 +42,11 @@ def opened(url: str | None) -> Generator[Opened]:
         raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
     store: object = SqliteLedger(choice.url, create=False) if choice.store == "sqlite" else choice.open()
     if not is_operated(store):
-        raise ConfigurationError(f"--ledger {choice.shown}: its counters are in the process that counts, so nobody else can see them.")
+        raise ConfigurationError(
+            f"--ledger {choice.shown.removesuffix(':')}: its counters are in the process that counts, so nobody else can see them. "
+            "Give sqlite:PATH or redis://HOST:6379."
+        )
     try:
-        yield store
+        yield store, choice.shown
     finally:
         store.close()

@@ -138,13 +138,18 @@ def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, 
     [
         (("show", "nothing"), 2, "names no scope and no counter"),
         (("show", "tenat:acme"), 2, "did you mean tenant:?"),
-        (("show", "run:elsewhere"), 1, "No counter is there"),
-        (("set-limit", "run:elsewhere", "tokens=5"), 1, "No counter of run:elsewhere is there"),
+        (("show", "run:elsewhere"), 1, "No counter of run:elsewhere is in sqlite:"),
+        (("show", "tenant:acem"), 1, "did you mean tenant:acme?"),
+        (("show", "--tenant", "acem"), 1, "did you mean acme?"),
+        (("show", "tenant:acme", "tenant:acem"), 0, "No counter of tenant:acem is in sqlite:"),
+        (("show", "sevice:default"), 2, "did you mean service:?"),
+        (("set-limit", "run:elsewhere", "tokens=5"), 1, "No counter of run:elsewhere is in sqlite:"),
+        (("set-limit", "tenant:ac", "tokens=5"), 1, "did you mean tenant:acme?"),
         (("set-limit", "tenant:acme", "cost=5"), 2, "is counted nowhere in 'tenant:acme': there is tokens"),
         (("set-limit", "tenant:acme", "tokns=5"), 2, "tokns"),
-        (("close", "run:elsewhere", "--yes"), 1, "No counter of run:elsewhere is there"),
+        (("close", "run:elsewhere", "--yes"), 1, "No counter of run:elsewhere is in sqlite:"),
         (("close", "tenant:acme", "--json"), 2, "give --yes"),
-        (("show", "--ledger", "memory:"), 2, "in the process that counts"),
+        (("show", "--ledger", "memory:"), 2, "--ledger memory: its counters are in the process that counts"),
         (("show", "--ledger", "sqlite:/nowhere.db"), 2, "there is no such file"),
         (("show", "--ledger", "mongo://u:secret@h"), 2, "names no ledger that is known"),
         (("top",), 2, "needs a terminal"),
@@ -180,19 +185,77 @@ def test_a_limit_that_is_set_holds_at_the_next_call_and_a_program_that_states_it
 def test_a_limit_that_is_lowered_refuses_at_the_next_call(program, operator):
     tokens = account("tokens=100")
     program.spend(tokens, 50)
-    assert json.loads(operator("set-limit", "tenant:acme", "tokens=10", "--json").stdout)["limit"] == 10
+    assert json.loads(operator("set-limit", "tenant:acme", "tokens=10", "--json").stdout)["counters"][0]["limit"] == 10
     assert isinstance(program.spend(tokens, 1), Denied)
 
 
-def test_one_of_several_counters_of_a_scope_is_named_by_its_id(program, operator):
-    program.spend(account("tokens=100"), 1)
-    program.spend(account("tokens=100:on=stop"), 1)
+def test_one_of_several_limits_of_a_scope_is_named_by_its_words_or_its_id(program, operator):
+    program.spend(account("tokens=100:per=90m"), 1)
+    program.spend(account("tokens=100:per=120m"), 1)
     done = operator("set-limit", "tenant:acme", "tokens=200")
     assert done.exit_code == 2
     assert "2 counters" in done.stderr
-    first = counters(operator)[0]["id"]
-    assert operator("set-limit", first, "tokens=200").exit_code == 0
-    assert sorted(one["limit"] for one in counters(operator)) == [100, 200]
+    ids = {one["counts"]: one["id"] for one in counters(operator)}
+    for label, name in ids.items():
+        assert any(name in line and label in line for line in done.stderr.splitlines())
+    assert operator("set-limit", ids["tokens:per=90m"], "tokens=200").exit_code == 0
+    assert operator("set-limit", "tenant:acme", "tokens=300:per=120m").exit_code == 0
+    assert sorted(one["limit"] for one in counters(operator)) == [200, 300]
+
+
+def test_a_limit_without_a_window_is_named_by_its_words_beside_one_that_has_one(program, operator):
+    program.spend(account("tokens=100"), 1)
+    program.spend(account("tokens=100:per=day", part=("2026-11-22",)), 1)
+    assert operator("set-limit", "tenant:acme", "tokens=200").exit_code == 0
+    assert {one["counts"]: one["limit"] for one in counters(operator)} == {"tokens": 200, "tokens:per=day": 100}
+
+
+def test_a_limit_by_user_is_set_for_all_users_who_are_there(program, operator):
+    for user in ("ann", "bob"):
+        program.spend(account("tokens=2:per=day:by=user", part=("2026-11-22", user)), 1)
+    done = operator("set-limit", "tenant:acme", "tokens=5:per=day:by=user")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("2 before, 5 now") == 2
+    assert "users that come later begin with what programs state" in done.stderr
+    assert [one["limit"] for one in counters(operator)] == [5, 5]
+    assert operator("set-limit", "tenant:acme", "tokens=9").exit_code == 2  # it is not said of whom
+
+
+def test_limits_of_two_time_zones_are_told_apart(program, operator):
+    for zone in ("UTC", "Europe/Berlin"):
+        program.spend(account(f"tokens=100:per=day:tz={zone}", part=("2026-11-22",)), 1)
+    assert {one["counts"]: (one["per"], one["tz"], one["by"]) for one in counters(operator)} == {
+        "tokens:per=day": ("day", "UTC", None),
+        "tokens:per=day:tz=Europe/Berlin": ("day", "Europe/Berlin", None),
+    }
+    assert operator("set-limit", "tenant:acme", "tokens=5:per=day").exit_code == 2
+    assert operator("set-limit", "tenant:acme", "tokens=5:per=day:tz=Europe/Berlin").exit_code == 0
+
+
+@pytest.mark.parametrize("scope", ["tenant:1", "tenant:", "tenant"])
+def test_what_is_closed_or_set_is_named_in_full(program, operator, scope):
+    program.spend(account("tokens=100", ScopeFacts("t", ScopeKind.TENANT, name="12", tenant_id="12")), 1)
+    (one,) = counters(operator)
+    for name in (scope, one["id"][:6]):
+        assert operator("close", name, "--yes").exit_code
+        assert operator("set-limit", name, "tokens=1000").exit_code
+    assert counters(operator) == [one]
+    assert operator("close", one["id"], "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["service:default", "process:default", "process:service:default", "process"])
+def test_a_service_is_called_as_errors_call_it(program, operator, name):
+    service = ScopeFacts("service:default", ScopeKind.PROCESS, name="default")
+    program.spend(account("tokens=100", service), 1)
+    program.spend(account("tokens=100"), 1)
+    assert [one["scope"] for one in counters(operator, name)] == ["process"]
+    assert operator("set-limit", name, "tokens=200").exit_code == 0
+
+
+def test_in_a_narrow_terminal_the_id_is_what_stays(program, operator):
+    program.spend(account("tool_calls=9:per=day:by=user", part=("2026-11-22", "somebody@a-long-name.example")), 1)
+    (one,) = counters(operator)
+    assert one["id"] in operator("show", columns="80").stdout
 
 
 def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(program, operator):

@@ -14,6 +14,7 @@ from json import loads  # as it is now: the program may make tools of that modul
 from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow
+from ravi_otel.policy.checks import WINDOWS
 from ravi_otel.policy.formula import ALL
 from ravi_otel.policy.limits import Limit, ScopeKind
 
@@ -107,6 +108,7 @@ class Named:
     by: str | None
     count: str
     part: tuple[str, ...]
+    tz: str | None = None
 
     @property
     def name(self) -> str:
@@ -115,10 +117,11 @@ class Named:
 
     @property
     def label(self) -> str:
-        """Write the limit as the grammar does, without its value: `cost:per=day`, `tool.search`, `tokens@researcher`."""
+        """Write the limit as the grammar does, without its value: `cost:per=day:tz=Europe/Berlin`, `tool.search`, `tokens@researcher`."""
         counted = f"tool.{self.detail}" if self.detail is not None else self.kind if self.count == ALL else f"{self.kind}({self.count})"
         agent = f"@{self.agent}" if self.agent else ""
-        return f"{counted}{agent}{f':per={self.per}' if self.per else ''}{f':by={self.by}' if self.by else ''}"
+        zone = f":tz={self.tz}" if self.per in WINDOWS and self.tz and self.tz != "UTC" else ""
+        return f"{counted}{agent}{f':per={self.per}' if self.per else ''}{zone}{f':by={self.by}' if self.by else ''}"
 
     @property
     def tenant(self) -> str | None:
@@ -138,7 +141,7 @@ def _named(found: Any) -> Named | None:
     scope, place, *rest = found
     limit, part = dict(zip(_FIELDS, rest, strict=False)), rest[len(_FIELDS) :]
     must = [limit.get("kind"), limit.get("count"), *part]
-    may = [*place, *(limit.get(name) for name in ("detail", "agent", "per", "by"))]
+    may = [*place, *(limit.get(name) for name in ("detail", "agent", "per", "by", "tz"))]
     if not place or not all(isinstance(each, str) for each in must) or not all(each is None or isinstance(each, str) for each in may):
         return None
     return Named(
@@ -151,4 +154,5 @@ def _named(found: Any) -> Named | None:
         by=limit.get("by"),
         count=limit["count"],
         part=tuple(part),
+        tz=limit.get("tz"),
     )
