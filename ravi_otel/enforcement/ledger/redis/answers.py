@@ -13,7 +13,7 @@ from ravi_otel.enforcement.ledger.redis.places import Sight, show
 from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
-_STRANGE: Final = "it answers what no script of ours says"
+_STRANGE: Final = "because it answers what no script of ours says"
 
 
 class Shared(Operation):
@@ -74,7 +74,7 @@ class Reply:
     def there(self) -> Reply:
         """Be it, unless it says that the store has forgotten what was counted in it: StoreError."""
         if self.letter == "L":
-            raise StoreError("what was counted in it is gone", "store_lost")
+            raise StoreError("because what was counted in it is gone", "store_lost")
         return self
 
     def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
@@ -84,7 +84,7 @@ class Reply:
                 if state:
                     show(account, sight, state)
         except ValueError:
-            raise StoreError("what it says of an account cannot be read") from None
+            raise StoreError("because what it says of an account cannot be read") from None
 
     def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""

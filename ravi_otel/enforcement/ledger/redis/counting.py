@@ -151,12 +151,10 @@ class Counting:
             self.failed()
             self.pulse.start()
 
-    def reap_in_time(self, tag: str) -> Flow[None]:
-        """Look for the dead, once a second."""
+    def reap_is_due(self, tag: str) -> bool:
+        """Tell, once a second, that it is time to look for the dead."""
         with self.lock:
-            due = self.leases.may_reap(tag)
-        if due:
-            yield from self.reap_tag(tag)
+            return self.leases.may_reap(tag)
 
     def reap_tag(self, tag: str, *, everybody: bool = False) -> Flow[int]:
         """End what silent processes left behind on one tag."""

@@ -64,7 +64,8 @@ def release(ledger: Counting, operation: Shared) -> Flow[None]:
 
 def _end(ledger: Counting, operation: Shared, sent: Sent) -> Flow[Settled | None]:
     try:
-        yield from ledger.pay()  # what is owed comes first: it may be the operation's beginning
+        if ledger.owed:
+            yield from ledger.pay()  # what is owed comes first: it may be the operation's beginning
         reply = Reply((yield from ledger.link.call(sent.script, sent.keys, sent.words)))
     except StoreError:
         ledger.failed()

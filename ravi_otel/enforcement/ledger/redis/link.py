@@ -161,7 +161,9 @@ class Link:
             self._slots.clear()  # another server may keep them now
 
     def _once(self, pool: Pool, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
-        wire, until = yield from pool.take(until)
+        wire = pool.lend()
+        if wire is None:
+            wire, until = yield from pool.take(until)
         try:
             if asking:
                 yield from wire.say(("ASKING",), until)

@@ -55,14 +55,14 @@ def _text(found: Any) -> str:
     try:
         return found.decode("utf-8", "surrogatepass") if isinstance(found, bytes) else str(found)
     except UnicodeDecodeError:
-        raise StoreError("it holds what no process of ours writes") from None
+        raise StoreError("because it holds what no process of ours writes") from None
 
 
 def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int]:
     words = state.split(" ")
     numbers = words[1 : _FIELDS - 1]
     if len(words) != _FIELDS or not all(word.isascii() and word.isdigit() for word in numbers):
-        raise StoreError("it holds what no process of ours writes")
+        raise StoreError("because it holds what no process of ours writes")
     value, used, held, denied, flags, _, waiting, _ = (int(word) for word in numbers)
     counter = Counter(
         at,

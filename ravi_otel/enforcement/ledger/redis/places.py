@@ -46,7 +46,7 @@ def digest(text: str) -> str:
 
 def bounded(amount: int) -> int:
     """Give an amount that a script can count with."""
-    return 0 if amount < 0 else min(amount, TOP)
+    return amount if 0 <= amount <= TOP else TOP if amount > 0 else 0
 
 
 class Place:
@@ -89,23 +89,28 @@ class Sight:
 
 def facts_of(sight: Sight, account: Account, line: Line | None = None) -> int:
     """Give what a script must know of an account to judge it, in one number."""
-    facts = sight.facts + (_DRAINABLE if account.drainable else 0)
+    facts = sight.facts
+    if account.drainable:
+        facts += _DRAINABLE
     if line is not None:
-        facts += (_FREE if line.free else 0) + (_CARVED if line.carved else 0)
+        if line.free:
+            facts += _FREE
+        if line.carved:
+            facts += _CARVED
     return facts + _CLAIMED if account.claims else facts
 
 
 def asked(sight: Sight, line: Line, request: Reservation) -> str:
     """Say what one line asks of its account; what was used by the program's own hand goes along, once."""
     account = line.account
-    others = mine = 0
-    if account.claims:
-        others, mine = bounded(of_others(account, request)), bounded(of_asker(account, request))
+    facts, want, minimum = facts_of(sight, account, line), bounded(line.want), bounded(line.minimum)
     by_hand = account.used - sight.used if sight.known else 0
+    if not by_hand and not account.claims:
+        return f"{facts} {want} {minimum} 0 0 0 {sight.warn}"
     if by_hand:
         sight.used = account.used
-    facts = facts_of(sight, account, line)
-    return f"{facts} {bounded(line.want)} {bounded(line.minimum)} {others} {mine} {bounded(by_hand)} {sight.warn}"
+    others, mine = bounded(of_others(account, request)), bounded(of_asker(account, request))
+    return f"{facts} {want} {minimum} {others} {mine} {bounded(by_hand)} {sight.warn}"
 
 
 def show(account: Account, sight: Sight, state: str) -> None:

@@ -70,14 +70,18 @@ class Pool:
         self._turns: deque[Turn[Wire]] = deque()
         self._closed = False
 
+    def lend(self) -> Wire | None:
+        """Lend a connection that is open; None where there is none, WireError when the server is not asked now."""
+        self._look()
+        self._closed = False
+        return self._pop()
+
     def take(self, until: float) -> Flow[tuple[Wire, float]]:
         """Lend a connection, and say until when to use it; WireError when the server is not asked now, or none can be opened in time.
 
         Where all are lent it waits for one, and `until` moves on: that is not the server's doing, and ends when the server is given up.
         """
-        self._look()
-        self._closed = False
-        wire = self._pop()
+        wire = self.lend()
         if wire is not None:
             return wire, until
         lent: tuple[Wire, float] = yield Step(partial(self._take_by_thread, until), partial(self._take_by_task, until))

@@ -76,7 +76,7 @@ def _both(shared: Shared, own: Operation, ask: Ask) -> Shared:
 def _share(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander: Stander | None) -> Flow[Grant | Denied]:
     account = ask.lines[among[0]].account
     try:
-        if not ask.request.spent:
+        if not ask.request.spent and ledger.owed:
             yield from ledger.pay()
         return (yield from _asked(ledger, ask, among, mode | (ask.mode & ~PATIENT if mode & LAST else ask.mode), stander))
     except StoreError as error:
@@ -87,8 +87,8 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
     places = ask.places(among)
     tag = _one_tag(ledger, ask, places)
     name, tombstone, bit = ledger.graves.of(ask.request.op_id, tag)
-    if not ask.request.spent:  # which must not fail for anything but itself
-        yield from ledger.reap_in_time(tag)
+    if not ask.request.spent and ledger.reap_is_due(tag):  # what is spent must not fail for anything but itself
+        yield from ledger.reap_tag(tag)
     while True:
         with ledger.lock:
             lease = ledger.leases.on(tag)

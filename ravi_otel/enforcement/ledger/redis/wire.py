@@ -11,7 +11,7 @@ import codecs
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -56,17 +56,21 @@ class WireError(StoreError):
 class Wire:
     """Be one open connection, used by one caller at a time."""
 
-    __slots__ = ("_connection", "_socket")
+    __slots__ = ("_connection", "_pack", "_socket")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._pack = _packer()
         self._socket = connection._sock  # noqa: SLF001 - the library waits on it in one colour only
 
     def say(self, words: Sequence[Any], until: float) -> Flow[Any]:
         """Send a command and give its answer; WireError when there is none by `until` (of time.monotonic)."""
         try:
             self._socket.settimeout(max(until - time.monotonic(), _LEAST_WAIT_S))
-            self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
+            if self._pack is None:
+                self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
+            else:
+                self._socket.sendall(self._pack(tuple(words)))
             answer = yield Step(self._read, partial(self._read_when_there, until))
         except Exception as error:  # noqa: BLE001 - whatever the library raises is said in our words
             raise diagnose(error) from None
@@ -84,6 +88,15 @@ class Wire:
     def close(self) -> None:
         """Let it go; in a forked child the parent's end stays open."""
         self._connection.disconnect()
+
+
+def _packer() -> Callable[[tuple[Any, ...]], bytes] | None:
+    """Give the parser's own way to write a command, in C; the library looks at each word before it goes there. None: not installed."""
+    try:
+        pack: Callable[[tuple[Any, ...]], bytes] | None = getattr(_extras.load("hiredis"), "pack_command", None)
+    except ImportError:
+        return None
+    return pack
 
 
 async def _readable(sock: socket.socket, left_s: float) -> bool:

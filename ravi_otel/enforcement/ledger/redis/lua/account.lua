@@ -12,50 +12,61 @@ local OBSERVE, DRAINABLE, SHARED, TENTH, ONE, FREE, CARVED, CLAIMED = 8, 16, 32,
 local NEAR, EXCEEDED, DRAINING = 1, 2, 4
 local MOST_EVENTS = 1000
 
-local has = bit.band
+local has, call = bit.band, redis.call
 local function is(number, flag) return has(number, flag) ~= 0 end
-local function text(number) return string.format('%.0f', number) end
+local match, format = string.match, string.format
 
+-- Whole numbers are written in half the time by %d, where a long has 64 bits.
+local WIDE = format('%d', TOP) == '9007199254740992'
+local STATE = WIDE and '%s %d %d %d %s %d %d %s %s %s' or '%s %.0f %.0f %.0f %s %d %.0f %s %s %s'
+local PART = WIDE and '%s %d %d;' or '%s %.0f %.0f;'
+local WHOLE = WIDE and '%d' or '%.0f'
+local function text(number) return format(WHOLE, number) end
+
+-- Of what seldom matters it gives the words: x and w.
 local function read(key)
-  local s = redis.call('HGET', key, 's')
+  local s = call('HGET', key, 's')
   if not s then return nil end
-  local e, v, u, h, x, f, r, w, day, told = string.match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
+  local e, v, u, h, x, f, r, w, day, told = match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
   if not e then return nil end
-  return {key = key, e = e, v = tonumber(v), u = tonumber(u), h = tonumber(h), x = tonumber(x), f = tonumber(f), r = tonumber(r),
-    w = tonumber(w), day = day, told = told, s = s}
+  return {key = key, e = e, v = tonumber(v), u = tonumber(u), h = tonumber(h), x = x, f = tonumber(f), r = tonumber(r),
+    w = w, day = day, told = told, s = s, dirty = false,
+    -- what the scripts note of it: a table that has room for that from the start never grows
+    today = false, rolling = false, facts = 0, warn = 0, nature = 0, carved = false, want = 0, minimum = 0, others = 0, mine = 0}
 end
 
 local function fold(a)
-  a.u = math.max(0, math.min(a.u, TOP))
-  a.h = math.max(0, math.min(a.h, TOP))
-  a.s = string.format('%s %.0f %.0f %.0f %.0f %d %.0f %d %s %s', a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.day, a.told)
+  local u, h = a.u, a.h
+  if u < 0 then a.u = 0 elseif u > TOP then a.u = TOP end
+  if h < 0 then a.h = 0 elseif h > TOP then a.h = TOP end
+  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.day, a.told)
   return a.s
 end
 
 local function write(a)
   a.r = a.r + 1
   a.dirty = false
-  redis.call('HSET', a.key, 's', fold(a))
+  call('HSET', a.key, 's', fold(a))
   if a.rolling then
     local said = {text(a.rolling.last), text(a.rolling.told)}
     for at = 1, #a.rolling do said[#said + 1] = string.format('%.0f:%.0f', a.rolling[at].at, a.rolling[at].amount) end
-    redis.call('HSET', a.key, 'b', table.concat(said, ' '))
+    call('HSET', a.key, 'b', table.concat(said, ' '))
   end
 end
 
 -- Give an account as it is now; nil when the store has forgotten it. `birth` says how it begins if nobody has seen it yet.
 local function open(key, epoch, birth, today)
-  local a, day = read(key), string.match(today, '^%d+')
+  local a, day = read(key), match(today, '^%d+')
   if birth ~= '' then
     local e, value, used, seconds, width, name = string.match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
       if epoch ~= '' then return nil end
-      redis.call('DEL', key)
-      redis.call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. day .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
-      redis.call('EXPIRE', key, seconds)
+      call('DEL', key)
+      call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. day .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
+      call('EXPIRE', key, seconds)
       a = read(key)
-    elseif tonumber(value) < tonumber(redis.call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
-      redis.call('HSET', key, 'd', value)
+    elseif tonumber(value) < tonumber(call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
+      call('HSET', key, 'd', value)
       a.v = math.min(a.v, tonumber(value))
       a.dirty = true
     end
@@ -64,7 +75,7 @@ local function open(key, epoch, birth, today)
   if a.day ~= day then
     a.day = day
     a.dirty = true
-    redis.call('EXPIRE', key, redis.call('HGET', key, 't') or 604800)
+    call('EXPIRE', key, call('HGET', key, 't') or 604800)
   end
   a.today = today
   return a
@@ -81,10 +92,10 @@ end
 
 -- Let go of what a rolling window has left behind: the arithmetic of rolling.py.
 local function roll(a)
-  local found = redis.call('HMGET', a.key, 'b', 'i')
+  local found = call('HMGET', a.key, 'b', 'i')
   local now = tonumber(string.match(a.today, '@(.*)$'))
   if not now then
-    local time = redis.call('TIME')
+    local time = call('TIME')
     now = tonumber(time[1]) * 1e9 + tonumber(time[2]) * 1e3
   end
   local index, parts = math.floor(now / tonumber(found[2])), {}
@@ -133,7 +144,7 @@ end
 local function know(a, facts, warn)
   a.facts, a.warn = tonumber(facts), tonumber(warn)
   a.nature, a.carved = a.facts % 8, is(a.facts, CARVED)
-  if string.sub(a.e, 1, 1) == 'r' then roll(a) end
+  if string.byte(a.e) == 114 then roll(a) end  -- an r
 end
 
 local function kept_back(a, wraps_up)
@@ -142,23 +153,19 @@ local function kept_back(a, wraps_up)
   return (is(a.facts, ONE) and a.v > 1) and 1 or 0
 end
 
+local function note(a, at, crossings, which, event, spent)
+  flag(a, which, true)
+  a.told = string.sub(a.told .. event, -MOST_EVENTS)
+  a.dirty = true
+  if a.rolling then a.rolling.told = a.rolling.last end
+  crossings[#crossings + 1] = format('%d%s %.0f %.0f', at, event, a.u + spent, a.h - spent)
+end
+
 -- Note what the account passed just now; `spent` is what a stream that is cut has used of its hold.
 local function cross(a, at, crossings, denied, spent)
-  local used, held = a.u + spent, a.h - spent
-  local function note(event)
-    a.told = string.sub(a.told .. event, -MOST_EVENTS)
-    a.dirty = true
-    if a.rolling then a.rolling.told = a.rolling.last end
-    crossings[#crossings + 1] = string.format('%d%s %.0f %.0f', at, event, used, held)
-  end
-  if not is(a.f, NEAR) and a.v > 0 and used >= warn_value(a) then
-    flag(a, NEAR, true)
-    note('n')
-  end
-  if not is(a.f, EXCEEDED) and (denied or used > a.v) then
-    flag(a, EXCEEDED, true)
-    note('x')
-  end
+  local used = a.u + spent
+  if used >= a.v * a.warn and a.v > 0 and not is(a.f, NEAR) then note(a, at, crossings, NEAR, 'n', spent) end
+  if (denied or used > a.v) and not is(a.f, EXCEEDED) then note(a, at, crossings, EXCEEDED, 'x', spent) end
 end
 
 -- Write what changed, and say how all of it is now: `head`, then the crossings, then each account's state.
@@ -174,6 +181,6 @@ end
 
 -- An answer that tells of an event is kept for a while: the reply may be lost, and is asked for again.
 local function keep(key, crossings, said)
-  if #crossings > 0 then redis.call('SET', key, said, 'EX', 3600) end
+  if #crossings > 0 then call('SET', key, said, 'EX', 3600) end
   return said
 end

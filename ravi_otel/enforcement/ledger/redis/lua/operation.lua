@@ -9,7 +9,7 @@ local WEEK = 604800
 
 local function parts(record)
   local found = {}
-  for key, hold, back in string.gmatch(record, '([^%s|;]+) (%d+) (%d+);') do
+  for key, hold, back in string.gmatch(string.sub(record, string.find(record, '|', 1, true) + 1), '(%S+) (%d+) (%d+);') do
     found[#found + 1] = {key = key, hold = tonumber(hold), back = tonumber(back)}
   end
   return found
@@ -17,21 +17,21 @@ end
 
 local function bury(name, tombstone, at)
   if at == '' then
-    redis.call('SET', tombstone, 'over', 'EX', WEEK)
+    call('SET', tombstone, 'over', 'EX', WEEK)
   else
-    redis.call('SETBIT', tombstone, at, 1)
-    redis.call('EXPIRE', tombstone, WEEK)
+    call('SETBIT', tombstone, at, 1)
+    call('EXPIRE', tombstone, WEEK)
   end
 end
 
 -- Take an operation out: its letter and its parts, nil when it is over or was never there. Nothing of it can come later.
 local function take_out(operations, tombstone, name, at)
-  local record = redis.call('HGET', operations, name)
+  local record = call('HGET', operations, name)
   if record then
-    redis.call('HDEL', operations, name)
+    call('HDEL', operations, name)
   else
-    record = redis.call('HGET', operations .. ':p', name)
-    if record then redis.call('HDEL', operations .. ':p', name) end
+    record = call('HGET', operations .. ':p', name)
+    if record then call('HDEL', operations .. ':p', name) end
   end
   bury(name, tombstone, at)
   if not record then return nil end

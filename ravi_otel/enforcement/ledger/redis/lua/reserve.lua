@@ -18,43 +18,48 @@ local accounts, crossings = {}, {}
 local function process_of(one) return string.match(one, '^(.*)/') end
 
 local function now_ms()
-  local now = redis.call('TIME')
+  local now = call('TIME')
   return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 end
 
 -- the line
 
-local function count_line(a)
-  local waiting = redis.call('ZCARD', a.key .. ':l')
-  if waiting ~= a.w then
-    a.w = waiting
-    a.dirty = true
-  end
-end
-
--- Show who is first in line; whoever comes from a process that is silent drops out.
-local function first_in_line(a, now)
-  while true do
-    local first = redis.call('ZRANGE', a.key .. ':l', 0, 0)[1]
-    local seen = first and redis.call('HGET', a.key .. ':s', process_of(first))
-    if not first or (seen and now - tonumber(seen) <= STALE_MS) then
-      count_line(a)
-      return first
+-- What is made at each call costs at each call: these are made where somebody stands.
+local function in_line()
+  local function count_line(a)
+    local waiting = call('ZCARD', a.key .. ':l')
+    if waiting ~= tonumber(a.w) then
+      a.w = waiting
+      a.dirty = true
     end
-    redis.call('ZREM', a.key .. ':l', first)
   end
-end
 
-local function leave_line(a)
-  if redis.call('ZREM', a.key .. ':l', ticket) == 1 then count_line(a) end
-end
+  -- Show who is first in line; whoever comes from a process that is silent drops out.
+  local function first_in_line(a, now)
+    while true do
+      local first = call('ZRANGE', a.key .. ':l', 0, 0)[1]
+      local seen = first and call('HGET', a.key .. ':s', process_of(first))
+      if not first or (seen and now - tonumber(seen) <= STALE_MS) then
+        count_line(a)
+        return first
+      end
+      call('ZREM', a.key .. ':l', first)
+    end
+  end
 
-local function join_line(a, now)
-  redis.call('ZADD', a.key .. ':l', 'NX', redis.call('HINCRBY', a.key, 'q', 1), ticket)
-  redis.call('HSET', a.key .. ':s', process_of(ticket), now)
-  redis.call('EXPIRE', a.key .. ':l', LINE_S)
-  redis.call('EXPIRE', a.key .. ':s', LINE_S)
-  count_line(a)
+  local function leave_line(a)
+    if call('ZREM', a.key .. ':l', ticket) == 1 then count_line(a) end
+  end
+
+  local function join_line(a, now)
+    call('ZADD', a.key .. ':l', 'NX', call('HINCRBY', a.key, 'q', 1), ticket)
+    call('HSET', a.key .. ':s', process_of(ticket), now)
+    call('EXPIRE', a.key .. ':l', LINE_S)
+    call('EXPIRE', a.key .. ':s', LINE_S)
+    count_line(a)
+  end
+
+  return {first = first_in_line, leave = leave_line, join = join_line}
 end
 
 -- one line of the request: the arithmetic of judging.py
@@ -78,8 +83,8 @@ end
 local function stands_behind(a)
   local needs = least(a)
   if left(a) < needs then return true end
-  if not (newcomer and patient and a.w > 0) then return false end
-  if not first_in_line(a, now_ms()) then return false end
+  if not (newcomer and patient and tonumber(a.w) > 0) then return false end
+  if not in_line().first(a, now_ms()) then return false end
   return not is(a.facts, CLAIMED) or a.mine < needs
 end
 
@@ -100,7 +105,7 @@ end
 local function deny(at, reason)
   local a = accounts[at]
   if reason ~= 'contended' then
-    local told = redis.call('GET', operations .. ':' .. name)
+    local told = call('GET', operations .. ':' .. name)
     if told then return told end
     a.x = a.x + 1
     a.dirty = true
@@ -141,11 +146,11 @@ local function admit(observed)
     a.dirty = true
     cross(a, at, crossings, denied, 0)
     if observed == at then a.x = a.x + 1 end
-    record[#record + 1] = string.format('%s %.0f %.0f;', a.key, holds[at], back)
+    record[at + 2] = format(PART, a.key, holds[at], back)
     holds[at] = text(holds[at])
   end
-  redis.call('HSET', operations, name, table.concat(record))
-  if buried_at == '' then redis.call('SET', tombstone, 'held', 'EX', 604800) end
+  call('HSET', operations, name, table.concat(record))
+  if buried_at == '' then call('SET', tombstone, 'held', 'EX', 604800) end
   local said = answer(string.format('G %d %s', observed, table.concat(holds, ',')), crossings, accounts)
   return keep(operations .. ':' .. name, crossings, said)
 end
@@ -153,10 +158,10 @@ end
 -- the request
 
 if ARGV[5] ~= '' then
-  redis.call('ZADD', leases, 'NX', now_ms() + tonumber(ARGV[5]), lease)
-  redis.call('HSET', operations, '@', '1')
-  redis.call('EXPIRE', operations, 604800)
-elseif not redis.call('ZSCORE', leases, lease) then
+  call('ZADD', leases, 'NX', now_ms() + tonumber(ARGV[5]), lease)
+  call('HSET', operations, '@', '1')
+  call('EXPIRE', operations, 604800)
+elseif not call('ZSCORE', leases, lease) then
   return 'N'
 end
 
@@ -165,7 +170,7 @@ for at = 1, #KEYS - 3 do
   local a = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], day)
   if not a then return 'L ' .. at end
   local facts, want, minimum, others, mine, by_hand, warn =
-    string.match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
+    match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
   know(a, facts, warn)
   a.want, a.minimum, a.others, a.mine = tonumber(want), tonumber(minimum), tonumber(others), tonumber(mine)
   if by_hand ~= '0' then
@@ -176,29 +181,29 @@ for at = 1, #KEYS - 3 do
 end
 
 if buried_at ~= '' then
-  if redis.call('GETBIT', tombstone, buried_at) == 1 then return answer('O', crossings, accounts) end
+  if call('GETBIT', tombstone, buried_at) == 1 then return answer('O', crossings, accounts) end
 end
-local record = redis.call('HGET', operations, name)
+local record = call('HGET', operations, name)
 if record then
-  local told = redis.call('GET', operations .. ':' .. name)
+  local told = call('GET', operations .. ':' .. name)
   if told then return told end
   local holds = {}
   for held in string.gmatch(record, '%S+ (%d+) %d+;') do holds[#holds + 1] = held end
   return answer('G 0 ' .. table.concat(holds, ','), crossings, accounts)
 end
-if buried_at == '' and redis.call('EXISTS', tombstone) == 1 then return answer('O', crossings, accounts) end
+if buried_at == '' and call('EXISTS', tombstone) == 1 then return answer('O', crossings, accounts) end
 
 local waits_at = stands_at > 0 and accounts[stands_at] or nil
 if waits_at and is(mode, LAST) then
-  leave_line(waits_at)
+  in_line().leave(waits_at)
   waits_at = nil
 elseif waits_at then
   local now = now_ms()
-  redis.call('HSET', waits_at.key .. ':s', process_of(ticket), now)
-  if not redis.call('ZSCORE', waits_at.key .. ':l', ticket) then
-    join_line(waits_at, now)  -- thought dead: it stands behind all others now
+  call('HSET', waits_at.key .. ':s', process_of(ticket), now)
+  if not call('ZSCORE', waits_at.key .. ':l', ticket) then
+    in_line().join(waits_at, now)  -- thought dead: it stands behind all others now
   end
-  local first = first_in_line(waits_at, now)  -- which of its own comes first is the process's business
+  local first = in_line().first(waits_at, now)  -- which of its own comes first is the process's business
   if first and process_of(first) ~= process_of(ticket) and not is(waits_at.facts, CLAIMED) then return deny(stands_at, 'contended') end
 end
 
@@ -211,15 +216,15 @@ if not is(mode, SPENT) then
       if reason ~= 'contended' and observed == 0 then observed = at end
     elseif reason then
       if reason ~= 'contended' then
-        if waits_at then leave_line(waits_at) end
+        if waits_at then in_line().leave(waits_at) end
       elseif is(mode, STAND) and at ~= stands_at then
-        if waits_at then leave_line(waits_at) end
-        join_line(a, now_ms())
+        if waits_at then in_line().leave(waits_at) end
+        in_line().join(a, now_ms())
       end
       return deny(at, reason)
     end
   end
 end
-if waits_at then leave_line(waits_at) end
+if waits_at then in_line().leave(waits_at) end
 if is(mode, ONLY_LOOK) then return answer('G 0 ', crossings, accounts) end
 return admit(observed)

@@ -10,7 +10,7 @@ for at = 1, #KEYS - 2 do
   local given = 2 + at * 2
   local a = open(KEYS[at + 2], ARGV[given], '', ARGV[3])
   if a then
-    local facts, warn, told, guessed = string.match(ARGV[given + 1], '^(%d+) (%S+) (%d*) (%d)$')
+    local facts, warn, told, guessed = match(ARGV[given + 1], '^(%d+) (%S+) (%d*) (%d)$')
     know(a, facts, warn)
     a.told_used, a.guessed = tonumber(told), guessed == '1'
   end
@@ -28,7 +28,7 @@ local function states(head)
 end
 
 local letter, held = take_out(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-if not letter then return redis.call('GET', KEYS[1] .. ':=' .. ARGV[1]) or states('O') end
+if not letter then return call('GET', KEYS[1] .. ':=' .. ARGV[1]) or states('O') end
 
 for at = 1, #accounts do
   local a, part = accounts[at], held[at]
