@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import uuid
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -130,6 +135,60 @@ def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, 
     before = (tmp_path / "ledger.db").read_bytes()
     assert len(counters(operator)) == 1
     assert (tmp_path / "ledger.db").read_bytes() == before
+
+
+LOOK = """
+import os, sys
+from click.testing import CliRunner
+from ravi_otel.cli.entry import commands
+
+def show(path):
+    return CliRunner(env={"COLUMNS": "160"}).invoke(commands, ["ledger", "show", "--ledger", f"sqlite:{path}"])
+
+assert show(sys.argv[1]).exit_code == 0  # what it imports is imported by now
+if os.geteuid() == 0:
+    os.seteuid(65534)  # root may write anything
+done = show(sys.argv[2])
+print(done.output)
+sys.exit(done.exit_code)
+"""
+
+
+@pytest.fixture
+def looked_at_without_rights(tmp_path):
+    """Show a ledger that was copied to where nothing can be written."""
+
+    def look(*files):
+        with tempfile.TemporaryDirectory() as place:
+            for file in files:
+                shutil.copy(file, place)
+                Path(place, file.name).chmod(0o444)
+            Path(place).chmod(0o555)
+            command = [sys.executable, "-c", LOOK, str(files[0]), f"{place}/{files[0].name}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            Path(place).chmod(0o755)
+        return done
+
+    return look
+
+
+@in_a_file
+def test_a_file_is_shown_where_nothing_can_be_written(program, operator, tmp_path, looked_at_without_rights):
+    program.spend(account("tokens=1k"), 1)
+    program.ledger.close()
+    done = looked_at_without_rights(tmp_path / "ledger.db")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tenant:acme" in done.stdout
+
+
+@in_a_file
+def test_a_file_is_not_shown_without_what_waits_in_its_log(program, operator, tmp_path, looked_at_without_rights):
+    program.spend(account("tokens=1k"), 1)
+    log = tmp_path / "ledger.db-wal"
+    assert log.stat().st_size
+    done = looked_at_without_rights(tmp_path / "ledger.db", log)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "cannot be used, because of an error of SQLite" in done.stdout
 
 
 @in_a_file

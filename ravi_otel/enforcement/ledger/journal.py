@@ -68,7 +68,7 @@ class Journal:
         if not entries:
             return True
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make(self.path.parent)
             self._write(entries)
         except OSError:
             self.lost += len(entries)
@@ -141,6 +141,16 @@ class Journal:
         if not isinstance(script, str) or script not in self._scripts or not _are_texts(keys) or not _are_texts(args):
             return None
         return Entry(script, keys, args)
+
+
+def _make(directory: Path) -> None:
+    """Make the directory where it is missing, as the local store does: it is nobody else's, and no part of what is versioned."""
+    try:
+        directory.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        return
+    with contextlib.suppress(OSError), (directory / ".gitignore").open("x", encoding="ascii") as file:
+        file.write("*\n")
 
 
 def _are_texts(found: object) -> bool:

@@ -39,6 +39,8 @@ _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
 _IGNORED: Final = "*\n"
 _APPROVALS: Final = frozenset({"approvals.db", "approvals.db-journal"})
 """What a queue of approvals puts here, also before the first run."""
+_OWED: Final = re.compile(r"owed-[0-9a-f]{16}\.jsonl")
+"""What a process leaves here that could not tell a shared ledger all it should, also before the first run."""
 _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
 _MOST_STATUS: Final = 2**31
 
@@ -148,7 +150,7 @@ class Store:
         """Look at the store that is there; ConfigurationError when none is."""
         store = cls(cls.place() if root is None else root)
         try:
-            if not store.root.is_dir():
+            if not store.root.is_dir() or store._is_begun():
                 raise ConfigurationError(
                     f"there is no store at {checks.show(str(store.root))}. Run a program with `ravi-otel run -- ...` first, "
                     f"or set {VARIABLE} to where its store is."
@@ -167,6 +169,11 @@ class Store:
             with contextlib.suppress(FileExistsError):
                 jsonfile.create(self.root / ".gitignore", _IGNORED)
             jsonfile.write(marker, {"store": "ravi-otel", "format": FORMAT})
+
+    def _is_begun(self) -> bool:
+        """Tell that nothing is there but what may be there before the first run."""
+        found = list(self.root.iterdir())
+        return bool(found) and all(_is_beginning(path) for path in found)
 
     def _check(self) -> None:
         known = jsonfile.read(self.root / MARKER)
@@ -238,7 +245,7 @@ class Store:
 
 
 def _is_beginning(path: Path) -> bool:
-    if path.name in _APPROVALS:
+    if path.name in _APPROVALS or _OWED.fullmatch(path.name):
         return path.is_file()
     if path.name != ".gitignore":
         return jsonfile.is_beside(path.name)

@@ -16,6 +16,8 @@ from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.journal import Entry, Journal, journal_of
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.enforcement.ledger.redis.wire import WireError
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local.store import Store
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
@@ -117,6 +119,22 @@ def test_where_nothing_can_be_written_it_is_counted(tmp_path):
     journal = Journal(tmp_path / "state" / "owed.jsonl", {"settle"})
     assert not journal.keep([FIRST, SECOND])
     assert journal.lost == 2
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_left_before_the_first_run_is_no_hindrance_to_the_local_store(tmp_path, there):
+    place = tmp_path / ".ravi"
+    if there:
+        place.mkdir()
+    journal = Journal(journal_of("redis://one:6379", {"RAVI_STORE": str(place)}), {"settle", "release"})
+    assert journal.keep([FIRST])
+    with pytest.raises(ConfigurationError, match="there is no store at"):
+        Store.find(place)
+    store = Store.open(place)
+    assert (store.runs(), Store.find(place).runs()) == ([], [])
+    assert (place / ".gitignore").read_text() == "*\n"
+    told = []
+    assert journal.tell(told.append) == 1
 
 
 def test_each_store_has_a_file_of_its_own_in_the_directory_of_the_state(tmp_path):

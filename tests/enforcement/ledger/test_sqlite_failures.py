@@ -131,7 +131,7 @@ def test_who_comes_when_the_file_is_gone_is_told_so(path):
 def test_a_directory_that_is_missing_is_a_sentence(tmp_path):
     error = refusal(SqliteLedger(tmp_path / "gone" / "ledger.db"))
     assert error.reason == "store_failed"
-    assert "No such file or directory" in str(error)
+    assert "cannot be used, because it cannot be made: No such file or directory. Make the file usable again, or name another" in str(error)
 
 
 # foreign and hostile

@@ -91,6 +91,6 @@ def _settle(store: Store, account: int, hold: int, more: int) -> None:
     # Whether this crosses a warning level is told by whoever knows the limit, at its next step.
     found = store.all("SELECT used, held FROM accounts WHERE id = ?", (account,))
     if not found:
-        raise StoreError("what was counted in it is gone", "store_lost")
+        raise StoreError("because what was counted in it is gone", "store_lost")
     used, held = max(0, from_sql(found[0][0]) + more), max(0, from_sql(found[0][1]) - hold)
     store.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))

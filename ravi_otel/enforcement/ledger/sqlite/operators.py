@@ -62,7 +62,7 @@ def _found(store: Store, counter: Counter) -> Counter | None:
 def _counter(row: Sequence[Any]) -> Counter:
     number, key, epoch, value, used, held, denied, near, exceeded, draining, declared, seen = row
     if not isinstance(key, str) or not isinstance(epoch, str) or type(seen) is not int:
-        raise StoreError("it has a counter that cannot be read")
+        raise StoreError("because it has a counter that cannot be read")
     amounts = [from_sql(amount) for amount in (value, used, held, denied, declared)]
     return Counter(
         at=str(number),

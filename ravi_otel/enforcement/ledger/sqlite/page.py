@@ -115,7 +115,7 @@ class Page:
         self._before.setdefault(account, (row.used, *photograph(account)))
         found = self.store.all(_SELECT, (row.id,))
         if not found or found[0][1] != account.epoch:
-            raise StoreError("what was counted in it is gone", "store_lost")
+            raise StoreError("because what was counted in it is gone", "store_lost")
         self._read[row.id] = found[0][2:]
         by_hand = account.used - row.used  # written by the program's own hand, while no call was made
         show(account, found[0])
@@ -140,13 +140,13 @@ class Page:
             "SELECT names.id, declared, value, epoch FROM names JOIN accounts ON accounts.id = names.id WHERE key = ?", (account.key,)
         )
         if account.epoch is not None and (not found or found[0][3] != account.epoch):
-            raise StoreError("what was counted in it before is not there any more", "store_lost")
+            raise StoreError("because what was counted in it before is not there any more", "store_lost")
         if not found:
             number = self._make(account)
         else:
             number, declared, value, epoch = found[0]
             if not isinstance(epoch, str):
-                raise StoreError("it does not say which life of a counter it keeps")
+                raise StoreError("because it does not say which life of a counter it keeps")
             if account.value < from_sql(declared):
                 least = min(account.value, from_sql(value))
                 self.store.run("UPDATE names SET declared = ? WHERE key = ?", (to_sql(account.value), account.key))
@@ -170,12 +170,10 @@ class Page:
         accounts = [self.at_hand(line.account) for line in request.lines]
         if all(account is line.account for account, line in zip(accounts, request.lines, strict=True)):
             return request
-        lines: dict[int, Line] = {}
+        asked: dict[int, list[Line]] = {}
         for account, line in zip(accounts, request.lines, strict=True):
-            known = lines.get(id(account))
-            want, minimum = (0, 0) if known is None else (known.want, known.minimum)
-            lines[id(account)] = replace(line, account=account, want=max(line.want, want), minimum=max(line.minimum, minimum))
-        return replace(request, lines=tuple(lines.values()))
+            asked.setdefault(id(account), []).append(replace(line, account=account))
+        return replace(request, lines=tuple(asked_once(lines) for lines in asked.values()))
 
     # -- operations -----------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ def _unpack(account: Account, rolling: object) -> None:
 def _told(events: object) -> tuple[str, ...]:
     told = tuple(events.split(",")) if isinstance(events, str) and events else ()
     if not isinstance(events, str) or len(told) > _MOST_EVENTS or not _EVENTS.issuperset(told):
-        raise StoreError("what it says of events is nothing it can say")
+        raise StoreError("because what it says of events is nothing it can say")
     return told
 
 
@@ -154,7 +154,7 @@ def held_by(holds: object) -> Iterable[tuple[int, int, int | None]]:
             held = [(number, *_amounts(*amounts)) for number, *amounts in found]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]  # JSON may hold anything
     for number, hold, charged in held:
         if not (type(number) is int and type(hold) is int and hold >= 0 and (charged is None or (type(charged) is int and charged >= 0))):
-            raise StoreError("what it says of an operation cannot be read")
+            raise StoreError("because what it says of an operation cannot be read")
     return held
 
 

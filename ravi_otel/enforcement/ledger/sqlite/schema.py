@@ -56,7 +56,7 @@ def renew(connection: sqlite3.Connection) -> None:
         return  # another process did it meanwhile
     now = time.monotonic_ns()
     if connection.execute(_ALIVE, (now, now + _SLACK_NS)).fetchone()[0]:
-        raise StoreError(f"it has format {OLD}, and processes of an older version still count in it: end them first")
+        raise StoreError(f"because it has format {OLD}, and processes of an older version still count in it: end them first")
     for table in ("accounts", "operations"):
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
     kept = ("ledger", "processes", "line")

@@ -18,7 +18,7 @@ from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD,
 from ravi_otel.policy import checks
 
 _WAY_OUT: Final[dict[str, str]] = {
-    "store_failed": "Make the file usable again, or start a new run.",
+    "store_failed": "Make the file usable again, or name another one, in a directory that this user may write.",
     "store_lost": "What was used cannot be known any more: start a new run.",
 }
 _ANOTHER_USER: Final = (
@@ -69,7 +69,7 @@ def from_sql(found: object) -> int:
         return found
     if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _LONGEST_NUMBER:
         return int(found)
-    raise StoreError(f"it holds {checks.show(found)} where an amount belongs")
+    raise StoreError(f"because it holds {checks.show(found)} where an amount belongs")
 
 
 class Store:
@@ -99,7 +99,7 @@ class Store:
             connection = self._open()
         elif self._where() != self._place:
             self.close()
-            raise StoreError("it was replaced while it was in use", "store_lost")
+            raise StoreError("because it was replaced while it was in use", "store_lost")
         if connection.in_transaction:  # a signal's exception came between the end of a step and its cleaning up
             self.rollback()
         self._patiently(connection, "BEGIN IMMEDIATE")
@@ -127,7 +127,7 @@ class Store:
     def run(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
         """Run one statement of the transaction."""
         if self._connection is None:
-            raise StoreError("it was closed in the middle of a step")
+            raise StoreError("because it was closed in the middle of a step")
         try:
             return self._connection.execute(statement, values)
         except sqlite3.Error as error:
@@ -144,7 +144,7 @@ class Store:
     def many(self, statement: str, rows: Sequence[Values]) -> None:
         """Run one statement of the transaction for each row."""
         if self._connection is None:
-            raise StoreError("it was closed in the middle of a step")
+            raise StoreError("because it was closed in the middle of a step")
         try:
             self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
@@ -188,14 +188,31 @@ class Store:
             return self.all(statement, values)
         found = self._where()
         if found is None:
-            raise StoreError("there is no such file", "store_lost")
+            raise StoreError("because there is no such file", "store_lost")
         try:
             return self._asked("ro", statement, values)
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, StoreError) as error:
+            failed = error if isinstance(error, StoreError) else self._failed(error)
+            if not self._is_whole(failed.__cause__ or error):
+                raise failed from error
             try:
                 return self._asked("ro&immutable=1", statement, values)
-            except (sqlite3.Error, OSError):
-                raise self._failed(error) from error
+            except (sqlite3.Error, StoreError):
+                raise failed from error
+
+    def _is_whole(self, error: BaseException) -> bool:
+        """Tell that SQLite only wanted to write beside the file, and that all of it is in the file: nothing waits in the log beside it."""
+        if not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
+            sqlite3.SQLITE_READONLY,
+            sqlite3.SQLITE_CANTOPEN,
+        ):
+            return False
+        try:
+            return os.stat(f"{os.fspath(self.path)}-wal").st_size == 0  # noqa: PTH116 - as in _where
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
 
     def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
         connection = self._connected(mode, self._busy_s)
@@ -213,7 +230,7 @@ class Store:
         try:
             found = os.stat(self.path)  # noqa: PTH116 - twice as fast, on every step
         except PermissionError as error:
-            raise StoreError("this process may not reach it") from error
+            raise StoreError("because this process may not reach it") from error
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -224,7 +241,7 @@ class Store:
         fresh = self._made()
         place = self._where()
         if place is None:
-            raise StoreError("there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
+            raise StoreError("because there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
         connection: sqlite3.Connection | None = None
         try:
             descriptors = Descriptors(self.path)
@@ -254,7 +271,7 @@ class Store:
         except FileExistsError:
             pass
         except OSError as error:
-            raise StoreError(f"it cannot be made: {error.strerror or error}") from error
+            raise StoreError(f"because it cannot be made: {error.strerror or error}") from error
         return True
 
     def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> None:
@@ -264,19 +281,19 @@ class Store:
         application = self._patiently(connection, "PRAGMA application_id").fetchone()[0]
         if application == tables == 0:
             if not fresh:
-                raise StoreError("it is empty", "store_lost")
+                raise StoreError("because it is empty", "store_lost")
             return
         version = self._patiently(connection, "PRAGMA user_version").fetchone()[0]
         if application != APPLICATION:
-            raise StoreError("it is a database of another program")
+            raise StoreError("because it is a database of another program")
         if version == OLD and not renews:
-            raise StoreError(f"it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
+            raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
         if version not in (OLD, FORMAT):
-            raise StoreError(f"it has format {version}, and this version reads {FORMAT}")
+            raise StoreError(f"because it has format {version}, and this version reads {FORMAT}")
 
     def _log_ahead(self, connection: sqlite3.Connection) -> None:
         if self._patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-            raise StoreError("its file system has no write-ahead log")
+            raise StoreError("because its file system has no write-ahead log")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
 
@@ -291,9 +308,9 @@ class Store:
         found = connection.execute("SELECT epoch FROM ledger").fetchone()
         epoch = found[0] if found else None
         if not isinstance(epoch, str):
-            raise StoreError("it does not say which ledger it is")
+            raise StoreError("because it does not say which ledger it is")
         if self._epoch is not None and self._epoch != epoch:
-            raise StoreError("it was replaced while it was in use", "store_lost")
+            raise StoreError("because it was replaced while it was in use", "store_lost")
         self._epoch = epoch
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
