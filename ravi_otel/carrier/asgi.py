@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, Final
 
 from ravi_otel._flow import run_async
 from ravi_otel.carrier.continuing import ContinuedRun, continue_run
 from ravi_otel.carrier.lending import RETURN_HEADER
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
 
 Message = MutableMapping[str, Any]
@@ -51,11 +54,21 @@ class Carried:
             await self.app(scope, receive, answer if scope["type"] == "http" else send)
             await answer.flush()
         except BaseException as error:
-            if isinstance(error, Exception):
-                await answer.flush()
-            await run.__aexit__(type(error), error, error.__traceback__)
+            try:
+                if isinstance(error, Exception):
+                    await answer.give_up()
+            finally:
+                await _leave(run, error)
             raise
-        await run.__aexit__(None, None, None)
+        await _leave(run, None)
+
+
+async def _leave(run: ContinuedRun, error: BaseException | None) -> None:
+    """End the run; the app's work is done, and nothing of ours changes what became of it."""
+    try:
+        await run.__aexit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+    except Exception as bug:  # noqa: BLE001 - see above
+        swallow("carrier.leave", bug)
 
 
 class _Answer:
@@ -72,7 +85,7 @@ class _Answer:
         """Be the app's `send`."""
         kind = message["type"]
         if kind == _START and self._run.lent:
-            await self._begin(message)
+            await self._begin({**message, "headers": list(message.get("headers") or ())})  # which may be readable only once
             return
         if self._start is not None:
             whole = kind == _FILE or (kind == _BODY and not message.get("more_body", False))
@@ -85,8 +98,13 @@ class _Answer:
         if start is not None:
             await self._send(await self._with_return(start) if whole else start)
 
+    async def give_up(self) -> None:
+        """Send the headers that wait, because the app raised: that is what is to be told, not that nobody is there to be answered."""
+        with suppress(Exception):
+            await self.flush()
+
     async def _begin(self, start: Message) -> None:
-        named = {bytes(name).lower(): bytes(value) for name, value in _headers(start)}
+        named = {bytes(name).lower(): bytes(value) for name, value in start["headers"]}
         if b"content-length" in named:
             await self._send(await self._with_return(start))
         elif named.get(b"content-type", b"").startswith(b"text/event-stream"):
@@ -95,11 +113,12 @@ class _Answer:
             self._start = start
 
     async def _with_return(self, start: Message) -> Message:
-        value = await run_async(self._run.give_back())
-        if value is None:
-            return start
-        return {**start, "headers": [*_headers(start), (_RETURN, value.encode("ascii"))]}
-
-
-def _headers(start: Message) -> list[tuple[bytes, bytes]]:
-    return list(cast("Iterable[tuple[bytes, bytes]]", start.get("headers") or ()))
+        """Add what comes back of the loan. Where the store does not tell, nothing does, and it counts as spent: the answer is the app's."""
+        try:
+            value = await run_async(self._run.give_back())
+        except RaviError:
+            value = None
+        except Exception as bug:  # noqa: BLE001 - the same
+            swallow("carrier.return", bug)
+            value = None
+        return start if value is None else {**start, "headers": [*start["headers"], (_RETURN, value.encode("ascii"))]}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from opentelemetry import context as otel_context
 
 from ravi_otel._flow import run_sync
 from ravi_otel.carrier.continuing import ContinuedRun, continue_run
 from ravi_otel.carrier.lending import RETURN_HEADER
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
@@ -39,22 +45,56 @@ class Carried:
         run = continue_run(
             headers, peer=environ.get("REMOTE_ADDR") or None, name=self._name, limits=self._limits, otherwise=self._otherwise
         )
-        # A context of its own: a body is read piece by piece, and nothing of ours is left with the server's thread in between.
-        context = contextvars.copy_context()
-        context.run(run.__enter__)
+        inside = _Inside(run)
         try:
             answer = _Answer(run, start_response)
-            body = context.run(self.app, environ, answer.start)
+            body = inside(self.app, environ, answer.start)
             whole = isinstance(body, _READ)
-            context.run(answer.flush, whole=whole)
+            inside(answer.flush, whole=whole)
             wrapper = environ.get("wsgi.file_wrapper")
             if not whole and not (isinstance(wrapper, type) and isinstance(body, wrapper)):
-                return _Body(body, run, context)
+                return (_SizedBody if hasattr(type(body), "__len__") else _Body)(body, inside)
         except BaseException as error:
-            context.run(run.__exit__, type(error), error, error.__traceback__)
+            inside.leave(error)
             raise
-        context.run(run.__exit__, None, None, None)
+        inside.leave(None)
         return body
+
+
+class _Inside:
+    """Be in the run, on whichever thread asks, and only while it does: nothing of ours is left with a server's thread in between.
+
+    OpenTelemetry's context is the run's own; what else the app sets on the thread stays there, for who is around it.
+    """
+
+    __slots__ = ("_here", "_run")
+
+    def __init__(self, run: ContinuedRun) -> None:
+        around = otel_context.get_current()
+        run.__enter__()
+        self._run: ContinuedRun | None = run
+        self._here = otel_context.get_current()
+        otel_context.attach(around)
+
+    def __call__(self, act: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Do one thing in it."""
+        around = otel_context.get_current()
+        otel_context.attach(self._here)
+        try:
+            return act(*args, **kwargs)
+        finally:
+            self._here = otel_context.get_current()
+            otel_context.attach(around)
+
+    def leave(self, error: BaseException | None) -> None:
+        """End the run, once; the app's work is done, and nothing of ours changes what became of it."""
+        run, self._run = self._run, None
+        if run is None:
+            return
+        try:
+            self(run.__exit__, None if error is None else type(error), error, None if error is None else error.__traceback__)
+        except Exception as bug:  # noqa: BLE001 - see above
+            swallow("carrier.leave", bug)
 
 
 class _Answer:
@@ -71,10 +111,12 @@ class _Answer:
 
     def start(self, status: str, headers: Headers, *exc_info: Any) -> Callable[[bytes], object]:
         """Be the app's `start_response`."""
-        if not self._run.lent or self._returned:
+        if not self._run.lent:
             return self._begin(status, headers, exc_info)
         if any(name.lower() == "content-length" for name, _ in headers):
             return self._begin(status, self._with_return(headers), exc_info)
+        if self._returned:  # a generator: it begins when its first piece is asked for
+            return self._begin(status, headers, exc_info)
         self._held = (status, headers, exc_info)
         return self._write_at_once
 
@@ -98,19 +140,25 @@ class _Answer:
         return self._write(data)
 
     def _with_return(self, headers: Headers) -> Headers:
-        value = run_sync(self._run.give_back())
+        """Add what comes back of the loan. Where the store does not tell, nothing does, and it counts as spent: the answer is the app's."""
+        try:
+            value = run_sync(self._run.give_back())
+        except RaviError:
+            value = None
+        except Exception as bug:  # noqa: BLE001 - the same
+            swallow("carrier.return", bug)
+            value = None
         return headers if value is None else [*headers, (RETURN_HEADER, value)]
 
 
 class _Body:
     """Read the app's body in its run, and end that when the server is done."""
 
-    __slots__ = ("_body", "_context", "_pieces", "_run")
+    __slots__ = ("_body", "_inside", "_pieces")
 
-    def __init__(self, body: Iterable[bytes], run: ContinuedRun, context: contextvars.Context) -> None:
+    def __init__(self, body: Iterable[bytes], inside: _Inside) -> None:
         self._body = body
-        self._run: ContinuedRun | None = run
-        self._context = context
+        self._inside = inside
         self._pieces: Iterator[bytes] | None = None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -118,11 +166,11 @@ class _Body:
 
     def __next__(self) -> bytes:
         try:
-            return self._context.run(self._next)
+            return self._inside(self._next)
         except StopIteration:
             raise
         except BaseException as error:
-            self._end(error)
+            self._inside.leave(error)
             raise
 
     def _next(self) -> bytes:
@@ -131,17 +179,21 @@ class _Body:
         return next(self._pieces)
 
     def close(self) -> None:
-        """End the app's body, and then the run; servers call it in any case."""
+        """End the app's body, and then the run; servers call it in any case, some of them on another thread."""
         close = getattr(self._body, "close", None)
         try:
             if close is not None:
-                self._context.run(close)
+                self._inside(close)
         except BaseException as error:
-            self._end(error)
+            self._inside.leave(error)
             raise
-        self._end(None)
+        self._inside.leave(None)
 
-    def _end(self, error: BaseException | None) -> None:
-        run, self._run = self._run, None
-        if run is not None:
-            self._context.run(run.__exit__, None if error is None else type(error), error, None if error is None else error.__traceback__)
+
+class _SizedBody(_Body):
+    """Be a body that tells how many pieces it has: of one, servers measure the length."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(cast("Sized", self._body))
