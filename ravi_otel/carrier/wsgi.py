@@ -111,6 +111,8 @@ class _Answer:
 
     def start(self, status: str, headers: Headers, *exc_info: Any) -> Callable[[bytes], object]:
         """Be the app's `start_response`."""
+        if self._held is not None and not any(exc_info):  # a second beginning without an error: the server says what it thinks of that
+            self.flush(whole=False)
         if not self._run.lent:
             return self._begin(status, headers, exc_info)
         if any(name.lower() == "content-length" for name, _ in headers):

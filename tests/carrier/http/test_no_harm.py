@@ -230,6 +230,24 @@ def test_a_body_is_closed_by_another_thread_than_reads_it() -> None:
     assert scopes[0].status == "ok"
 
 
+def test_an_app_that_begins_two_answers_hears_what_its_server_thinks_of_that() -> None:
+    begun: list[str] = []
+
+    def start_response(status: str, given: Any) -> None:
+        if begun:
+            raise AssertionError("begun before")
+        begun.append(status)
+
+    def app(environ: Any, start_response: Any) -> Any:
+        start_response("200 OK", [])
+        start_response("201 Created", [])
+        return []
+
+    with pytest.raises(AssertionError, match="begun before"):
+        wsgi.Carried(app)(environ(), start_response)
+    assert begun == ["200 OK"]
+
+
 def lengthy(environ: Any, start_response: Callable[..., Any]) -> Iterator[bytes]:
     start_response("200 OK", [("Content-Length", "2")])
     yield b"a"
