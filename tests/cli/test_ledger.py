@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_show_as_json_has_amounts_as_programs_state_them(program, operator):
     assert (one["scope"], one["name"], one["tenant"], one["counts"]) == ("tenant", "acme", "acme", "cost")
     assert (one["limit"], one["used"], one["held"], one["denied"], one["ratio"]) == (5.0, 2.0, 0.0, 0, 0.4)
     assert (told["waiting"], told["left_out"]) == (0, False)
+
+
+def test_show_tells_when_each_counter_was_last_used(program, operator):
+    before = int(time.time())
+    program.spend(account("tokens=1k"), 1)
+    (one,) = counters(operator)
+    assert before <= one["used_s"] <= time.time()
+    assert "?" not in operator("show").stdout
 
 
 @pytest.mark.parametrize(

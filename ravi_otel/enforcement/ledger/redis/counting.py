@@ -27,7 +27,6 @@ from ravi_otel.enforcement.ledger.redis.places import Graves, Place, Sight, dige
 from ravi_otel.enforcement.ledger.redis.scripts import BEAT, LEAVE, REAP
 from ravi_otel.errors import BudgetExhaustedError
 
-_DAY_S: Final = 86_400
 _TRY_AGAIN_S: Final = 1.0
 
 _NS: Final = 1_000_000_000
@@ -108,10 +107,9 @@ class Counting:
         return self._clock.monotonic_ns() / _NS + self._ahead_s
 
     def day(self) -> str:
-        """Give the number of today, and what time it is for whoever has a clock of their own; the store goes by its own else."""
-        if self._moved:
-            return f"{int(self._clock.time()) // _DAY_S}@{self.now_ns()}"
-        return str(int(self._clock.time()) // _DAY_S)
+        """Give the seconds since 1970, and the time in ns for whoever has a clock of their own; windows go by the store's own else."""
+        now = str(int(self._clock.time()))
+        return f"{now}@{self.now_ns()}" if self._moved else now
 
     def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
         """Write the error of a step that the store could not take."""

@@ -63,7 +63,7 @@ def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int
     numbers = words[1 : _FIELDS - 1]
     if len(words) != _FIELDS or not all(word.isascii() and word.isdigit() for word in numbers):
         raise StoreError("because it holds what no process of ours writes")
-    value, used, held, denied, flags, _, waiting, _ = (int(word) for word in numbers)
+    value, used, held, denied, flags, _, waiting, last = (int(word) for word in numbers)
     counter = Counter(
         at,
         key,
@@ -75,6 +75,7 @@ def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int
         exceeded=flags & _EXCEEDED != 0,
         draining=flags & _DRAINING != 0,
         declared=int(declared) if declared.isascii() and declared.isdigit() else None,
+        used_s=float(last),
         epoch=words[0],
     )
     return counter, waiting

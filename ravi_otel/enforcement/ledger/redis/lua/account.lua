@@ -1,8 +1,9 @@
 -- What every step does with an account; each script begins with this.
 --
--- An account is a hash. `s` is what changes: epoch, limit, used, held, denied, flags, revision, how many stand in line, the day of its
--- last use, events told ("n" nearing, "x" exceeded), in this order, apart by one space. `n` is its key in words, `d` the smallest limit
--- that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never negative, 2^53 at most.
+-- An account is a hash. `s` is what changes: epoch, limit, used, held, denied, flags, revision, how many stand in line, when it was last
+-- used (seconds since 1970), events told ("n" nearing, "x" exceeded), in this order, apart by one space. `n` is its key in words, `d` the
+-- smallest limit that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never negative,
+-- 2^53 at most.
 -- The epoch of an account whose window rolls begins with "r": its `i` is how many ns a part of the window lasts, its `b` what rolling.py
 -- writes of it.
 
@@ -27,10 +28,10 @@ local function text(number) return format(WHOLE, number) end
 local function read(key)
   local s = call('HGET', key, 's')
   if not s then return nil end
-  local e, v, u, h, x, f, r, w, day, told = match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
+  local e, v, u, h, x, f, r, w, last, told = match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
   if not e then return nil end
   return {key = key, e = e, v = tonumber(v), u = tonumber(u), h = tonumber(h), x = x, f = tonumber(f), r = tonumber(r),
-    w = w, day = day, told = told, s = s, dirty = false,
+    w = w, last = last, told = told, s = s, dirty = false,
     -- what the scripts note of it: a table that has room for that from the start never grows
     today = false, rolling = false, facts = 0, warn = 0, nature = 0, carved = false, want = 0, minimum = 0, others = 0, mine = 0}
 end
@@ -39,7 +40,7 @@ local function fold(a)
   local u, h = a.u, a.h
   if u < 0 then a.u = 0 elseif u > TOP then a.u = TOP end
   if h < 0 then a.h = 0 elseif h > TOP then a.h = TOP end
-  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.day, a.told)
+  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.last, a.told)
   return a.s
 end
 
@@ -56,13 +57,13 @@ end
 
 -- Give an account as it is now; nil when the store has forgotten it. `birth` says how it begins if nobody has seen it yet.
 local function open(key, epoch, birth, today)
-  local a, day = read(key), match(today, '^%d+')
+  local a, last = read(key), match(today, '^%d+')
   if birth ~= '' then
     local e, value, used, seconds, width, name = string.match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
       if epoch ~= '' then return nil end
       call('DEL', key)
-      call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. day .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
+      call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. last .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
       call('EXPIRE', key, seconds)
       a = read(key)
     elseif tonumber(value) < tonumber(call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
@@ -72,10 +73,10 @@ local function open(key, epoch, birth, today)
     end
   end
   if not a or (epoch ~= '' and epoch ~= a.e) then return nil end
-  if a.day ~= day then
-    a.day = day
+  if a.last ~= last then
+    if math.floor(a.last / 86400) ~= math.floor(last / 86400) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
+    a.last = last
     a.dirty = true
-    call('EXPIRE', key, call('HGET', key, 't') or 604800)
   end
   a.today = today
   return a

@@ -1,6 +1,6 @@
 -- Write how much time has passed, and tell what that crossed; a clock never goes back.
 --
--- KEYS: the account. ARGV: epoch, birth, the day, facts and warning level, the time in ns, "1" where a look past the limit is a refusal.
+-- KEYS: the account. ARGV: epoch, birth, the time in s, facts and warning level, ns passed, "1" where a look past it is a refusal.
 -- Answers: S done, L lost.
 
 local a, crossings = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3]), {}

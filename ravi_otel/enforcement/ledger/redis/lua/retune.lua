@@ -1,6 +1,6 @@
 -- Set another limit on a living account; a higher one ends draining and arms its events again.
 --
--- KEYS: the account. ARGV: epoch, birth, the day, the limit, facts and warning level. Answers: S done, L lost.
+-- KEYS: the account. ARGV: epoch, birth, the time in s, the limit, facts and warning level. Answers: S done, L lost.
 
 local a = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if not a then return 'L 1' end
