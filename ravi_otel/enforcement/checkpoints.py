@@ -182,10 +182,13 @@ def _begin_at(owner: Scope, account: Account, used: int) -> list[Crossing]:
             owner.started_ns -= max(0, used - clocks.elapsed_ns(account, owner, now))
             clocks.arm(owner, account)
         return []
+    ledger, op_id = owner.engine.ledger, new_op_id()
+    read = getattr(ledger, "read", None)
+    if read is not None and used > account.used and ledger.spans(account):
+        read(account)  # others have counted in it, and so has another limit of this scope that is the same counter
     more = used - account.used
     if more <= 0:
         return []
-    ledger, op_id = owner.engine.ledger, new_op_id()
     want = {Nature.COUNTED: more, Nature.LEVEL: used}.get(account.nature, 0)
     begun = run_sync(ledger.reserve(Reservation(op_id, [Line(account, want, 0)], {}, spent=True)))
     amount = used if account.nature is Nature.LEVEL else more

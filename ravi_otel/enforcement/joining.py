@@ -46,8 +46,32 @@ class Newcomer:
 
 
 def begin_at(engine: Engine, account: Account, known: Sequence[Account]) -> None:
-    """Have `account`, which nobody uses yet, begin at what the others have counted and hold what they hold."""
+    """Have `account`, which nobody uses yet, begin at what the others have counted and hold what they hold.
+
+    Where it counts the very same as one of them it is that limit declared again, with other options: the smaller value is in force for
+    both, and what was told is told. A ledger that other processes count in keeps one counter for both.
+    """
+    same = [one for one in known if one.key == account.key]
+    if same and engine.ledger.spans(account):
+        return
     held = max((one.held for one in known), default=0)  # read first: what ends in between is counted twice for a while, not missed
     account.used = max([account.used, *(one.used for one in known)])
+    if same:
+        _agree(engine, account, same)
     if held > 0:
         engine.newcomers.append(Newcomer(engine, account, max(known, key=lambda one: one.held), held))
+
+
+def _agree(engine: Engine, account: Account, same: Sequence[Account]) -> None:
+    first = same[0]
+    if account.value < first.value:
+        for one in same:
+            run_sync(engine.ledger.retune(one, account.value))
+    else:
+        account.revalue(first.value)
+    account.events, account.denied = first.events, 0
+    account.buckets, account.rolled, account.told = dict(first.buckets), first.rolled, first.told
+    account.flag(near=first.near, exceeded=first.exceeded, draining=first.draining and account.drainable)
+    account.twins = tuple(same)
+    for one in same:
+        one.twins = (*one.twins, account)

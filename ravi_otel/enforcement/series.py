@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.joining import Newcomer
+from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel.enforcement.terms import JOINED
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
-from ravi_otel.policy.windows import TAG, Window, is_calendar, window_at
+from ravi_otel.policy.windows import TAG, Window, is_calendar, same_window, window_at
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.engine import Engine
@@ -81,6 +81,14 @@ class Series:
     def begin_at(self, kin: Iterable[Series]) -> None:
         """Have the counters begin at what those of other limits on the same thing, in the same windows, have counted."""
         self._kin = tuple(each for each in kin if _renews(each.limit) == _renews(self.limit))
+
+    def agree(self) -> None:
+        """Have the smaller value in force for all that are this very limit, declared with other options."""
+        same = [one for one in self._kin if one.observe == self.observe]
+        for one in same:
+            if self.value < one.value:
+                one.retune(self.value)
+            self.value = min(self.value, one.value)
 
     def at(self, whom: ScopeFacts, model: str | None = None) -> Account:
         """Give the counter of this moment for a call that is made in the scope of `whom`, to `model`."""
@@ -157,7 +165,6 @@ class Series:
             self.limit,
             self.facts,
             origin=self.origin,
-            used=max((one.used for one in known), default=0),
             observe=self.observe,
             admission=engine.admission,
             warn_at=engine.warn_at,
@@ -165,11 +172,8 @@ class Series:
         )
         if self.value != made.value:
             made.revalue(self.value)
-        account = counters.setdefault(part, made)
-        held = max((one.held for one in known), default=0)
-        if account is made and held > 0:
-            engine.newcomers.append(Newcomer(engine, account, max(known, key=lambda one: one.held), held))
-        return account
+        begin_at(engine, made, known)
+        return counters.setdefault(part, made)
 
     def _clear(self, counters: Counters) -> None:
         """Let go of counters that say nothing, or that the store remembers; nothing of what is counted here alone is forgotten."""
@@ -184,12 +188,12 @@ class Series:
 
 
 def _renews(limit: Limit) -> tuple[object, ...]:
-    return limit.counted, limit.agent, limit.per, limit.tz, limit.by
+    return limit.counted, limit.agent, same_window(limit.per), limit.tz, limit.by
 
 
 def how_it_renews(limit: Limit) -> str | None:
     """Write how a limit begins anew, and what it counts by, in one word; None of one that does neither."""
-    return f"per={limit.per} tz={limit.tz} by={limit.by}" if limit.renews else None
+    return f"per={same_window(limit.per)} tz={limit.tz} by={limit.by}" if limit.renews else None
 
 
 def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) -> None:
@@ -201,6 +205,7 @@ def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) ->
         if twin is None:
             made = Series(engine, limit, scope.facts, origin, observe=observe)
             made.begin_at(kin)
+            made.agree()
             scope.series.append(made)
             engine.revision += 1
         elif limit.value < twin.value:

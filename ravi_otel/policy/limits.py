@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, check_count
-from ravi_otel.policy.windows import check_by, is_calendar
+from ravi_otel.policy.windows import check_by, is_calendar, same_window
 
 NANO: Final = 1_000_000_000
 """Nano-USD in a USD, nanoseconds in a second: amounts are integers inside."""
@@ -189,7 +189,7 @@ class Limit:
     @property
     def target(self) -> tuple[object, ...]:
         """Give what two limits must share to be the same limit, written twice."""
-        return self.scope, self.scope_name, self.counted, self.agent, self.per, self.by
+        return self.scope, self.scope_name, self.counted, self.agent, same_window(self.per), self.by
 
     @property
     def label(self) -> str:

@@ -66,6 +66,15 @@ def longest_s(per: str | None) -> int:
     return _LONGEST[per] if per in _LONGEST else roll_ns(per) // _NANO
 
 
+def same_window(per: str | None) -> str | None:
+    """Write a window as all who mean the same one write it: "60m" and "3600s" are "1h"."""
+    length_s = roll_ns(per) // _NANO
+    if not length_s:
+        return per
+    unit = next(unit for unit in reversed(SECONDS_OF) if length_s % SECONDS_OF[unit] == 0)
+    return f"{length_s // SECONDS_OF[unit]}{unit}"
+
+
 def window_at(per: str, tz: str, now_s: float) -> Window:
     """Give the calendar's window that holds a moment, in UTC epoch seconds."""
     now_s = min(max(now_s, _EARLIEST), _LATEST)

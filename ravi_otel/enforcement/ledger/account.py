@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import TYPE_CHECKING
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
-from ravi_otel.policy.windows import longest_s, roll_ns
+from ravi_otel.policy.windows import is_calendar, longest_s, roll_ns, same_window
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.ledger.claims import Claim
@@ -70,6 +69,7 @@ class Account:
     The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
     it last saw. `reserved` is kept back for a call that wraps up, and refused to any other. `origin` is the parameter as the
     user typed it, for the error's sentence. `part` tells apart the counters of one limit that has several: a window's, a user's.
+    `twins` are other accounts of the same counter, where this process alone keeps it: what one of them tells is told for all.
     `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
@@ -109,6 +109,7 @@ class Account:
         "slice",
         "strict",
         "told",
+        "twins",
         "used",
         "value",
         "warn_at",
@@ -153,18 +154,26 @@ class Account:
         self.row: object = None
         self.slice: object = None  # what a ledger that takes slices knows of it
         self.epoch: str | None = None
+        self.twins: tuple[Account, ...] = ()
         self._key: str | None = None
         self._part = part
 
     @property
     def key(self) -> str:
-        """Name the counter in the same words in every process: its scope, and the limit without its value.
+        """Name the counter in the same words in every process, by what it counts, for whom, and in which window.
 
-        Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`.
+        Sessions and tenants are told apart by their own ids, every other scope by its `scope_id`. What happens at a limit is no part of
+        it: with another warning level, outcome or admission it is the same limit, declared again. What only observes counts apart, so
+        that it tightens nothing.
         """
         if self._key is None:
-            self._key = _name_counter(self.facts, self.limit, self._part)
+            self._key = _name_counter(self)
         return self._key
+
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Order accounts of one counter: the first judges for all of them where it is asked once, as the strictest would."""
+        return self.nature is not Nature.HELD, not self.reserved, self.warn_at
 
     def revalue(self, value: int) -> None:
         """Write the limit, and what goes with it: the warning level, and what is kept back."""
@@ -262,7 +271,10 @@ class Account:
         return self.value - self.used - self.held
 
 
-def _name_counter(facts: ScopeFacts, limit: Limit, part: tuple[str, ...]) -> str:
+def _name_counter(account: Account) -> str:
+    facts, limit = account.facts, account.limit
     own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
     place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
-    return dumps((facts.kind, place, *(getattr(limit, each.name) for each in fields(limit) if each.name != "value"), *part))
+    zone = limit.tz if is_calendar(limit.per) else None
+    counted = (limit.kind, limit.detail, limit.agent, limit.count)
+    return dumps((facts.kind, place, *counted, same_window(limit.per), zone, limit.by, account.observe, *account.part))

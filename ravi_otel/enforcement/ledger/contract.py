@@ -61,6 +61,23 @@ class Line:
     carved: bool = False
 
 
+def asked_once(lines: Sequence[Line], account: Account | None = None) -> Line:
+    """Make one line of several that ask one counter: it wants what the most of them want, and is free only where all of them are.
+
+    It asks `account`, the first line's unless one is given.
+    """
+    first = lines[0]
+    if len(lines) == 1:
+        return first
+    return Line(
+        account or first.account,
+        max(line.want for line in lines),
+        max(line.minimum for line in lines),
+        free=all(line.free for line in lines),
+        carved=any(line.carved for line in lines),
+    )
+
+
 @dataclass(slots=True, eq=False)
 class Reservation:
     """Ask for everything one operation needs, root to leaf.

@@ -17,7 +17,18 @@ from typing import Any, Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Ledger, Line, Reservation, Settled, new_op_id
+from ravi_otel.enforcement.ledger.contract import (
+    Crossing,
+    Denied,
+    Extended,
+    Grant,
+    Ledger,
+    Line,
+    Reservation,
+    Settled,
+    asked_once,
+    new_op_id,
+)
 from ravi_otel.enforcement.ledger.failing import SO
 from ravi_otel.errors import BudgetExhaustedError
 
@@ -149,8 +160,13 @@ class EnduringLedger:
                 lines.append(line)
             elif line.account.limit.on_store_failure == "local":
                 stand_in = self._stand_in(line.account)
-                accounts[stand_in] = line.account
-                lines.append(Line(stand_in, line.want, line.minimum, line.free, line.carved))
+                mine = Line(stand_in, line.want, line.minimum, line.free, line.carved)
+                if stand_in in accounts:  # a limit that was declared twice is asked once
+                    at = next(at for at, each in enumerate(lines) if each.account is stand_in)
+                    lines[at] = asked_once([lines[at], mine])
+                else:
+                    accounts[stand_in] = line.account
+                    lines.append(mine)
         return _Passed(request, new_op_id(), accounts), lines
 
     def _stand_in(self, account: Account) -> StandIn:

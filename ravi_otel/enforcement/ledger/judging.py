@@ -321,4 +321,7 @@ def _note(
     account.events = (*account.events, event)
     if account.roll_ns:
         account.told = account.rolled
+    for twin in account.twins:
+        twin.events, twin.told = account.events, account.told
+        twin.flag(near=account.near, exceeded=account.exceeded, draining=twin.draining)
     crossings.append(Crossing(account, event, phase, decision, used, held))

@@ -9,21 +9,21 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from json import loads  # as it is now: the program may make tools of that module's functions
 from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow
 from ravi_otel.policy.checks import WINDOWS
 from ravi_otel.policy.formula import ALL
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.limits import ScopeKind
 
 MOST_LISTED: Final = 10_000
 """How many counters one listing has at most."""
 
 _LONGEST_KEY: Final = 8_192
 _ID_DIGITS: Final = 12
-_FIELDS: Final = tuple(each.name for each in fields(Limit) if each.name != "value")
+_FIELDS: Final = ("kind", "detail", "agent", "count", "per", "tz", "by", "observes")
 """What a key says of the limit, in its order: after the scope and its place, and before the part."""
 
 
@@ -109,6 +109,7 @@ class Named:
     count: str
     part: tuple[str, ...]
     tz: str | None = None
+    observes: bool = False
 
     @property
     def name(self) -> str:
@@ -121,7 +122,8 @@ class Named:
         counted = f"tool.{self.detail}" if self.detail is not None else self.kind if self.count == ALL else f"{self.kind}({self.count})"
         agent = f"@{self.agent}" if self.agent else ""
         zone = f":tz={self.tz}" if self.per in WINDOWS and self.tz and self.tz != "UTC" else ""
-        return f"{counted}{agent}{f':per={self.per}' if self.per else ''}{zone}{f':by={self.by}' if self.by else ''}"
+        observes = ":on=observe" if self.observes else ""
+        return f"{counted}{agent}{f':per={self.per}' if self.per else ''}{zone}{f':by={self.by}' if self.by else ''}{observes}"
 
     @property
     def tenant(self) -> str | None:
@@ -140,6 +142,8 @@ def named(key: str) -> Named | None:
 def _named(found: Any) -> Named | None:
     scope, place, *rest = found
     limit, part = dict(zip(_FIELDS, rest, strict=False)), rest[len(_FIELDS) :]
+    if type(limit.get("observes")) is not bool:
+        return None
     must = [limit.get("kind"), limit.get("count"), *part]
     may = [*place, *(limit.get(name) for name in ("detail", "agent", "per", "by", "tz"))]
     if not place or not all(isinstance(each, str) for each in must) or not all(each is None or isinstance(each, str) for each in may):
@@ -151,8 +155,9 @@ def _named(found: Any) -> Named | None:
         detail=limit["detail"],
         agent=limit["agent"],
         per=limit["per"],
-        by=limit.get("by"),
+        by=limit["by"],
         count=limit["count"],
         part=tuple(part),
-        tz=limit.get("tz"),
+        tz=limit["tz"],
+        observes=limit["observes"],
     )

@@ -9,7 +9,7 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Line, Reservation
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.redis.places import Sight, show
+from ravi_otel.enforcement.ledger.redis.places import Sight, Twin, show
 from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
@@ -22,7 +22,7 @@ class Shared(Operation):
     What it holds of lines that are this process's own is an operation of its own, `local`, on the lines `own`.
     """
 
-    __slots__ = ("bit", "extended", "lease", "local", "name", "own", "shared", "sights", "tombstone")
+    __slots__ = ("bit", "extended", "lease", "local", "name", "own", "shared", "sights", "tombstone", "twins")
 
     def __init__(self, request: Reservation, held: list[int], observed: Account | None, shared: Sequence[int]) -> None:
         super().__init__(request, held, observed)
@@ -30,6 +30,7 @@ class Shared(Operation):
         self.own: Sequence[int] = ()
         self.local: Operation | None = None
         self.sights: Sequence[Sight | None] = ()
+        self.twins: Sequence[Twin] = ()
         self.lease = self.name = self.tombstone = self.bit = ""
         self.extended = 0
         self.taken = len(self.lines)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Line, Reservation
-from ravi_otel.enforcement.ledger.redis.places import Place, Sight, asked
+from ravi_otel.enforcement.ledger.contract import Line, Reservation, asked_once
+from ravi_otel.enforcement.ledger.redis.places import Place, Sight, Twin, asked
 
 NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
 
@@ -15,12 +15,13 @@ NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST, OBSERVED
 class Ask:
     """Be one request: its lines, each account of the store once, where they are kept, and what mode it is judged in."""
 
-    __slots__ = ("lines", "mode", "own", "request", "shared", "sights")
+    __slots__ = ("lines", "mode", "own", "request", "shared", "sights", "twins")
 
     def __init__(self, request: Reservation, sight_of: Callable[[Account], Sight]) -> None:
         self.request = request
         self.lines: Sequence[Line] = request.lines
         self.sights = [sight_of(line.account) for line in self.lines]
+        self.twins: list[Twin] = []
         self._merge()
         self.shared = [at for at, sight in enumerate(self.sights) if sight.place is not None]
         self.own = [at for at, sight in enumerate(self.sights) if sight.place is None]
@@ -33,20 +34,27 @@ class Ask:
         )
 
     def _merge(self) -> None:
-        """Ask once for a limit that was declared twice: two accounts of one place."""
+        """Ask once for a limit that was declared twice: several accounts of one place."""
         places = [sight.place for sight in self.sights if sight.place is not None]
         if len(set(places)) == len(places):
             return
-        found: dict[object, tuple[Line, Sight]] = {}
+        found: dict[object, list[tuple[Line, Sight]]] = {}
         for line, sight in zip(self.lines, self.sights, strict=True):
-            by: object = sight if sight.place is None else sight.place
-            first, known = found.get(by, (line, sight))
-            found[by] = (
-                (first if first is line else replace(first, want=max(first.want, line.want), minimum=max(first.minimum, line.minimum))),
-                known,
-            )
-        self.lines, self.sights = [line for line, _ in found.values()], [sight for _, sight in found.values()]
+            found.setdefault(sight if sight.place is None else sight.place, []).append((line, sight))
+        merged = [self._one_of(each) for each in found.values()]
+        self.lines, self.sights = [line for line, _ in merged], [sight for _, sight in merged]
         self.request = replace(self.request, lines=self.lines)
+
+    def _one_of(self, each: Sequence[tuple[Line, Sight]]) -> tuple[Line, Sight]:
+        """Ask the strictest of them for all; the store hears of the smallest value that it was not told of yet."""
+        first, sight = min(each, key=lambda one: one[0].account.rank)
+        account = first.account
+        least = min((line.account.value for line, other in each if not other.known), default=account.value)
+        if least < account.value:
+            account.revalue(least)
+            sight.known = False
+        self.twins += [(line.account, other, account, sight) for line, other in each if other is not sight]
+        return asked_once([line for line, _ in each], account), sight
 
     @property
     def locally(self) -> Reservation:

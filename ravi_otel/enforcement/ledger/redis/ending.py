@@ -16,7 +16,7 @@ from ravi_otel.enforcement.ledger.redis.asking import OBSERVED, ONLY_LOOK, WRAPS
 from ravi_otel.enforcement.ledger.redis.counting import Counting
 from ravi_otel.enforcement.ledger.redis.line import wake_first
 from ravi_otel.enforcement.ledger.redis.owed import Sent
-from ravi_otel.enforcement.ledger.redis.places import Sight, bounded, facts_of
+from ravi_otel.enforcement.ledger.redis.places import Sight, bounded, facts_of, show_twins
 from ravi_otel.enforcement.ledger.redis.scripts import EXTEND, RELEASE, SETTLE
 
 
@@ -89,6 +89,8 @@ def _keys(operation: Shared) -> list[str]:
 def _shown(ledger: Counting, operation: Shared, reply: Reply) -> None:
     with ledger.lock:
         reply.show([(operation.lines[at].account, cast("Sight", operation.sights[at])) for at in operation.shared])
+        if operation.twins:
+            show_twins(operation.twins)
 
 
 def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow[Extended]:

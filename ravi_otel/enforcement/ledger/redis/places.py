@@ -136,6 +136,22 @@ def show(account: Account, sight: Sight, state: str) -> None:
         account.events = tuple("limit_nearing" if one == "n" else "limit_exceeded" for one in told)
 
 
+Twin = tuple[Account, Sight, Account, Sight]
+"""An account that was not asked itself, and the one of the same place that was asked for it, each with what it was shown."""
+
+
+def show_twins(twins: Sequence[Twin]) -> None:
+    """Show in accounts what became of others of the same place; under the ledger's lock."""
+    for twin, sight, account, seen in twins:
+        if seen.known:
+            sight.known, sight.revision, sight.used = True, seen.revision, account.used
+            twin.epoch, twin.used, twin.held, twin.denied = account.epoch, account.used, account.held, account.denied
+            twin.events = account.events
+            if twin.value != account.value:
+                twin.revalue(account.value)
+            twin.flag(near=account.near, exceeded=account.exceeded, draining=account.draining)
+
+
 class Graves:
     """Name operations and their tombstones: those of this ledger's process by number, a bit each; any other by a key of its own."""
 

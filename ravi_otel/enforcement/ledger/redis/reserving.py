@@ -19,7 +19,7 @@ from ravi_otel.enforcement.ledger.redis.ending import release
 from ravi_otel.enforcement.ledger.redis.leases import Lease
 from ravi_otel.enforcement.ledger.redis.line import Stander, wait
 from ravi_otel.enforcement.ledger.redis.owed import Sent
-from ravi_otel.enforcement.ledger.redis.places import Place, facts_of, tag_in
+from ravi_otel.enforcement.ledger.redis.places import Place, facts_of, show_twins, tag_in
 from ravi_otel.enforcement.ledger.redis.scripts import RELEASE, RESERVE
 from ravi_otel.errors import ConfigurationError
 
@@ -123,6 +123,8 @@ def _granted(
     reply.there()
     with ledger.lock:
         reply.show(ask.seen(among))
+        if ask.twins:
+            show_twins(ask.twins)
         if reply.letter == "D":
             at, reason, used, held = reply.words[1:]
             line = ask.lines[among[int(at) - 1]]
@@ -144,7 +146,7 @@ def _taken(ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place
     observed = ask.lines[among[at - 1]].account if at else None
     operation = Shared(ask.request, held, observed, among)
     operation.crossings = reply.crossed(ask.accounts(among), "admission", "observed" if observed else "admitted")
-    operation.sights = ask.sights
+    operation.sights, operation.twins = ask.sights, ask.twins
     lease, operation.name, operation.tombstone, operation.bit = place
     operation.lease = lease.operations
     ledger.operations[ask.request.op_id] = operation

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
 from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
@@ -49,6 +50,7 @@ class SlicedLedger:
         self._near = Near(self._clock)
         self._supply = Supply(inner, self._near, self._clock, tidies=tidies)
         self._asked: dict[str, Grant | None] = {}
+        self._slices: WeakValueDictionary[str, Slice] = WeakValueDictionary()
 
     def __getattr__(self, name: str) -> Any:
         """Give what only the inner ledger has, such as `reap` or `wall_s`."""
@@ -162,8 +164,12 @@ class SlicedLedger:
         place = account.slice
         if place is None:
             sliced = account.nature in _SLICED and not account.observe
-            place = account.slice = _OWN if not self._shares(account) else Slice(account) if sliced else _ASKED
+            place = account.slice = _OWN if not self._shares(account) else self._slice_of(account) if sliced else _ASKED
         return place
+
+    def _slice_of(self, account: Account) -> Slice:
+        """Give the slice of a counter, which limits that are declared twice have in common."""
+        return self._slices.setdefault(account.key, Slice(account))
 
     def _lines_here(self, request: Reservation) -> list[Line] | None:
         """Give the request on what can be judged here; None when some of it has to be asked of the shared ledger."""
@@ -176,7 +182,12 @@ class SlicedLedger:
             elif special or place is _ASKED or line.carved or line.free or not cast("Slice", place).open:
                 return None
             else:
-                lines.append(Line(cast("Slice", place).twin, line.want, line.want))
+                twin = cast("Slice", place).twin
+                known = next((each for each in lines if each.account is twin), None)
+                if known is None:
+                    lines.append(Line(twin, line.want, line.want))
+                else:
+                    known.want = known.minimum = max(known.want, line.want)
         return lines
 
     # -- asking ---------------------------------------------------------------------------------------------------

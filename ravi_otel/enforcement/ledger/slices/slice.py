@@ -88,7 +88,7 @@ class Slice:
     chunk was meant to be, taken at `since`; a new one is due when less than `low` is left.
     """
 
-    __slots__ = ("account", "asks", "busy", "chunks", "low", "open", "since", "size", "twin")
+    __slots__ = ("__weakref__", "account", "asks", "busy", "chunks", "low", "open", "since", "size", "twin")
 
     def __init__(self, account: Account) -> None:
         self.account = account

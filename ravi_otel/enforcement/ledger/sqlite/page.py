@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told
+from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told, asked_once
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
@@ -167,6 +167,9 @@ class Page:
 
     def request_at_hand(self, request: Reservation) -> Reservation:
         """Give the request on the accounts that count in here; a limit that was declared twice is asked once."""
+        if len({line.account.key for line in request.lines}) < len(request.lines):
+            for line in sorted(request.lines, key=lambda line: line.account.rank):
+                self.at_hand(line.account)  # the strictest counts for all that are one counter
         accounts = [self.at_hand(line.account) for line in request.lines]
         if all(account is line.account for account, line in zip(accounts, request.lines, strict=True)):
             return request
