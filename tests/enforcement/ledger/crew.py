@@ -21,7 +21,7 @@ FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run
 
 
 def opened(path):
-    return RedisLedger(Link(path)) if path.startswith("redis://") else SqliteLedger(path)
+    return RedisLedger(Link(path)) if path.startswith("redis://") else SqliteLedger(path, busy_s=30.0)
 
 
 def account(kind, value, **options):

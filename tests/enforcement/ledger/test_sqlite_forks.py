@@ -24,7 +24,7 @@ def wait(children, seconds=60):
             assert time.monotonic() < until, "a child hangs"
             time.sleep(0.005)
 
-ledger = SqliteLedger(sys.argv[1])
+ledger = SqliteLedger(sys.argv[1], busy_s=30.0)
 """
 
 STORM = """
@@ -106,7 +106,7 @@ ledger.close()
 
 ALIVE = """
 import sqlite3
-ledger = SqliteLedger(sys.argv[1], lease_s=4.0)
+ledger = SqliteLedger(sys.argv[1], lease_s=4.0, busy_s=30.0)
 shared = account("tokens", 100)
 ask(ledger, shared, 10)
 seen, told = os.pipe()
