@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
@@ -39,12 +40,15 @@ def is_listed(url: str, via: str | None = None) -> bool:
     return bool(to) and to.has_url(url) and (via is None or to.has_url(via))
 
 
-def headers_for(url: str, existing: str | None, via: str | None = None) -> str | None:
+def headers_for(
+    url: str, existing: str | None, via: str | None = None, *, lends: bool = True, taken: Callable[[Lent], object] | None = None
+) -> str | None:
     """Give the `baggage` header for a request to `url`, None for none at all; never raises, and does no I/O.
 
     `existing` is what the request has by now. To a host that is not listed, and through a `via` that is not, every entry of ours is taken
     out. To one that is, the current scope's takes their place, with the loan of the `with lend(...)` around, for the first request
-    in it; a loan that `existing` holds already stays. Others' entries stay as they are.
+    in it; a loan that `existing` holds already stays. Others' entries stay as they are. Where it does not `lends`, the loan is not this
+    request's; `taken` hears of it when it is, and may have it back with `unsend` while nothing has left.
     """
     try:
         if not is_listed(url, via):
@@ -54,7 +58,7 @@ def headers_for(url: str, existing: str | None, via: str | None = None) -> str |
         if existing is not None and _has_loan(existing, audience, config):
             return existing
         lent = lending.around() if config.keys else None
-        return _written(existing, audience, now_ms() + EXPIRES_MS, lent)
+        return _written(existing, audience, now_ms() + EXPIRES_MS, lent, lends=lends, taken=taken)
     except Exception as error:  # noqa: BLE001 - our own bug never reaches the program's request
         swallow("carrier", error)
         return without_ours(existing)
@@ -102,9 +106,17 @@ def token_here(audience: str) -> str | None:
     return write_token(token_of(STATE.locate()[0], audience, now_ms() + EXPIRES_MS), configured().keys)
 
 
-def _written(existing: str | None, audience: str, expires_ms: int, lent: Lent | None) -> str | None:
+def _written(
+    existing: str | None,
+    audience: str,
+    expires_ms: int,
+    lent: Lent | None,
+    *,
+    lends: bool = True,
+    taken: Callable[[Lent], object] | None = None,
+) -> str | None:
     scope, _ = STATE.locate()
-    loan = None if lent is None else lent.send()
+    loan = None if lent is None or not lends else lent.send()
     if lent is not None and loan is not None:
         expires_ms = lent.expires_ms
     token = write_token(token_of(scope, audience, expires_ms, loan), configured().keys)
@@ -113,6 +125,8 @@ def _written(existing: str | None, audience: str, expires_ms: int, lent: Lent | 
         rejected("too_long")
         if lent is not None and loan is not None:
             lent.unsend()
+    elif lent is not None and loan is not None and taken is not None:
+        taken(lent)
     return header
 
 

@@ -11,14 +11,13 @@ from opentelemetry.context import Context
 
 from ravi_otel.policy.usage import Call
 
-_SUPPRESSED: Final = frozenset(
-    {
-        "suppress_instrumentation",
-        "suppress_language_model_instrumentation",
-        str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")),
-    }
+_SILENCING: Final = frozenset(
+    {"suppress_instrumentation", str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation"))}
 )
-"""Keys of the context by which a program asks for silence: OpenTelemetry's own, the plain one, and one for model calls alone."""
+"""Keys of the context by which a program, or an exporter, asks for silence: OpenTelemetry's own, and the plain one."""
+
+_SUPPRESSED: Final = _SILENCING | {"suppress_language_model_instrumentation"}
+"""Those, and one for model calls alone."""
 
 _TOLD: Final = frozenset(
     {
@@ -57,6 +56,11 @@ class Elsewhere(Enum):
     """Another instrumentation has a span for it; what only we know is still counted."""
     SPAN = "span"
     """The client makes a span for it by itself, and no metrics."""
+
+
+def silences_all(context: Context) -> bool:
+    """Tell that nothing of what is done in `context` is to be told: what an exporter sends, before all."""
+    return any(context.get(key) for key in _SILENCING)
 
 
 def elsewhere(call: Call, context: Context) -> Elsewhere | None:

@@ -7,8 +7,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from ravi_otel._flow import run_async
-from ravi_otel.carrier.clients.rewriting import Field, Going, Rewriting, origin_of
+from ravi_otel._flow import is_done
+from ravi_otel.carrier.clients.rewriting import Field, Going, Rewriting, origin_of, take
 from ravi_otel.runtime.wrapping import Wraps
 
 
@@ -48,7 +48,9 @@ class Installed:
     async def _start(self, wrapped: Callable[..., Any], response: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         started = await wrapped(*args, **kwargs)
         if self._active:
-            await run_async(self._rewriting.returns(_fields(response.headers.items()), partial(_answering, response)))
+            flow = self._rewriting.returns(_fields(response.headers.items()), partial(_answering, response))
+            if not is_done(flow):
+                await take(flow)  # what is raised in here has aiohttp close the answer
         return started
 
 
@@ -71,8 +73,8 @@ def _put(headers: Any, names: set[str], pairs: list[tuple[str, str]]) -> None:
 def _going(request: Any) -> Going:
     """Tell where it goes: over TLS a proxy only hands bytes on, and is asked to with a request of its own."""
     via = None if request.proxy is None or request.is_ssl() else str(request.proxy.origin())
-    url = request.url
-    return Going(origin_of(url.scheme, url.host or "", url.port), via, bare=request.method == "CONNECT")
+    url = request.url  # whose `raw_host` is as it is asked for and listed, `xn--` and all
+    return Going(origin_of(url.scheme, url.raw_host or "", url.port), via, bare=request.method == "CONNECT")
 
 
 def _answering(response: Any) -> Going:

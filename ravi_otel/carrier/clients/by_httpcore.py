@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
-from ravi_otel._flow import run_async, run_sync
-from ravi_otel.carrier.clients.rewriting import Going, Rewriting, going, origin_of
+from ravi_otel._flow import Flow, is_done, run_sync
+from ravi_otel.carrier.clients.rewriting import Edit, Going, Rewriting, going, origin_of, take
 from ravi_otel.runtime.wrapping import Wraps
 
 _CLASSES: Final = ("HTTP11Connection", "HTTP2Connection")
@@ -28,7 +27,6 @@ class Installed:
         self._module = module
         self._wraps = Wraps()
         self._active = False
-        self._sent: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def install(self) -> None:
         """Wrap the connections of both colours."""
@@ -48,32 +46,61 @@ class Installed:
         if not self._active:
             return wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        response = wrapped(self._rewritten(request))
-        self._sent.pop(request, None)
-        run_sync(self._rewriting.returns(response.headers, partial(_going, request)))
+        edit = self._edit(request)
+        try:
+            response = wrapped(_edited(request, edit))
+        except self._module.ConnectionNotAvailable:  # it turned out to be somebody else's, and the pool asks another
+            _unsend(edit)
+            raise
+        try:
+            run_sync(self._rewriting.returns(response.headers, partial(_going, request)))
+        except BaseException:  # a signal: nobody gets the answer, and its connection would be taken for ever
+            response.close()
+            raise
         return response
 
     async def _request_async(self, wrapped: Callable[..., Any], _connection: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._active:
             return await wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        response = await wrapped(self._rewritten(request))
-        self._sent.pop(request, None)
-        await run_async(self._rewriting.returns(response.headers, partial(_going, request)))
+        edit = self._edit(request)
+        try:
+            response = await wrapped(_edited(request, edit))
+        except self._module.ConnectionNotAvailable:  # the same
+            _unsend(edit)
+            raise
+        flow = self._rewriting.returns(response.headers, partial(_going, request))
+        if not is_done(flow):
+            await self._take(flow, response)
         return response
 
-    def _rewritten(self, request: Any) -> Any:
-        """Give the request to send: the program's own object stays as it is."""
-        again = self._sent.get(request)  # the connection turned out to be somebody else's, and nothing was sent
-        if again is not None:
-            return again
-        edit = self._rewriting.edit(request.headers, partial(_going, request), request.extensions)
-        if edit is None:
-            return request
-        changed = copy.copy(request)
-        changed.headers = edit.of(request.headers)
-        self._sent[request] = changed
-        return changed
+    async def _take(self, flow: Flow[None], response: Any) -> None:
+        """Take what came back, out of reach of cancelled scopes; a task that is cancelled gets no answer, and its connection is free."""
+        shield = self._module._synchronization.AsyncShieldCancellation  # noqa: SLF001 - by which it keeps its own connections from that
+        try:
+            with shield():
+                await take(flow)
+        except BaseException:
+            with shield():
+                await response.aclose()
+            raise
+
+    def _edit(self, request: Any) -> Edit | None:
+        return self._rewriting.edit(request.headers, partial(_going, request), request.extensions)
+
+
+def _edited(request: Any, edit: Edit | None) -> Any:
+    """Give the request to send: the program's own object stays as it is."""
+    if edit is None:
+        return request
+    changed = copy.copy(request)
+    changed.headers = edit.of(request.headers)
+    return changed
+
+
+def _unsend(edit: Edit | None) -> None:
+    if edit is not None:
+        edit.unsend()
 
 
 def _going(request: Any) -> Going:

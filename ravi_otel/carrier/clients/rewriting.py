@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
+from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from ravi_otel._flow import Done, Flow
+from ravi_otel._flow import Done, Flow, run_async
 from ravi_otel.carrier.entries import without_ours
-from ravi_otel.carrier.lending import RETURN_HEADER, returned
+from ravi_otel.carrier.lending import RETURN_HEADER, Lent, returned
 from ravi_otel.carrier.outbound import headers_for, is_listed
+from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.telemetry.elsewhere import silences_all
 
 Field = tuple[bytes, bytes]
 """A header as it goes out: name and value."""
@@ -31,12 +35,21 @@ _TRACE: Final = TraceContextTextMapPropagator()
 _NOTHING: Final = cast("Flow[None]", Done(None))
 _RETURN: Final = RETURN_HEADER.lower().encode("ascii")
 
+_TAKING: Final[set[asyncio.Future[None]]] = set()
+"""What a loop has to be reminded of: it knows its tasks, and keeps none of them alive."""
+
 
 class Edit(NamedTuple):
-    """Say which headers go, by their places, and which are added."""
+    """Say which headers go, by their places, and which are added; `lent` is the loan that goes with them, if this request took one."""
 
     drop: frozenset[int]
     add: tuple[Field, ...]
+    lent: Lent | None = None
+
+    def unsend(self) -> None:
+        """Have the loan back: not a byte of the request has left."""
+        if self.lent is not None:
+            self.lent.unsend()
 
     def of(self, fields: Sequence[Field]) -> list[Field]:
         """Give the headers as they are to be."""
@@ -87,8 +100,11 @@ class Rewriting:
 
     def _edit(self, seen: _Seen, to: Going, mark: object) -> Edit | None:
         takes = not to.bare and is_listed(to.url, to.via) and not self._is_provider_call(mark)
-        existing = seen.baggage
-        now = headers_for(to.url, existing, to.via) if takes else without_ours(existing)
+        existing, lent = seen.baggage, list[Lent]()
+        if takes:  # an exporter asks for silence, and what it sends is not what was lent to
+            now = headers_for(to.url, existing, to.via, lends=not silences_all(otel_context.get_current()), taken=lent.append)
+        else:
+            now = without_ours(existing)
         drop = set(seen.spread)
         add: list[Field] = []
         if now != existing:
@@ -97,7 +113,7 @@ class Rewriting:
                 add.append((_BAGGAGE, now.encode("latin-1")))
         if takes and not seen.traced:
             add += _traced()
-        return Edit(frozenset(drop), tuple(add)) if drop or add else None
+        return Edit(frozenset(drop), tuple(add), lent[0] if lent else None) if drop or add else None
 
     def returns(self, fields: Iterable[Field], where: Callable[[], Going]) -> Flow[None]:
         """Take what an answer says a loan was used for; nothing to wait for where it says nothing."""
@@ -143,6 +159,17 @@ def _traced() -> list[Field]:
     carrier: dict[str, str] = {}
     _TRACE.inject(carrier)
     return [(name.encode("ascii"), value.encode("latin-1")) for name, value in carrier.items()]
+
+
+async def take(flow: Flow[None]) -> None:
+    """Take what came back, to the end: who is cancelled meanwhile is so at once, and the rest is done without waiting for it."""
+    if not in_asyncio_task():
+        await run_async(flow)
+        return
+    taking = asyncio.ensure_future(run_async(flow))
+    _TAKING.add(taking)
+    taking.add_done_callback(_TAKING.discard)
+    await asyncio.shield(taking)
 
 
 def _returns(where: Callable[[], Going], value: bytes) -> Flow[None]:

@@ -34,7 +34,7 @@ class HttpWire:
 
     __slots__ = (
         *("_args", "_builds", "_client", "_endpoint", "_hides", "_kwargs", "_late", "_live", "_request", "_seen", "_shortened"),
-        *("_sweeps", "_wrapped", "_asked", "call", "failed"),
+        *("_sweeps", "_wrapped", "_asked", "call", "failed", "sends"),
     )
 
     def __init__(
@@ -62,6 +62,7 @@ class HttpWire:
         self._sweeps = SWEEPS.count
         self.call = call
         self.failed: BaseException | None = None
+        self.sends = False
 
     # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
 
@@ -97,6 +98,7 @@ class HttpWire:
         blocked = None if self._live is None else blocked_by(self._live, self._cut)
         late: RaviError | None = None
         token = SENDING.set(self)
+        self.sends = True
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
@@ -109,11 +111,13 @@ class HttpWire:
                 IN_FLIGHT.discard(blocked)
             del late  # its traceback knows this frame
             self._live = None
+            self.sends = False
             SENDING.reset(token)
 
     async def _send_async(self) -> Any:
         late: RaviError | None = None
         token = SENDING.set(self)
+        self.sends = True
         try:
             if self._live is None:
                 return await self._wrapped(*self._args, **self._kwargs)
@@ -126,6 +130,7 @@ class HttpWire:
         finally:
             del late  # its traceback knows this frame
             self._live = None
+            self.sends = False
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
 
@@ -244,3 +249,9 @@ class HttpWire:
 
 SENDING: Final[ContextVar[HttpWire | None]] = ContextVar("ravi-otel-in-flight", default=None)
 """The call whose attempts are being made in this context."""
+
+
+def is_sending() -> bool:
+    """Tell that attempts of a call are being made in this context; a task that was started meanwhile outlives that."""
+    wire = SENDING.get()
+    return wire is not None and wire.sends
