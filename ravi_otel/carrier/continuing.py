@@ -12,20 +12,25 @@ from opentelemetry import trace
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, run_sync
+from ravi_otel.carrier.ambient import undressed
+from ravi_otel.carrier.ceilings import MODEL
 from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.inbound import Headers, Inbound, begin, read
 from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
-from ravi_otel.carrier.token import SharedScope, Spent, Token, counter_name, write_spent
+from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.enforcement import declaring
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.series import Series
+from ravi_otel.errors import RaviError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Admission, Kind, Limit, ScopeKind
+from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
 from ravi_otel.runtime.config.tags import check_tags
 from ravi_otel.runtime.handles import Run
@@ -58,21 +63,22 @@ class ContinuedRun(Run):
     def give_back(self) -> Flow[str | None]:
         """Do what `return_headers` does, in either colour, and give what the `ravi-spent` header says; None where nothing was lent.
 
-        What is in flight counts as used. From here on nothing more may be used of the loan, so it is called when the work is done.
+        What is in flight counts as used. From here on nothing more may be used of the loan, so it is called when the work is done. Never
+        raises because of a store that cannot be asked: then nothing is given back.
         """
         token, scope = self.inbound.token, self._scope
         if token is None or token.loan is None or scope is None:
             return None
-        spent: dict[str, int] = {}
-        for account in scope.accounts:
-            if account.kind in token.loan.amounts:
-                yield from scope.engine.ledger.retune(account, min(account.value, account.used + account.held))
-                # Only now: what was admitted meanwhile is in it, and nothing is admitted any more that would not be.
-                spent[account.kind] = max(spent.get(account.kind, 0), account.used + account.held)
-        spent.update({kind: amount for kind, amount in _used(scope).items() if kind not in spent and amount})
+        try:
+            spent, models = yield from _end(scope, token.loan)
+        except RaviError:
+            return None  # the store cannot say it, which is told by now: all of it counts as spent, and the answer is the program's
+        except Exception as error:  # noqa: BLE001 - nor does a bug of ours end a request that was served
+            swallow("carrier.return", error)
+            return None
         same = _is_same_store(token, scope)
         charged = names_of(each for each in scope.chain if each.facts.scope_id != scope.facts.scope_id) if same else ()
-        return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope)), configured().keys)
+        return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope), models), configured().keys)
 
     def return_headers(self) -> dict[str, str]:
         """End what was lent for this request, and give the headers of the answer that say what of it was used; empty without a loan."""
@@ -80,9 +86,15 @@ class ContinuedRun(Run):
         return {} if value is None else {RETURN_HEADER: value}
 
     def __enter__(self) -> Self:
-        if self._trace is None and not trace.get_current_span().get_span_context().is_valid:
-            self._trace = _current.Attachment(self.inbound.context(otel_context.get_current()))
-            self._trace.__enter__()
+        if self._trace is None:
+            # What came in is read by now. Other instrumentations would send it on to anybody; who asked for that gets the scope's own.
+            around = current = otel_context.get_current()
+            around = undressed(around)
+            if not trace.get_current_span().get_span_context().is_valid:
+                around = self.inbound.context(around)
+            if around is not current:
+                self._trace = _current.Attachment(around)
+                self._trace.__enter__()
         try:
             return super().__enter__()
         except BaseException:
@@ -121,6 +133,8 @@ class ContinuedRun(Run):
                     joined = [each for each in scope.upwards() if each.facts.kind is shared.kind and _own_id(each) == shared.id]
                     for each in joined:
                         _declare(each, shared)
+        if token is not None and token.models:
+            _tell_models_apart(scope, token.models)
         super()._enter(scope)
 
     def _fresh(self, fn: Callable[..., Any]) -> Self:
@@ -192,10 +206,8 @@ def _carried(token: Token) -> Iterable[tuple[Limit, str]]:
     same = _is_same_store(token, STATE.root)
     for limit in (*(() if same else token.ceilings), *token.local):
         yield limit, f"{limit.label} of {whose}"
-    if token.loan is not None:
-        for kind, amount in token.loan.amounts.items():
-            admission = Admission.STRICT if token.loan.strict else None
-            yield Limit(kind=kind, value=amount, admission=admission), f"{kind}= of the caller's lend()"
+    for limit in () if token.loan is None else token.loan.limits:
+        yield limit, f"{limit.label}= of the caller's lend()"
     if token.deadline_ms is not None:
         yield Limit(kind=Kind.TIME, value=min(checks.MAX_NANO, max(0, token.deadline_ms - now_ms()) * _MS)), "the caller's deadline"
 
@@ -214,12 +226,7 @@ def _leave_to_lender(scope: Scope, token: Token) -> None:
     if token.loan is None or not token.loan.held:
         return
     held = frozenset(token.loan.held)
-    left_out = frozenset(
-        account
-        for each in scope.upwards()[1:]
-        for account in tuple(each.accounts)
-        if account.kind in token.loan.amounts and counter_name(account.key) in held
-    )
+    left_out = frozenset(account for each in scope.upwards()[1:] for account in tuple(each.accounts) if counter_name(account.key) in held)
     scope.terms = replace(scope.terms, left_out=scope.terms.left_out | left_out)
     with scope.engine.lock:
         scope.engine.revision += 1
@@ -251,6 +258,52 @@ def _declare(scope: Scope, shared: SharedScope) -> None:
 
 def _own_id(scope: Scope) -> str | None:
     return scope.facts.session_id if scope.facts.kind is ScopeKind.SESSION else scope.facts.tenant_id
+
+
+def _tell_models_apart(scope: Scope, models: Iterable[ModelAmount]) -> None:
+    """Have the models that the caller asked begin at what is left of each, in limits that count them each by itself."""
+    left: dict[tuple[str, str | None, str], int] = {}
+    for each in models:
+        key = (each.kind, each.agent, each.model)
+        left[key] = min(each.amount, left.get(key, each.amount))
+    for series in _models_apart(scope):
+        for (kind, agent, model), amount in left.items():
+            if (kind, agent) == (series.kind, series.limit.agent):
+                account = series.at(scope.facts, model)
+                account.revalue(min(account.value, amount))  # nobody has counted in it yet
+
+
+def _models_apart(scope: Scope) -> list[Series]:
+    """List the run's own limits that count each model by itself; the caller's have no window."""
+    return [each for each in scope.series if each.limit.by == MODEL and each.limit.per is None]
+
+
+def _end(scope: Scope, loan: Loan) -> Flow[tuple[dict[str, int], tuple[ModelAmount, ...]]]:
+    """Let nothing more be used of a loan, and say what was: by kind, and of each agent's own limits and each model."""
+    ledger = scope.engine.ledger
+    spent: dict[str, int] = {}
+    apart: dict[tuple[str, str | None, str], int] = {}
+    lent = {(each.counted, each.agent) for each in loan.limits}
+    for account in scope.accounts:
+        if (account.kind, account.limit.agent) in lent:
+            yield from ledger.retune(account, min(account.value, account.used + account.held))
+            # Only now: what was admitted meanwhile is in it, and nothing is admitted any more that would not be.
+            used = account.used + account.held
+            if account.limit.agent is None:
+                spent[account.kind] = max(spent.get(account.kind, 0), used)
+            else:
+                whose = (account.kind, account.limit.agent, "")
+                apart[whose] = max(apart.get(whose, 0), used)
+    for series in _models_apart(scope):
+        if (series.kind, series.limit.agent) in lent:
+            series.value = 0  # of models that nobody has asked yet
+            for account in series.living():
+                yield from ledger.retune(account, min(account.value, account.used + account.held))
+                key = (account.kind, account.limit.agent, account.counted_for or "")
+                apart[key] = max(apart.get(key, 0), account.used + account.held)
+            apart.setdefault((series.kind, series.limit.agent, ""), 0)
+    spent.update({kind: amount for kind, amount in _used(scope).items() if kind not in spent and amount})
+    return spent, tuple(ModelAmount(*key, amount) for key, amount in apart.items())
 
 
 def _used(scope: Scope) -> Mapping[str, int]:

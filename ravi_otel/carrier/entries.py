@@ -30,14 +30,22 @@ def is_ours(entry: str) -> bool:
 
 
 def without_ours(existing: str | None) -> str | None:
-    """Take every entry of ours out of a header; None where nothing is left, and the very same text where there is none of ours."""
+    """Take every entry of ours out of a header, and out of others' entries each property that is called as one of ours.
+
+    None where nothing is left, and the very same text where there is none of ours.
+    """
     if not existing:
         return existing
     entries = existing.split(",")
-    kept = [entry for entry in entries if not is_ours(entry)]
-    if len(kept) == len(entries):
+    kept = [entry if ";" not in entry else _bare(entry) for entry in entries if not is_ours(entry)]
+    if kept == entries:
         return existing
     return ",".join(kept).strip() or None
+
+
+def _bare(entry: str) -> str:
+    value, *properties = entry.split(";")
+    return ";".join((value, *(each for each in properties if not is_ours(each))))
 
 
 def with_ours(existing: str | None, token: str) -> str | None:

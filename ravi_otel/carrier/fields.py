@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, cast
 
 MOST: Final = 10_000
@@ -12,10 +12,12 @@ MOST: Final = 10_000
 def pairs_of(headers: object) -> Iterator[tuple[str, str]]:
     """Give each name, in lower case, with each of its values; whatever is neither text nor bytes is empty.
 
+    What has `items` is asked for them: also the messages of `http.server`, which are no mappings.
+
     Raises ValueError for more headers than anybody sends, and whatever a mapping or an iterable of a stranger's making raises.
     """
     given: Any = headers
-    pairs: Iterable[Any] = given.items() if isinstance(headers, Mapping) else given
+    pairs: Iterable[Any] = given.items() if callable(getattr(given, "items", None)) else given
     for count, pair in enumerate(pairs):
         if count >= MOST:
             raise ValueError("headers")

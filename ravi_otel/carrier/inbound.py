@@ -124,7 +124,7 @@ def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[T
     try:
         token = read_token(found[0], config.keys, trusted=config.trust.has(peer))
     except MalformedError as error:
-        return None, cast("Reason", str(error))  # which is one of three of them
+        return None, cast("Reason", str(error))  # which is one of four of them
     reason = _flaw(token, config)
     return (token, None) if reason is None else (None, reason)
 

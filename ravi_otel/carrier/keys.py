@@ -50,7 +50,7 @@ def _mac(secret: bytes, purpose: str, key_id: str, payload: bytes) -> bytes:
 
 
 def read_keys(text: str) -> Keys:
-    """Read `ID:SECRET,ID:SECRET`; ConfigurationError, which shows no secret, for anything else."""
+    """Read `ID:SECRET,ID:SECRET`; ConfigurationError for anything else, which shows nothing of it: an id may be a secret."""
     found: dict[str, bytes] = {}
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if len(parts) > _MOST_KEYS:
@@ -60,8 +60,8 @@ def read_keys(text: str) -> Keys:
         if not colon or _ID.fullmatch(key_id) is None:
             raise ConfigurationError(f"{VARIABLE}: key {place} has no id of letters and digits before a colon: {_WAY_OUT}.")
         if len(secret) < LEAST_SECRET:
-            raise ConfigurationError(f"{VARIABLE}: the secret of key {key_id!r} is shorter than {LEAST_SECRET} characters: {_WAY_OUT}.")
+            raise ConfigurationError(f"{VARIABLE}: the secret of key {place} is shorter than {LEAST_SECRET} characters: {_WAY_OUT}.")
         if key_id in found:
-            raise ConfigurationError(f"{VARIABLE} has the key {key_id!r} twice: {_WAY_OUT}.")
+            raise ConfigurationError(f"{VARIABLE} has the id of key {place} twice: {_WAY_OUT}.")
         found[key_id] = secret.encode("utf-8", "surrogateescape")
     return Keys(found)

@@ -1,8 +1,8 @@
 """Lend a part of what is left to the process that one request goes to, and take back what it did not use.
 
-A loan is held on the caller's limits from before the request leaves. What came back signed as used is charged and the rest is free
-again; what never came back, or came too late, is charged in full. So the callee needs no store in common with the caller, and
-nothing that is lost on the way makes a limit looser.
+A loan is held on the caller's limits from before the request leaves, with a share of each other sum that is limited there. What came
+back signed as used is charged and the rest is free again; what never came back, or came too late, is charged in full. So the callee
+needs no store in common with the caller, and nothing that is lost on the way makes a limit looser.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
+from ravi_otel.carrier.ceilings import by_model
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
-from ravi_otel.carrier.standing import names_of, now_ms
-from ravi_otel.carrier.telling import rejected
+from ravi_otel.carrier.lots import Lot, limits_of, lots_of
+from ravi_otel.carrier.standing import names_of, now_ms, process_here
+from ravi_otel.carrier.telling import Reason, rejected
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
-from ravi_otel.carrier.written import LENT, MalformedError, seconds
+from ravi_otel.carrier.written import MalformedError, seconds
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
@@ -36,7 +38,7 @@ from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Kind, is_built_in
+from ravi_otel.policy.limits import Kind, Limit, is_built_in
 from ravi_otel.policy.usage import Usage
 from ravi_otel.runtime.late import drain, look_for
 from ravi_otel.runtime.patience import owner, patience
@@ -48,7 +50,6 @@ RETURN_HEADER: Final = "ravi-spent"
 LONGEST_S: Final = 86_400.0
 _MOST_OPEN: Final = 100_000
 _LOAN: Final = otel_context.create_key("ravi-otel-loan")
-_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 
 _open: dict[str, Lent] = {}
@@ -81,9 +82,8 @@ class Lent:
         self.expires_ms = 0
         self.status = "new"
         self.used: Mapping[str, int] | None = None
-        self._strict = False
-        self._held: tuple[str, ...] = ()
-        self._op_id = new_op_id()
+        self._process = process_here()
+        self._lots: list[Lot] = []
         self._scope: Scope | None = None
         self._attachment: _current.Attachment | None = None
 
@@ -115,12 +115,18 @@ class Lent:
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.restore()
+        yield from self.give_up()
+
+    def give_up(self) -> Flow[None]:
+        """Give back what no request took; a forked child has nothing to give."""
         with _lock:
-            unsent = self.status == "held"
+            unsent = self.status == "held" and self._process == process_here()
             if unsent:
                 self.status = "released"
-        if unsent and self._scope is not None:
-            yield from self._scope.engine.ledger.release(self._op_id)
+        scope = self._scope
+        if unsent and scope is not None:
+            for lot in self._lots:
+                yield from lot.release(scope)
 
     # -- its way ------------------------------------------------------------------------------------------------------
 
@@ -131,46 +137,45 @@ class Lent:
         """
         if self.status != "new":
             raise ConfigurationError("a loan is for one request: give each a lend() of its own.")
+        self.check_here()
         if not configured().keys:
             raise ConfigurationError(f"lend() needs a key to sign loans with: set {KEYS}=ID:SECRET here, and the same where they are used.")
         drain()
         scope, _ = STATE.locate()
         scope.checkpoint()
-        lines = [
-            Line(each, self.amounts[each.kind], self.amounts[each.kind], carved=True)
-            for each in scope.chain
-            if each.kind in self.amounts and each.nature in _SUMS
-        ]
-        _refuse_too_large(scope, lines)
+        lots = lots_of(scope, self.amounts)
+        _refuse_too_large(scope, [line for line in lots[0].lines if line.account.kind in self.amounts])
         with _lock:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
-            self.status, self._scope, self._strict = "held", scope, any(line.account.strict for line in lines)
-            self._held = names_of(line.account for line in lines)
+            self.status, self._scope, self._lots = "held", scope, lots
         self.expires_ms = now_ms() + int(self.expires_s * 1000)
-        if not lines:
-            return
-        request = Reservation(self._op_id, lines, {}, owner=owner(), patience_s=patience(scope, blocking=blocking))
         try:
-            answer = yield from scope.engine.ledger.reserve(request)
+            yield from _hold(scope, lots, patience(scope, blocking=blocking))
         except BaseException:
             self.status = "new"
-            self._op_id = new_op_id()
             raise
-        scope.engine.tell(answer.crossings)
-        if isinstance(answer, Denied):
-            self.status = "new"
-            raise _refused(scope, answer)
+
+    def check_here(self) -> None:
+        """Raise ConfigurationError in a process that was forked from the one it belongs to."""
+        if self._process != process_here():
+            raise ConfigurationError("a loan belongs to the process that called lend(): call it again in the one that was forked.")
 
     def send(self) -> Loan | None:
         """Give it to whoever writes a request, once; None for all who come later, or too late."""
         with _lock:
-            if self.status != "held" or now_ms() >= self.expires_ms:
+            if self.status != "held" or self._process != process_here() or now_ms() >= self.expires_ms:
                 return None
             self.status = "sent"
             _open[self.id] = self
         _watch()
-        return Loan(self.id, self.amounts, self._strict, self._held)
+        limits, models = limits_of(self._lots)
+        return Loan(self.id, limits, names_of(line.account for lot in self._lots for line in lot.lines), models)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """List what of which limits goes with it, from when it is held."""
+        return limits_of(self._lots)[0]
 
     def unsend(self) -> None:
         """Have it back: it did not fit into the header that it was to go with."""
@@ -189,9 +194,11 @@ class Lent:
             yield from self._settle(None)
             return
         self.used = spent.amounts
-        yield from self._settle({kind: spent.amounts.get(kind, 0) for kind in self.amounts})
-        besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in self.amounts and amount > 0}
-        yield from _absorb(scope, besides, frozenset(spent.charged))
+        yield from self._settle(spent)
+        known = {kind for lot in self._lots[:1] for kind in lot.limits}
+        besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in known and amount > 0}
+        yield from _absorb([each for each in scope.chain if counter_name(each.key) not in spent.charged], scope, besides)
+        yield from _charge_models(scope, self._lots, spent)
         if not spent.inside:
             _tally(scope, spent.amounts)
 
@@ -200,28 +207,66 @@ class Lent:
         self.status = "spent"
         yield from self._settle(None)
 
-    def _settle(self, used: Mapping[str, int] | None) -> Flow[None]:
+    def _settle(self, spent: Spent | None) -> Flow[None]:
         scope = self._scope
         if scope is not None:
-            settled = yield from scope.engine.ledger.settle(self._op_id, used)
-            scope.engine.settled(settled)
+            for lot in self._lots:
+                yield from lot.settle(scope, None if spent is None else _used_of(lot, spent))
 
 
-def lend(*, tokens: int | None = None, cost: float | Decimal | str | None = None, expires_s: float = 60) -> Lent:
+def _hold(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
+    """Hold the first lot, or raise, and of the others what there is; what is raised leaves nothing held."""
+    begun: list[Lot] = []
+    try:
+        for lot in lots:
+            if lot.lines:
+                begun.append(lot)
+                request = Reservation(lot.op_id, lot.lines, {}, owner=owner(), patience_s=patience_s if lot is lots[0] else 0.0)
+                denied = yield from lot.hold(scope, request)
+                if denied is not None:
+                    lot.nothing()
+                    _raise_for(scope, denied if lot is lots[0] else None)
+    except BaseException:
+        for lot in begun:  # at once, whatever came in between: a task that was cancelled waits for nothing more
+            run_sync(lot.release(scope))
+        raise
+
+
+def _used_of(lot: Lot, spent: Spent) -> Mapping[str, int]:
+    """Give what was used of a lot; a kind of which nothing was said is left out, and charged in full."""
+    if lot.agent is None and lot.model is None:
+        return {kind: spent.amounts.get(kind, 0) for kind in lot.limits}
+    return {each.kind: each.amount for each in spent.models if (each.agent, each.model) == (lot.agent, lot.model or "")}
+
+
+def lend(
+    *,
+    tokens: int | None = None,
+    cost: float | Decimal | str | None = None,
+    requests: int | None = None,
+    turns: int | None = None,
+    tool_calls: int | None = None,
+    expires_s: float = 60,
+) -> Lent:
     """Lend so many tokens, or USD, to the process that the next request goes to.
 
     Write `with lend(tokens=5_000): client.post(url)`, `async with`, or `outbound_headers(url, lend=lend(...))`. It is held on every
     limit around, is good for one request to a host of `RAVI_CARRY_TO` within `expires_s` seconds, and comes back with the answer less what
-    was used; what does not come back in time is charged in full. Not sent, it is given back. Raises ConfigurationError for amounts that
-    are none, and on entry without `RAVI_CARRY_KEYS`; on entry BudgetExhaustedError or BudgetContendedError where it is not left.
+    was used; what does not come back in time is charged in full. Not sent, it is given back. Of each other sum that is limited a share of
+    what is left goes along: of tokens and cost as large a part as the loan is, of counts a quarter or more, unless `requests`, `turns` or
+    `tool_calls` say how many. Raises ConfigurationError for amounts that are none, and on entry without `RAVI_CARRY_KEYS`; on entry
+    BudgetExhaustedError or BudgetContendedError where it is not left.
     """
     amounts: dict[str, int] = {}
     if tokens is not None:
         amounts[Kind.TOKENS.value] = checks.count("lend(tokens)", tokens, least=1, way_out="0 would lend nothing")
     if cost is not None:
         amounts[Kind.COST.value] = checks.nano_usd("lend(cost)", cost)
-    if not any(amounts.values()) or not LENT.issuperset(amounts):
+    if not any(amounts.values()):
         raise ConfigurationError("lend() lends nothing: give lend(tokens=5_000), lend(cost=0.05), or both.")
+    for kind, given in ((Kind.REQUESTS, requests), (Kind.TURNS, turns), (Kind.TOOL_CALLS, tool_calls)):
+        if given is not None:
+            amounts[kind.value] = checks.count(f"lend({kind})", given)
     return Lent(amounts, seconds("lend(expires_s)", expires_s, LONGEST_S))
 
 
@@ -230,11 +275,14 @@ def around() -> Lent | None:
     return cast("Lent | None", otel_context.get_value(_LOAN))
 
 
-def returned(url: str, value: str) -> Flow[None]:
-    """Take what came back of a loan with the answer from `url`; never raises, and what is not signed or not expected changes nothing."""
+def returned(url: str, value: str) -> Flow[bool]:
+    """Take what came back of a loan with the answer from `url`, and tell whether there was one.
+
+    Never raises, and what is not signed or not expected changes nothing.
+    """
     config = configured()
     if not config.keys or not config.to.has_url(url):
-        return cast("Flow[None]", Done(None))
+        return cast("Flow[bool]", Done(False))  # noqa: FBT003 - its value
     return _take(config, value)
 
 
@@ -249,27 +297,27 @@ def take_return(url: str, headers: object) -> bool:
         value = None
     if value is None:
         return False
-    before = len(_open)
-    run_sync(returned(url, value))
-    return len(_open) < before
+    return run_sync(returned(url, value)) is True
 
 
-def _take(config: Configured, value: str) -> Flow[None]:
+def _take(config: Configured, value: str) -> Flow[bool]:
+    """Take it; tell whether it was of a loan that was open."""
     try:
         spent = read_spent(value, config.keys)
     except (MalformedError, ValueError) as error:
         reason = str(error) if isinstance(error, MalformedError) else "malformed"
-        rejected("forged" if reason == "forged" else "malformed")
-        return
+        rejected(cast("Reason", reason) if reason in {"forged", "version"} else "malformed")
+        return False
     with _lock:
         lent = _open.pop(spent.loan_id, None)
     if lent is None:
         rejected("unknown_loan")
-        return
+        return False
     try:
         yield from lent.take_back(spent)
     except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: the loan stays held
         swallow("lend", error)
+    return True
 
 
 def _refuse_too_large(scope: Scope, lines: list[Line]) -> None:
@@ -283,16 +331,17 @@ def _refuse_too_large(scope: Scope, lines: list[Line]) -> None:
             raise owned(refusal.refused(denied), account)
 
 
-def _refused(scope: Scope, answer: Denied) -> Exception:
+def _raise_for(scope: Scope, answer: Denied | None) -> None:
+    if answer is None:
+        return
     scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
     add_counts(scope.tallies, refused=1)
-    return owned(refusal.refused(answer), answer.account)
+    raise owned(refusal.refused(answer), answer.account)
 
 
-def _absorb(scope: Scope, amounts: Mapping[str, int], charged: Collection[str]) -> Flow[None]:
+def _absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, int]) -> Flow[None]:
     """Charge what was used besides the loan, where the borrower did not; it happened, and is not refused."""
-    concerned = [each for each in scope.chain if amounts.get(each.kind) and counter_name(each.key) not in charged]
-    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in concerned]
+    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in accounts if amounts.get(each.kind)]
     if not lines:
         return
     op_id, engine = new_op_id(), scope.engine
@@ -300,6 +349,15 @@ def _absorb(scope: Scope, amounts: Mapping[str, int], charged: Collection[str]) 
     engine.tell(begun.crossings)
     settled = yield from engine.ledger.settle(op_id, amounts)
     engine.settled(settled)
+
+
+def _charge_models(scope: Scope, lots: Collection[Lot], spent: Spent) -> Flow[None]:
+    """Charge what was used of models that were asked there and not here, to each of them by itself."""
+    held = {(lot.agent, lot.model) for lot in lots}
+    for each in spent.models:
+        if each.model and each.amount and (each.agent, each.model) not in held:
+            series = [one for one, agent in by_model(scope) if (one.kind, agent) == (each.kind, each.agent)]
+            yield from _absorb([one.at(scope.facts, each.model) for one in series], scope, {each.kind: each.amount})
 
 
 def _is_counted(account: Account) -> bool:

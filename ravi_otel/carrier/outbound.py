@@ -80,12 +80,20 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
         return headers
     if not is_listed(url):
         raise ConfigurationError(f"outbound_headers(url={show(url)}, lend=): a loan goes to hosts of {TO} alone. List this one there.")
+    lend.check_here()
     if lend.status == "new":
         run_sync(lend.hold(blocking=True))
-    before = None if lend.status == "held" else lend.status
-    _rewrite(headers, _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend))
-    if before is not None or lend.status != "sent":
+    if lend.status != "held":
         raise ConfigurationError("outbound_headers(lend=): this loan was used before, or is over. Give each request a lend() of its own.")
+    try:
+        _rewrite(headers, _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend))
+    finally:
+        run_sync(lend.give_up())  # what did not go is for no other request
+    if lend.status != "sent":
+        raise ConfigurationError(
+            "outbound_headers(lend=): the loan does not fit beside what others have put into the baggage, or had expired, and was given "
+            "back. Take some of that baggage out, or lend for longer with lend(expires_s=)."
+        )
     return headers
 
 
@@ -119,7 +127,9 @@ def _written(
     loan = None if lent is None or not lends else lent.send()
     if lent is not None and loan is not None:
         expires_ms = lent.expires_ms
-    token = write_token(token_of(scope, audience, expires_ms, loan), configured().keys)
+    # A second request in the block of one loan may be the first one again: it has nothing that could be used unseen.
+    nothing = lent.limits if lent is not None and loan is None else ()
+    token = write_token(token_of(scope, audience, expires_ms, loan, nothing=nothing), configured().keys)
     header = without_ours(existing) if token is None else with_ours(existing, token)
     if token is None or header is None or token not in header:
         rejected("too_long")

@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import Final
 
 from ravi_otel import _current
-from ravi_otel.carrier.token import Loan, SharedScope, Slots, Token, counter_name
+from ravi_otel.carrier.ceilings import MODEL, SUMS, by_model, ceiling, least, left_of, models_of, named
+from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Slots, Token, counter_name
 from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
-from ravi_otel.policy.limits import Admission, Kind, Limit, ScopeKind
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 from ravi_otel.policy.windows import TAG
 from ravi_otel.runtime.state import STATE
 
-_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _NS_A_MS: Final = 1_000_000
 _NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)
 
@@ -43,6 +43,11 @@ def now_ms() -> int:
     return int(STATE.engine.clock.time() * 1000)
 
 
+def process_here() -> str:
+    """Name this process; one that was forked from it has another name."""
+    return _process.id
+
+
 def store_here(scope: Scope) -> str:
     """Name the store in which `scope` is counted: that of all processes, or else this process's own, which no other one has."""
     return store_id(scope.engine.ledger) or _process.id
@@ -53,14 +58,23 @@ def names_of(accounts: Iterable[Account]) -> tuple[str, ...]:
     return tuple(counter_name(each.key) for each in accounts)
 
 
-def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = None) -> Token:
-    """Say what `scope` may still do, to `audience`, until `expires_ms`; of the kinds of a loan only the loan may be used."""
+def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = None, *, nothing: Collection[Limit] = ()) -> Token:
+    """Say what `scope` may still do, to `audience`, until `expires_ms`.
+
+    With a loan it is what is lent of every sum that is limited, and of no other limit more than there is. With `nothing`, the limits of
+    a loan that another request has, nothing of any sum is left but what is counted in a store that both have.
+    """
     facts = scope.facts
-    lent = frozenset(() if loan is None else loan.amounts)
     supervision = facts.supervision
-    store = store_here(scope)
     spanning = [each for each in scope.chain if _spans(scope, each)]
-    alone = [each for each in scope.chain if each not in spanning]
+    ceilings = _left(spanning, loan)
+    local = _left((each for each in scope.chain if each not in spanning), loan)
+    models: tuple[ModelAmount, ...] = ()
+    if loan is None:
+        counted, models = _by_model(scope)
+        local = least((*local, *_named(scope), *counted))
+    if nothing:
+        ceilings, local, models = _none_of(ceilings), _none_of((*local, *nothing)), ()
     clocked, deadline_ms = _clocks(scope)
     slots, agents = _headcount(scope)
     return Token(
@@ -78,77 +92,58 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
         priority=int(_priority(scope)),
         deadline_ms=deadline_ms,
         trace_id=_current.trace_id(),
-        store=store,
+        store=store_here(scope),
         slots=slots,
-        ceilings=(*_ceilings(spanning, lent), *(agents if slots is not None else ())),
-        local=(*_ceilings(alone, lent), *clocked, *(agents if slots is None else ()), *_depths(scope), *_named(scope, lent)),
-        shared=_shared(spanning, lent),
+        ceilings=(*ceilings, *(agents if slots is not None else ())),
+        local=(*local, *clocked, *(agents if slots is None else ()), *_depths(scope)),
+        shared=_shared(spanning, loan),
         loan=loan,
+        models=models if loan is None else loan.models,
     )
-
-
-def left_of(account: Account) -> int:
-    """Give what of a limit anybody may still use; nothing of one that drains."""
-    return 0 if account.draining else max(0, account.value - account.reserved - account.used - account.held)
 
 
 def _spans(scope: Scope, account: Account) -> bool:
     """Tell that the callee can count in this very account; one of a single agent's name counts nothing there."""
     return (
         store_id(scope.engine.ledger) is not None
-        and account.nature in _SUMS
+        and account.nature in SUMS
         and account.limit.agent is None
         and scope.engine.ledger.spans(account)
     )
 
 
-def _ceilings(accounts: Iterable[Account], lent: Collection[str]) -> tuple[Limit, ...]:
-    """Write one limit of each kind: the least that is left of it, as careful as the most careful."""
-    found: dict[str, Limit] = {}
-    for account in accounts:
-        if account.nature in _SUMS and not account.observe and account.kind not in lent:
-            ceiling = _ceiling(account)
-            known = found.get(account.kind)
-            found[account.kind] = ceiling if known is None else _tighter(known, ceiling)
-    return tuple(found.values())
-
-
-def _ceiling(account: Account, agent: str | None = None) -> Limit:
-    limit = account.limit
-    return Limit(
-        kind=limit.kind,
-        value=left_of(account),
-        detail=limit.detail,
-        agent=agent,
-        count=limit.count,
-        admission=Admission.STRICT if account.strict else limit.admission,
-        on_unpriced=limit.on_unpriced,
-        on_unbounded=limit.on_unbounded,
+def _left(accounts: Iterable[Account], loan: Loan | None) -> tuple[Limit, ...]:
+    """Write one limit of each kind, as much as is left of it; none of a kind that is lent."""
+    lent = frozenset(() if loan is None else loan.amounts)
+    return least(
+        ceiling(each, left_of(each))
+        for each in accounts
+        if each.nature in SUMS and not each.observe and each.limit.by != MODEL and each.kind not in lent
     )
 
 
-def _tighter(one: Limit, other: Limit) -> Limit:
-    strict = Admission.STRICT if Admission.STRICT in (one.admission, other.admission) else one.admission
-    if strict is Admission.AFTER:
-        strict = other.admission
-    return replace(
-        one,
-        value=min(one.value, other.value),
-        admission=strict,
-        on_unpriced="refuse" if "refuse" in (one.on_unpriced, other.on_unpriced) else "warn",
-        on_unbounded=next(each for each in ("refuse", "window", "admit") if each in (one.on_unbounded, other.on_unbounded)),
-    )
+def _named(scope: Scope) -> Iterable[Limit]:
+    """List what is left to agents that are not the one at work, by name."""
+    for each, agent in named(scope):
+        if not each.observe and each.limit.by != MODEL:
+            account = each if isinstance(each, Account) else each.at(scope.facts)
+            yield ceiling(account, left_of(account), agent)
 
 
-def _named(scope: Scope, lent: Collection[str]) -> Iterable[Limit]:
-    """List limits of agents that are not the one at work, by name: one of them may be started there."""
-    own = scope.facts.agent_name
-    for owner in scope.upwards():
-        if owner.facts.kind is not ScopeKind.AGENT:
-            for account in tuple(owner.accounts):
-                agent = account.limit.agent
-                if agent not in (None, own) and account.nature in _SUMS and not account.observe and account.kind not in lent:
-                    yield _ceiling(account, agent)
+def _by_model(scope: Scope) -> tuple[list[Limit], tuple[ModelAmount, ...]]:
+    """List limits that count each model by itself: what is left to any model, and to those that have been asked."""
+    limits: list[Limit] = []
+    models: list[ModelAmount] = []
+    for series, agent in by_model(scope):
+        if not series.observe:
+            unknown, *asked = models_of(scope, series)
+            limits.append(ceiling(unknown, left_of(unknown), agent))
+            models += [ModelAmount(each.kind, agent, each.counted_for or "", left_of(each)) for each in asked]
+    return limits, tuple(models)
+
+
+def _none_of(limits: Iterable[Limit]) -> tuple[Limit, ...]:
+    return least(replace(each, value=0, by=None) for each in limits)
 
 
 def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
@@ -188,11 +183,11 @@ def _depths(scope: Scope) -> list[Limit]:
     return [Limit(kind=Kind.DEPTH, value=min(depths)) if min(depths) >= 0 else _NO_AGENT]
 
 
-def _shared(accounts: Iterable[Account], lent: Collection[str]) -> tuple[SharedScope, ...]:
-    """Group, root to leaf, what can be counted there by the scope it belongs to."""
+def _shared(accounts: Iterable[Account], loan: Loan | None) -> tuple[SharedScope, ...]:
+    """Group, root to leaf, what can be counted there by the scope it belongs to; what is lent is counted by the lender."""
     found: dict[str, SharedScope] = {}
     for account in accounts:
-        if account.kind in lent:
+        if loan is not None and (account.kind in loan.amounts or account.limit.by == MODEL):
             continue
         facts = account.facts
         own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id

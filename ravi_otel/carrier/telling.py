@@ -14,6 +14,7 @@ Reason = Literal[
     "duplicate",
     "oversized",
     "malformed",
+    "version",
     "forged",
     "unsigned",
     "expired",
@@ -30,7 +31,8 @@ _DOUBTED: Final = "the limits that came with a request, a task or the environmen
 _SAID: Final[Mapping[Reason, str]] = {
     "duplicate": f"{_DOUBTED}: there are two of them. Something on the way adds a baggage header to another: have it replace it.",
     "oversized": f"{_DOUBTED}: the baggage is longer than 8,192 bytes. Put less into it.",
-    "malformed": f"{_DOUBTED}: they cannot be read. Something on the way changed them, or another version wrote them.",
+    "malformed": f"{_DOUBTED}: they cannot be read. Something on the way changed them.",
+    "version": f"{_DOUBTED}: another version of ravi-otel wrote them in a way that this one cannot read. Run the same on both sides.",
     "forged": f"{_DOUBTED}: no key of RAVI_CARRY_KEYS here signed them. Give both sides the same key.",
     "unsigned": f"{_DOUBTED}: nobody signed them, and RAVI_CARRY_TRUST does not list their peer. Set RAVI_CARRY_KEYS on both sides.",
     "expired": f"{_DOUBTED}: they are too old. Compare the clocks of both machines, and how long a task waits with expires_s=.",

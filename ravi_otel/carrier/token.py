@@ -11,46 +11,69 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from json import dumps, loads  # as they are now: the program may make tools of that module's functions
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
+from ravi_otel.carrier.ceilings import MODEL, SUMS
 from ravi_otel.carrier.keys import Keys
-from ravi_otel.carrier.written import LENT, MalformedError, amounts, optional_text, read_limit, text, whole, write_limit
+from ravi_otel.carrier.written import MalformedError, amounts, most_of, optional_text, read_limit, text, whole, write_limit
+from ravi_otel.enforcement.ledger.account import nature_of
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import MAX_COUNT
+from ravi_otel.policy.checks import MAX_COUNT, MAX_NAME
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 from ravi_otel.runtime.config.tags import check_tags
 
 LONGEST: Final = 4_000
 """How many characters a token has at most; what is longer is neither written nor read."""
 
-_VERSION: Final = "1"
+VERSION: Final = "2"
+"""Which way of writing it is: a reader passes over what it does not know in its own, so a field that only tells may be added.
+
+One without which a limit is looser, and any other change, needs the next number: then nothing of it is believed by older readers.
+"""
+
 _CARRY: Final = "ravi-carry-1"
 _RETURN: Final = "ravi-return-1"
 _PARTS: Final = 4
 _MOST_LIMITS: Final = 64
 _MOST_SCOPES: Final = 16
 _MOST_TAGS: Final = 16
+_MOST_MODELS: Final = 256
 _DIGITS: Final = 12
 _DEEPEST: Final = 1_000_000
 _SAFE: Final = re.compile(r"[A-Za-z0-9_-]*")
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 _HEX: Final = re.compile(r"[0-9a-f]{8,64}")
 _SHARED_KINDS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
 
 
+class ModelAmount(NamedTuple):
+    """Say what there is of one model, in a limit that counts each by itself: of which kind, for which agent alone, and how much."""
+
+    kind: str
+    agent: str | None
+    model: str
+    amount: int
+
+
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Be an allowance for one request: how much of which kind, in inner units, under an id that is good once.
+    """Be an allowance for one request under an id that is good once: `limits` of all sums that the lender is held to.
 
-    One that is `strict` is never passed: the worst case of each call is held on it. `held` are the counters that it is held on, by short
-    names: who counts in the same store leaves them to the lender.
+    `held` are the counters that it is held on, by short names: who counts in the same store leaves them to the lender. `models` are
+    those of which there is another amount than of any.
     """
 
     id: str
-    amounts: Mapping[str, int]
-    strict: bool = False
+    limits: tuple[Limit, ...]
     held: tuple[str, ...] = ()
+    models: tuple[ModelAmount, ...] = ()
+
+    @property
+    def amounts(self) -> Mapping[str, int]:
+        """Give how much there is of which kind, in inner units, whichever agent or model uses it."""
+        return {each.counted: each.value for each in self.limits if each.agent is None and each.by is None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +104,7 @@ class Token:
 
     `expires_ms` and `deadline_ms` are UTC, in ms since 1970. `ceilings` are limits that hold for all work the token is for; those of
     `shared` scopes hold instead where both count in the store `store`. `local` ceilings hold there, too: nobody else counts them.
+    `models` say of limits among them that count by model what is left to whom.
     """
 
     expires_ms: int
@@ -102,6 +126,7 @@ class Token:
     shared: tuple[SharedScope, ...] = ()
     loan: Loan | None = None
     slots: Slots | None = None
+    models: tuple[ModelAmount, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
@@ -110,13 +135,15 @@ class Spent:
     """Be what came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units.
 
     `charged` are the counters of the lender's store, by short names, to which those others were charged already. Work `inside` of the
-    lender's own scope, in one process, was added up there, too.
+    lender's own scope, in one process, was added up there, too. `models` say what was used by an agent, of its limits, and of a model;
+    an empty one is any.
     """
 
     loan_id: str
     amounts: Mapping[str, int]
     charged: tuple[str, ...] = ()
     inside: bool = False
+    models: tuple[ModelAmount, ...] = ()
 
 
 _NAMES: Final = (
@@ -130,7 +157,6 @@ _NAMES: Final = (
     ("tr", "trace_id"),
     ("st", "store"),
 )
-_ALL: Final = frozenset({*(short for short, _ in _NAMES), "x", "au", "d", "p", "dl", "c", "l", "sh", "lo", "g", "sl"})
 
 
 def write_token(token: Token, keys: Keys) -> str | None:
@@ -149,14 +175,17 @@ def write_token(token: Token, keys: Keys) -> str | None:
     if token.shared:
         said["sh"] = [_said_of(each) for each in token.shared]
     if token.loan is not None:
-        said["lo"] = [token.loan.id, dict(token.loan.amounts), int(token.loan.strict), list(token.loan.held)]
+        said["lo"] = [token.loan.id, [write_limit(limit) for limit in token.loan.limits], list(token.loan.held)]
+    if token.models:
+        said["m"] = [list(each) for each in token.models]
     return _seal(_CARRY, said, keys)
 
 
 def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
     """Read a token that is signed by a known key, or comes from who is `trusted`.
 
-    Raises MalformedError, whose text is "forged", "unsigned" or "malformed".
+    What it does not know in a token of this version it passes over. Raises MalformedError, whose text is "forged", "unsigned",
+    "malformed", or "version".
     """
     said = _open(_CARRY, given, keys, trusted=trusted)
     try:
@@ -167,18 +196,17 @@ def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
 
 def write_spent(spent: Spent, keys: Keys) -> str | None:
     """Write what was used of a loan; None without a key, or where it would be too long."""
-    return (
-        _seal(_RETURN, {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside)}, keys)
-        if keys
-        else None
-    )
+    if not keys:
+        return None
+    said = {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside)}
+    return _seal(_RETURN, {**said, "m": [list(each) for each in spent.models]} if spent.models else said, keys)
 
 
 def read_spent(given: str, keys: Keys) -> Spent:
     """Read what was used of a loan; raises MalformedError for what is not signed by a known key."""
     said = _open(_RETURN, given, keys, trusted=False)
     try:
-        return Spent(_id(said["i"]), amounts(said["u"]), _counters(said["c"]), whole(said["n"], 1) == 1)
+        return Spent(_id(said["i"]), amounts(said["u"]), _counters(said["c"]), whole(said["n"], 1) == 1, _models(said.get("m", [])))
     except KeyError as error:
         raise MalformedError("malformed") from error
 
@@ -186,14 +214,16 @@ def read_spent(given: str, keys: Keys) -> Spent:
 def _seal(purpose: str, said: Mapping[str, Any], keys: Keys) -> str | None:
     payload = dumps(said, separators=(",", ":")).encode("ascii")
     key_id, signature = keys.sign(purpose, payload) if keys else ("", b"")
-    sealed = f"{_VERSION}.{key_id}.{_encoded(payload)}.{_encoded(signature)}"
+    sealed = f"{VERSION}.{key_id}.{_encoded(payload)}.{_encoded(signature)}"
     return sealed if len(sealed) <= LONGEST else None
 
 
 def _open(purpose: str, given: str, keys: Keys, *, trusted: bool) -> dict[str, Any]:
     parts = given.split(".", _PARTS)
-    if len(given) > LONGEST or len(parts) != _PARTS or parts[0] != _VERSION or not all(_SAFE.fullmatch(part) for part in parts[1:]):
+    if len(given) > LONGEST or len(parts) != _PARTS or not all(_SAFE.fullmatch(part) for part in parts[1:]):
         raise MalformedError("malformed")
+    if parts[0] != VERSION:
+        raise MalformedError("version" if _NUMBER.fullmatch(parts[0]) else "malformed")
     try:
         payload, signature = _decoded(parts[2]), _decoded(parts[3])
     except (ValueError, binascii.Error) as error:
@@ -213,10 +243,10 @@ def _open(purpose: str, given: str, keys: Keys, *, trusted: bool) -> dict[str, A
 
 
 def _token(said: dict[str, Any]) -> Token:
-    if not _ALL.issuperset(said):
-        raise MalformedError("malformed")
     names = {name: optional_text(said.get(short)) for short, name in _NAMES}
     deadline = said.get("dl")
+    loan = _loan(said["lo"]) if "lo" in said else None
+    models = _models(said.get("m", []))
     return Token(
         expires_ms=whole(said["x"]),
         audience=text(said["au"]),
@@ -226,7 +256,8 @@ def _token(said: dict[str, Any]) -> Token:
         ceilings=_limits(said.get("c", [])),
         local=_limits(said.get("l", [])),
         shared=tuple(_shared(each) for each in _listed(said.get("sh", []), _MOST_SCOPES)),
-        loan=_loan(said["lo"]) if "lo" in said else None,
+        loan=loan if loan is None else replace(loan, models=models),
+        models=models,
         slots=_slots(said["sl"]) if "sl" in said else None,
         tags=_tags(said.get("g", {})),
         **names,
@@ -238,19 +269,22 @@ def _said_of(shared: SharedScope) -> list[Any]:
 
 
 def _limits(given: object) -> tuple[Limit, ...]:
-    """Read limits of the very run that goes on: none of another scope, none that renews, and none that no run can have."""
+    """Read limits of the very run that goes on: none of another scope, none of a window, and none that no run can have."""
     limits = tuple(read_limit(each) for each in _listed(given, _MOST_LIMITS))
-    if any(each.scope or each.scope_name or each.per or each.by or (each.kind == Kind.AGENTS and each.value < 1) for each in limits):
+    if any(
+        each.scope or each.scope_name or each.per or each.by not in (None, MODEL) or (each.kind == Kind.AGENTS and each.value < 1)
+        for each in limits
+    ):
         raise MalformedError("limit")
     return limits
 
 
 def _shared(given: object) -> SharedScope:
-    kind, own_id, name, tenant_id, limits = _listed(given, 5)
+    kind, own_id, name, tenant_id, limits = _first(given, 5)
     scope = ScopeKind(kind)
     if scope not in _SHARED_KINDS:
         raise MalformedError("scope")
-    pairs = [_listed(each, 2) for each in _listed(limits, _MOST_LIMITS)]
+    pairs = [_first(each, 2) for each in _listed(limits, _MOST_LIMITS)]
     known = tuple((read_limit(one), optional_text(epoch)) for one, epoch in pairs)
     if any(one.scope not in (None, scope) or one.kind == Kind.AGENTS for one, _ in known):
         raise MalformedError("limit")
@@ -258,7 +292,7 @@ def _shared(given: object) -> SharedScope:
 
 
 def _slots(given: object) -> Slots:
-    run_scope_id, most = _listed(given, 2)
+    run_scope_id, most = _first(given, 2)
     if whole(most, MAX_COUNT) < 1:
         raise MalformedError("slots")
     return Slots(text(run_scope_id), most)
@@ -272,11 +306,25 @@ def _tags(given: object) -> dict[str, str]:
 
 
 def _loan(given: object) -> Loan:
-    own_id, lent, strict, held = _listed(given, 4)
-    found = amounts(lent, LENT)
-    if not found:
+    own_id, lent, held = _first(given, 3)
+    limits = _limits(lent)
+    if not limits or any(nature_of(each) not in SUMS for each in limits):
         raise MalformedError("loan")
-    return Loan(_id(own_id), found, whole(strict, 1) == 1, _counters(held))
+    return Loan(_id(own_id), limits, _counters(held))
+
+
+def _models(given: object) -> tuple[ModelAmount, ...]:
+    found = (_first(each, 4) for each in _listed(given, _MOST_MODELS))
+    return tuple(
+        ModelAmount(text(kind), optional_text(agent), _model(model), whole(amount, most_of(kind))) for kind, agent, model, amount in found
+    )
+
+
+def _model(given: object) -> str:
+    """Read the name of a model, which may be any text that somebody has asked for; empty: of none that was asked."""
+    if type(given) is not str or len(given) > MAX_NAME:
+        raise MalformedError("model")
+    return given
 
 
 def counter_name(key: str) -> str:
@@ -292,6 +340,11 @@ def _id(given: object) -> str:
     if _HEX.fullmatch(text(given)) is None:
         raise MalformedError("id")
     return text(given)
+
+
+def _first(given: object, count: int) -> list[Any]:
+    """Read the fields that are known of a list; others behind them are passed over."""
+    return _listed(given, _MOST_LIMITS)[:count]
 
 
 def _listed(given: object, most: int) -> list[Any]:

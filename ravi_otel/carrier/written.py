@@ -34,8 +34,6 @@ _LONG: Final = {short: name for name, short in _SHORT.items()}
 _DEFAULTS: Final[Mapping[str, Any]] = {each.name: None if each.default is MISSING else each.default for each in fields(Limit)}
 _NAMES: Final = frozenset({"kind", "detail", "scope_name", "agent"})
 MOST_KINDS: Final = 64
-LENT: Final = frozenset({Kind.TOKENS.value, Kind.COST.value})
-"""Kinds that a loan may be of."""
 
 
 class MalformedError(ValueError):
@@ -60,7 +58,9 @@ def read_limit(given: object) -> Limit:
     found: dict[str, Any] = {}
     for short, value in written.items():
         name = _LONG.get(short, short)
-        if name not in _DEFAULTS or value is None:
+        if name not in _DEFAULTS:
+            continue  # a later field that only tells
+        if value is None:
             raise MalformedError("limit")
         found[name] = _checked(name, value)
     try:

@@ -42,7 +42,7 @@ def test_a_host_that_is_not_listed_gets_nothing_of_ours_however_it_is_written(ca
 @pytest.mark.parametrize("existing", [None, "a=1", "a=1,ravi.carry=old", "ravi.carry=old,ravi.x=1"])
 def test_a_listed_host_gets_the_current_scope_once_behind_what_others_sent(carrying, existing):
     header = sent(existing)
-    assert header.startswith("a=1,ravi.carry=1.k1.") if "a=1" in str(existing) else header.startswith("ravi.carry=1.k1.")
+    assert header.startswith("a=1,ravi.carry=2.k1.") if "a=1" in str(existing) else header.startswith("ravi.carry=2.k1.")
     assert header.count("ravi.") == 1
 
 
@@ -56,7 +56,7 @@ def test_without_any_variable_nothing_leaves_and_nothing_is_believed(heard):
     with ravi_otel.run(limits=["tokens=100"]):
         assert headers_for(URL, "a=1,ravi.carry=1") == "a=1"
         assert "baggage" not in outbound_headers(URL)
-    with continue_run({"baggage": "ravi.carry=1.k.x.y"}) as run:
+    with continue_run({"baggage": "ravi.carry=2.k.x.y"}) as run:
         assert run.rejected == "no_keys"
     assert heard.reasons == ["no_keys"]
 
@@ -179,7 +179,7 @@ BAD = {
     "oversized": lambda header: {"baggage": f"{header},a={'x' * MOST_BYTES}"},
     "malformed": lambda header: {"baggage": "ravi.carry=%00ÿ"},
     "forged": lambda header: {"baggage": flipped(header)},
-    "unsigned": lambda header: {"baggage": "ravi.carry=1..e30."},
+    "unsigned": lambda header: {"baggage": "ravi.carry=2..e30."},
 }
 
 
@@ -253,7 +253,7 @@ def test_one_key_follows_another_without_a_request_being_lost(carrying, monkeypa
     monkeypatch.setenv("RAVI_CARRY_KEYS", "k2:fedcba9876543210,k1:0123456789abcdef")
     assert read({"baggage": header}).rejected is None
     newer = sent()
-    assert "ravi.carry=1.k2." in newer
+    assert "ravi.carry=2.k2." in newer
     monkeypatch.setenv("RAVI_CARRY_KEYS", "k2:fedcba9876543210")
     assert read({"baggage": newer}).rejected is None
     assert read({"baggage": header}).rejected == "forged"

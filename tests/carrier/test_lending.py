@@ -44,11 +44,11 @@ def test_what_is_lent_is_held_until_the_answer_says_what_was_used(carrying):
     with ravi_otel.run(limits=["tokens=1000", "cost=1usd", "requests=9"]) as run:
         with lend(tokens=600, cost=0.25) as loan:
             header = headers_for(URL, None)
-            assert (state(run), state(run, "cost")) == ((0, 600), (0, 0.25))
+            assert (state(run), state(run, "cost"), state(run, "requests")) == ((0, 600), (0, 0.25), (0, 6))
         assert take_return(URL, answer(loan, tokens=250, cost=100_000_000, requests=2, input_tokens=200, output_tokens=50))
         assert (state(run), state(run, "cost"), state(run, "requests")) == ((250, 0), (0.1, 0), (2, 0))
         assert (loan.status, run.stats().total_tokens, run.stats().requests, run.cost_usd) == ("returned", 250, 2, 0.1)
-    assert read({"baggage": header}).token.loan.amounts == {"tokens": 600, "cost": 250_000_000}
+    assert read({"baggage": header}).token.loan.amounts == {"tokens": 600, "cost": 250_000_000, "requests": 6}
 
 
 async def test_a_loan_is_held_and_comes_back_in_a_task_as_well(carrying):
@@ -120,7 +120,7 @@ def test_more_than_was_lent_is_charged_too(carrying):
 FALSE = {
     "another key": lambda loan: {RETURN_HEADER: write_spent(Spent(loan.id, {"tokens": 0}), read_keys("k1:another secret here"))},
     "another loan": lambda loan: {RETURN_HEADER: write_spent(Spent("0" * 32, {"tokens": 0}), KEYS)},
-    "no signature": lambda loan: {RETURN_HEADER: "1..e30."},
+    "no signature": lambda loan: {RETURN_HEADER: "2..e30."},
     "no token": lambda loan: {RETURN_HEADER: "\xff" * 9_000},
     "too many": lambda loan: [("x", "y")] * 20_000,
     "nothing": lambda loan: None,
@@ -282,10 +282,10 @@ def borrowed(carrying, **amounts):
         return loan, outbound_headers(URL, lend=loan)
 
 
-def test_a_borrower_is_held_to_the_loan_and_not_to_what_is_left_besides(carrying, clock):
+def test_a_borrower_is_held_to_the_loan_and_to_its_share_of_what_was_not_asked_for(carrying, clock):
     loan, headers = borrowed(carrying, tokens=600)
     with continue_run(headers) as run:
-        assert {each.limit.kind: each.remaining for each in run.limits} == {"tokens": 600, "cost": 1.0}
+        assert {each.limit.kind: each.remaining for each in run.limits} == {"tokens": 600, "cost": 0.6}
         assert run.lent
     expire(clock, loan)
 

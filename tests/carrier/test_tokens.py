@@ -14,7 +14,9 @@ from ravi_otel.carrier.hosts import place_of, read_hosts, read_peers
 from ravi_otel.carrier.keys import Keys, read_keys
 from ravi_otel.carrier.token import (
     LONGEST,
+    VERSION,
     Loan,
+    ModelAmount,
     SharedScope,
     Slots,
     Spent,
@@ -29,6 +31,8 @@ from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
 OLD = read_keys("old:0123456789abcdef")
 BOTH = read_keys("new:fedcba9876543210,old:0123456789abcdef")
+MODELS = Limit(kind="cost", value=7, by="model")
+LEFT = (ModelAmount("cost", None, "gpt", 3), ModelAmount("cost", "bob", "", 0))
 PLAIN = Token(expires_ms=1, audience="b:80")
 FULL = Token(
     expires_ms=2**41,
@@ -49,16 +53,17 @@ FULL = Token(
     ceilings=(parse_limit("tokens=5:admission=strict"), parse_limit("tool.search=2")),
     local=(parse_limit("charge.rows=7"), parse_limit("tokens@writer=9"), parse_limit("working=3s")),
     shared=(SharedScope(ScopeKind.RUN, "f" * 32, None, "t", ((parse_limit("cost=1.5usd:warn=0.5:on=stop:suspend=allow"), "e1"),)),),
-    loan=Loan("a" * 32, {"tokens": 5, "cost": 7}, strict=True, held=("0123456789ab",)),
+    loan=Loan("a" * 32, (parse_limit("tokens=5:admission=strict"), parse_limit("tokens@bob=3"), MODELS), ("0123456789ab",), LEFT),
+    models=LEFT,
     slots=Slots("f" * 32, 50),
 )
-SPENT = Spent("a" * 32, {"tokens": 5, "charge": 2})
+SPENT = Spent("a" * 32, {"tokens": 5, "charge": 2}, models=LEFT)
 
 
-def sealed(said, keys=OLD, purpose="ravi-carry-1"):
+def sealed(said, keys=OLD, purpose="ravi-carry-1", version=VERSION):
     payload = said if isinstance(said, bytes) else json.dumps(said).encode()
     key_id, signature = keys.sign(purpose, payload)
-    return ".".join(["1", key_id, *(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in (payload, signature))])
+    return ".".join([version, key_id, *(base64.urlsafe_b64encode(each).rstrip(b"=").decode() for each in (payload, signature))])
 
 
 @pytest.mark.parametrize("token", [PLAIN, FULL], ids=["least", "most"])
@@ -141,14 +146,12 @@ def test_what_comes_back_is_never_believed_without_a_signature():
         {"x": 1, "au": "b", "d": 0, "p": 9},
         {"x": True, "au": "b", "d": 0, "p": 0},
         {"x": 1, "au": "b\n", "d": 0, "p": 0},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "odd": 1},
         {"x": 1, "au": "b", "d": 0, "p": 0, "r": "r" * 257},
         {"x": 1, "au": "b", "d": 0, "p": 0, "r": 5},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": -1}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": 2**63}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens"}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": 1, "x": "explode"}]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": 1, "odd": 1}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": ["tokens=5"]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "agents", "v": 0}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": 5, "s": "tenant"}]},
@@ -156,9 +159,13 @@ def test_what_comes_back_is_never_believed_without_a_signature():
         {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["run", "i", None, None, [[{"k": "tokens", "v": 1, "s": "tenant"}, None]]]]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "sl": ["i", 0]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "rows", "v": 1}] * 65},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, {}, 0]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, {"requests": 1}, 0]},
-        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["../x", {"tokens": 1}, 0]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, [], []]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, [{"k": "time", "v": 1}], []]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["a" * 32, [{"k": "tokens", "v": 1}]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "lo": ["../x", [{"k": "tokens", "v": 1}], []]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "m": [["tokens", None, "gpt", -1]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "m": [["tokens", None, "gpt"]]},
+        {"x": 1, "au": "b", "d": 0, "p": 0, "l": [{"k": "tokens", "v": 1, "e": "user"}]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["agent", "i", None, None, []]]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [["run", "i", None, None, [[{"k": "tokens", "v": 1}]]]]},
         {"x": 1, "au": "b", "d": 0, "p": 0, "sh": [[{}, "i", None, None, []]]},
@@ -170,11 +177,26 @@ def test_what_is_signed_and_makes_no_sense_is_malformed_and_nothing_else(said):
         read_token(sealed(said), OLD, trusted=False)
 
 
+def test_fields_that_only_tell_may_be_added_without_older_readers_believing_nothing():
+    limit = {"k": "tokens", "v": 1, "odd": 1}
+    shared = ["run", "i", None, None, [[limit, None, "odd"]], "odd"]
+    said = {"x": 1, "au": "b", "d": 0, "p": 0, "odd": [1], "l": [limit], "sh": [shared], "lo": ["a" * 32, [limit], [], "odd"]}
+    token = read_token(sealed(said), OLD, trusted=False)
+    assert (token.local, token.loan.amounts) == ((parse_limit("tokens=1"),), {"tokens": 1})
+    assert token.shared[0].limits == ((parse_limit("tokens=1"), None),)
+
+
+@pytest.mark.parametrize("version", ["1", str(int(VERSION) + 1)])
+def test_another_way_of_writing_is_told_from_nonsense(version):
+    with pytest.raises(MalformedError, match="version"):
+        read_token(sealed({"x": 1, "au": "b", "d": 0, "p": 0}, version=version), OLD, trusted=False)
+
+
 def test_what_would_be_too_long_is_not_written_and_not_read():
     long = Token(expires_ms=1, audience="b", local=tuple(Limit(kind=f"{'k' * 100}{at}", value=1) for at in range(60)))
     assert write_token(long, OLD) is None
     with pytest.raises(MalformedError, match="malformed"):
-        read_token("1.old." + "A" * LONGEST + ".A", OLD, trusted=True)
+        read_token(f"{VERSION}.old." + "A" * LONGEST + ".A", OLD, trusted=True)
 
 
 def test_random_bytes_in_a_token_never_raise_anything_else():
@@ -187,7 +209,7 @@ def test_random_bytes_in_a_token_never_raise_anything_else():
         try:
             assert read_token(changed, OLD, trusted=True) == FULL
         except MalformedError as error:
-            assert str(error) in {"malformed", "forged", "unsigned"}  # noqa: PT017 - most of them raise, and none otherwise
+            assert str(error) in {"malformed", "forged", "unsigned", "version"}  # noqa: PT017 - most of them raise, and none otherwise
 
 
 # -- what is configured ---------------------------------------------------------------------------------------------------
@@ -200,6 +222,8 @@ def test_random_bytes_in_a_token_never_raise_anything_else():
         ("RAVI_CARRY_KEYS", "k1:tiny"),
         ("RAVI_CARRY_KEYS", "k 1:0123456789abcdef"),
         ("RAVI_CARRY_KEYS", "k1:0123456789abcdef,k1:0123456789abcdeg"),
+        ("RAVI_CARRY_KEYS", "0123456789abcdef-secret:k1"),
+        ("RAVI_CARRY_KEYS", "k1:fedcba9876543210,0123456789:k1"),
         ("RAVI_CARRY_TO", "*"),
         ("RAVI_CARRY_TO", "http://b.internal"),
         ("RAVI_CARRY_TO", "b.internal:99999"),

@@ -28,7 +28,7 @@ def test_a_run_that_is_sent_along_without_a_key_says_so_once(heard, said, ask):
 
 def test_a_process_without_a_key_says_that_what_came_is_not_in_force(heard, said):
     for _ in range(2):
-        with continue_run({"baggage": "ravi.carry=1.k.x.y"}):
+        with continue_run({"baggage": "ravi.carry=2.k.x.y"}):
             pass
     (sentence,) = said()
     assert "not in force" in sentence

@@ -1,0 +1,148 @@
+"""Say what of which limits a loan takes along, and on which counters it is held.
+
+A loan is of all sums that are limited around, not only of those that were asked for: what the borrower uses is then held here beforehand,
+whatever it is, and is charged when nobody says how much it was. It is held in lots, each of which ends by itself: one for all work, one
+for each agent that has limits of its own, and one for each model where models are counted each by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Final
+
+from ravi_otel._flow import Flow
+from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain
+from ravi_otel.carrier.token import ModelAmount
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.scope import Scope
+from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit
+
+_QUARTER: Final = Fraction(1, 4)
+_EACH_CALL: Final = frozenset({*(each.value for each in SPENDS), Kind.REQUESTS.value, Kind.TURNS.value})
+"""Kinds that every call to a model takes some of: what others hold of them is worth waiting for."""
+
+
+@dataclass(slots=True)
+class Lot:
+    """Be a part of a loan that is held by one operation: of each kind so much, for the agent and the model that it is for, None: any."""
+
+    agent: str | None = None
+    model: str | None = None
+    lines: list[Line] = field(default_factory=list[Line])
+    limits: dict[str, Limit] = field(default_factory=dict[str, Limit])
+    op_id: str = field(default_factory=new_op_id)
+
+    def put(self, accounts: Iterable[Account], limit: Limit, least_of_it: int) -> None:
+        """Have it hold the limit's value on all of these counters, which are of one kind."""
+        known = self.limits.get(limit.counted)
+        self.limits[limit.counted] = limit if known is None else least((known, limit))[0]
+        if limit.value > 0:
+            self.lines += [Line(each, limit.value, least_of_it, carved=True) for each in accounts]
+
+    def granted(self, grant: Grant) -> None:
+        """Take the least of what was granted of a kind for what there is of it."""
+        for line, hold in grant.holds:
+            limit = self.limits[line.account.kind]
+            if not line.account.observe and hold < limit.value:
+                self.limits[line.account.kind] = replace(limit, value=hold)
+
+    def nothing(self) -> None:
+        """Hold nothing: others have all there is."""
+        self.limits = {kind: replace(limit, value=0) for kind, limit in self.limits.items()}
+        self.lines = []
+
+    def hold(self, scope: Scope, request: Reservation) -> Flow[Denied | None]:
+        """Hold it; what was refused is held nowhere."""
+        answer = yield from scope.engine.ledger.reserve(request)
+        scope.engine.tell(answer.crossings)
+        if isinstance(answer, Denied):
+            return answer
+        self.granted(answer)
+        return None
+
+    def settle(self, scope: Scope, used: Mapping[str, int] | None) -> Flow[None]:
+        """Charge what was used, all of it where that is not known."""
+        if self.lines:
+            settled = yield from scope.engine.ledger.settle(self.op_id, used)
+            scope.engine.settled(settled)
+
+    def release(self, scope: Scope) -> Flow[None]:
+        """Give it back."""
+        if self.lines:
+            yield from scope.engine.ledger.release(self.op_id)
+
+
+def lots_of(scope: Scope, asked: Mapping[str, int]) -> list[Lot]:
+    """Say what is to be held in `scope` of a loan of `asked`; the first lot is that for all work."""
+    main = Lot()
+    by_kind: dict[str, list[Account]] = {}
+    for each in plain(scope):
+        by_kind.setdefault(each.kind, []).append(each)
+    part = _part(by_kind, asked)
+    for kind, accounts in by_kind.items():
+        held_to = [each for each in accounts if not each.observe]
+        if kind in asked:
+            limits = [ceiling(each, asked[kind]) for each in held_to] or [Limit(kind=kind, value=asked[kind])]
+            main.put(accounts, _careful(limits), asked[kind])
+        elif held_to:
+            left = min(map(left_of, held_to))
+            waits = kind in _EACH_CALL and all(each.used + each.reserved < each.value and not each.draining for each in held_to)
+            amount = max(_share(kind, left, part), int(waits))
+            main.put(accounts, _careful(ceiling(each, amount) for each in held_to), min(1, amount))
+    for kind, amount in asked.items():
+        if kind not in main.limits:
+            main.limits[kind] = Limit(kind=kind, value=amount)
+    lots: dict[tuple[str | None, str | None], Lot] = {(None, None): main}
+    for account, agent, model in _apart(scope):
+        left, known = left_of(account), main.limits.get(account.kind)
+        value = min(left, _share(account.kind, left, part) if known is None else known.value)
+        lots.setdefault((agent, model), Lot(agent, model)).put([account], _careful([ceiling(account, value, agent)]), 0)
+    return list(lots.values())
+
+
+def limits_of(lots: Iterable[Lot]) -> tuple[tuple[Limit, ...], tuple[ModelAmount, ...]]:
+    """Write what was held as limits, and as amounts of single models."""
+    limits: list[Limit] = []
+    models: list[ModelAmount] = []
+    for lot in lots:
+        if lot.model:
+            models += [ModelAmount(kind, lot.agent, lot.model, limit.value) for kind, limit in lot.limits.items()]
+        else:
+            limits += lot.limits.values()
+    return tuple(limits), tuple(models)
+
+
+def _apart(scope: Scope) -> Iterator[tuple[Account, str | None, str | None]]:
+    """List the counters that are for one agent alone, or for one model; the model "" is any that has not been asked."""
+    for each, agent in named(scope):
+        if not each.observe and each.limit.by != MODEL:
+            yield each if isinstance(each, Account) else each.at(scope.facts), agent, None
+    for series, whose in by_model(scope):
+        if not series.observe:
+            for account in models_of(scope, series):
+                yield account, whose, account.counted_for or ""
+
+
+def _part(by_kind: Mapping[str, list[Account]], asked: Mapping[str, int]) -> Fraction | None:
+    """Say how large a part of what is left the loan is; None where nothing says."""
+    parts: list[Fraction] = []
+    for kind in SPENDS & asked.keys():
+        left = min((left_of(each) for each in by_kind.get(kind, ()) if not each.observe), default=0)
+        if left > 0:
+            parts.append(min(Fraction(1), Fraction(asked[kind], left)))
+    return max(parts, default=None)
+
+
+def _share(kind: str, left: int, part: Fraction | None) -> int:
+    """Give how much goes along of what was not asked for: of tokens and cost the part that the loan is, of counts a quarter at least."""
+    share = part if part is not None and kind.partition("(")[0] in SPENDS else max(part or _QUARTER, _QUARTER)
+    return -(-left * share.numerator // share.denominator)
+
+
+def _careful(limits: Iterable[Limit]) -> Limit:
+    """Make one of the limits of a kind; what is lent is never admitted without a hold."""
+    limit = least(limits)[0]
+    return replace(limit, admission=None) if limit.admission is Admission.AFTER else limit
