@@ -1,0 +1,160 @@
+"""A limit that is declared again, with other options or by another process, is the very counter of the first one."""
+
+import sys
+import uuid
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.enduring import EnduringLedger
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel.enforcement.snapshot import Snapshot
+from ravi_otel.hooks.listener import Listeners
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import ScopeKind
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from window_scopes import Heard, refuses, root_of, run_of
+
+PLAIN = "tenant.charge.rows=5"
+OPTIONS = ("warn=0.5", "warn=0.8", "on=stop", "on=deny_tool", "store=local", "store=closed", "suspend=allow")
+WINDOWS = ("5:per=60m", "5:per=1h", "5:per=3600s", "5:per=1h:warn=0.5")
+SHARED = ("sqlite", "redis", "sliced")
+
+
+class Process:
+    """Count as a process of its own does: an engine, and a ledger of a store that others may have, too."""
+
+    def __init__(self, ledger):
+        self.ledger, self.heard = ledger, Heard()
+        self.engine = Engine(ledger=ledger, listeners=Listeners([self.heard]))
+        self.root = root_of(self.engine)
+
+    def run(self, *limits, **more):
+        return run_of(self.root, *limits, tenant_id="acme", **more)
+
+    @property
+    def told(self):
+        return [event for event, *_ in self.heard.told]
+
+
+def _ledger(kind, request, path, namespace):
+    if kind == "memory":
+        return MemoryLedger()
+    if kind == "sqlite":
+        return EnduringLedger(SqliteLedger(path))
+    redis = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=namespace)
+    return EnduringLedger(SlicedLedger(redis) if kind == "sliced" else redis)
+
+
+@pytest.fixture
+def opened(request, tmp_path):
+    """A function that begins a process on the one store there is."""
+    made, make = [], partial(_ledger, request.param, request, tmp_path / "ledger.db", uuid.uuid4().hex)
+
+    def begin():
+        made.append(Process(make()))
+        return made[-1]
+
+    yield begin
+    for process in made:
+        getattr(process.ledger, "close", lambda: None)()
+
+
+def everywhere(function):
+    return pytest.mark.parametrize("opened", ["memory", *SHARED], indirect=True)(function)
+
+
+def over_stores(function):
+    return pytest.mark.parametrize("opened", SHARED, indirect=True)(function)
+
+
+def let_in(run, most=20):
+    return next(at for at in range(most) if refuses(run))
+
+
+@over_stores
+def test_a_limit_with_another_option_in_another_process_is_the_same_counter(opened):
+    assert let_in(opened().run(PLAIN)) == 5
+    assert [let_in(opened().run(f"{PLAIN}:{option}")) for option in OPTIONS] == [0] * len(OPTIONS)
+
+
+@over_stores
+def test_a_window_of_one_length_is_one_however_it_is_spelt(opened):
+    first, *others = (f"tenant.charge.rows={each}" for each in WINDOWS)
+    assert let_in(opened().run(first)) == 5
+    assert [let_in(opened().run(each)) for each in others] == [0] * len(others)
+
+
+@everywhere
+@pytest.mark.parametrize("renews", ["", ":per=day"])
+def test_a_limit_with_other_options_in_one_process_is_counted_and_told_once(opened, renews):
+    process = opened()
+    first = process.run(f"tenant.charge.rows=8{renews}")
+    for _ in range(3):
+        first.charge("rows")
+    second = process.run(f"tenant.charge.rows=8{renews}:warn=0.5", f"tenant.charge.rows=6{renews}:on=stop")
+    assert let_in(second) == 3
+    assert let_in(first) == 0
+    assert process.told == ["limit_nearing", "limit_exceeded"]
+    readings = second.parent.readings()
+    assert {(reading.used, reading.limit.value) for reading in readings} == {(6, 6)}
+    assert {reading.events for reading in readings} == {("limit_nearing", "limit_exceeded")}
+
+
+@everywhere
+def test_what_only_observes_tightens_nothing_and_keeps_a_count_of_its_own(opened):
+    process = opened()
+    run = process.run(PLAIN, "tenant.charge.rows=2:on=observe")
+    assert let_in(run) == 5
+    assert {(each.limit.value, each.used) for each in run.parent.readings()} == {(5, 5), (2, 5)}
+
+
+@everywhere
+def test_a_limit_that_is_set_anew_is_set_for_all_that_are_the_same(opened):
+    process = opened()
+    run = process.run(PLAIN, f"{PLAIN}:warn=0.5")
+    assert let_in(run) == 5
+    run.parent.set_limit("rows", 7)
+    assert let_in(run) == 2
+    assert {each.limit.value for each in run.parent.readings()} == {7}
+
+
+@over_stores
+def test_a_run_that_goes_on_elsewhere_charges_what_the_store_counts_no_second_time(opened):
+    run = opened().run("tenant.charge.rows=100")
+    run.charge("rows", 30)
+    snapshot = Snapshot.from_json(run.snapshot().to_json())
+    run = opened().run("tenant.charge.rows=100", "tenant.charge.rows=100:warn=0.5", resume=snapshot)
+    run.charge("rows", 1)
+    assert {each.used for each in run.parent.readings()} == {31}
+
+
+def _ask(ledger, *lines, op_id=None):
+    return run_sync(ledger.reserve(Reservation(op_id or new_op_id(), [Line(account, want, want) for account, want in lines], {})))
+
+
+@over_stores
+def test_the_strictest_of_several_options_holds_for_a_call_that_asks_for_all(opened):
+    ledger = opened().ledger
+    facts = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind.TENANT, tenant_id=uuid.uuid4().hex)
+    after, plain = (Account(parse_limit(text), facts, origin=text) for text in ("tokens=100:admission=after", "tokens=60"))
+    op_id = new_op_id()
+    _ask(ledger, (after, 0), (plain, 50), op_id=op_id)
+    assert isinstance(_ask(ledger, (after, 0), (plain, 50)), Denied)
+    run_sync(ledger.settle(op_id, {"tokens": 55}))
+    for each in (after, plain):
+        assert ledger.read(each)
+        assert (each.used, each.held, each.value) == (55, 0, 60)
+    assert isinstance(_ask(ledger, (after, 0), (plain, 6)), Denied)
