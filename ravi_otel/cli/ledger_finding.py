@@ -11,7 +11,8 @@ from ravi_otel.enforcement.ledger.operators import Counter, Listing
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
+from ravi_otel.policy.windows import same_window
 
 _ID: Final = re.compile(r"[0-9a-f]{4,12}")
 _SERVICE: Final = "service"
@@ -95,19 +96,20 @@ def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
     A limit of the very words goes before one that says more: `requests` is the one without a window, where there is one.
     """
     loose = [each for each in found if _counts(each, limit)]
-    exact = [each for each in loose if each.named and (each.named.per, each.named.by) == (limit.per, limit.by)]
+    words = (same_window(limit.per), limit.by, limit.on_exceed is Outcome.OBSERVE)
+    exact = [each for each in loose if each.named and (each.named.per, each.named.by, each.named.observes) == words]
     together = dict[object, list[Shown]]()
     for each in exact or loose:
         name = each.named
         if name is not None:
-            limit_of = (name.scope, name.place, name.kind, name.detail, name.agent, name.count, name.per, name.tz, name.by)
+            limit_of = (name.scope, name.place, name.kind, name.detail, name.agent, name.count, name.per, name.tz, name.by, name.observes)
             together.setdefault((limit_of, None if exact else each.counter.key), []).append(each)
     return list(together.values())
 
 
 def _counts(each: Shown, limit: Limit) -> bool:
     name = each.named
-    if name is None or (limit.per is not None and limit.per != name.per) or (limit.by is not None and limit.by != name.by):
+    if name is None or (limit.per is not None and same_window(limit.per) != name.per) or (limit.by is not None and limit.by != name.by):
         return False
     if limit.tz not in ("UTC", name.tz):
         return False

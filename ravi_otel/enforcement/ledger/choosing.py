@@ -237,13 +237,20 @@ def _split(parameter: str, shown: str, store: Store, rest: str) -> tuple[str, li
             f"{parameter}={shown}: what is behind '?' cannot be read: write name=value, with & between several."
         ) from None
     names = [name for name, _ in options]
+    known = _known(store)
     for name in names:
-        if store != "redis" and name not in _OURS[store]:
-            known = ", ".join(_OURS[store]) or "none"
-            raise ConfigurationError(f"{parameter}={shown} has an option {checks.show(name)}, which is unknown here: there is {known}.")
+        if name not in known:
+            close = checks.nearest(name, known)
+            hint = f", did you mean {close!r}" if close else ", because it goes with Redis only" if name in _known("redis") else ""
+            there = f"there are {', '.join(known)}" if known else "it takes none"
+            raise ConfigurationError(f"{parameter}={shown} has an option {checks.show(name)}, which is unknown here{hint}: {there}.")
         if name in _OURS[store] and names.count(name) > 1:
             raise ConfigurationError(f"{parameter}={shown} says {name} twice: leave one of them out.")
     return path, options
+
+
+def _known(store: Store) -> tuple[str, ...]:
+    return (*_OURS[store], *(redis_url.OPTIONS if store == "redis" else ()))
 
 
 def _file(parameter: str, path: str) -> Path:
@@ -261,7 +268,7 @@ def _file(parameter: str, path: str) -> Path:
         raise ConfigurationError(
             f"{parameter}: there is no home folder to put for '~'; give the whole path, such as {example!r}."
         ) from None
-    return checks.file_path(parameter, path, example)
+    return checks.file_path(f"{parameter}: sqlite", path, example)
 
 
 def _namespace(parameter: str, text: str) -> str:

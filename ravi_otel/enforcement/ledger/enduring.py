@@ -29,7 +29,7 @@ from ravi_otel.enforcement.ledger.contract import (
     asked_once,
     new_op_id,
 )
-from ravi_otel.enforcement.ledger.failing import SO
+from ravi_otel.enforcement.ledger.failing import MEANWHILE, SO
 from ravi_otel.errors import BudgetExhaustedError
 
 _log = logging.getLogger("ravi_otel")
@@ -198,7 +198,7 @@ class EnduringLedger:
             return
         self._warned = True
         with contextlib.suppress(Exception):  # a broken log handler is the application's
-            why = str(error).partition(SO)[2] or str(error)
+            why = (str(error).partition(SO)[2] or str(error)).removesuffix(MEANWHILE)
             _log.warning("ravi-otel: calls go on as their limits say by on_store_failure, without the store: %s", why)
 
     # -- what passed ----------------------------------------------------------------------------------------------

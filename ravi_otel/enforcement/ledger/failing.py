@@ -13,6 +13,10 @@ SO: Final = "so nothing is sent: "
 """What stands before the sentence that says which store it is and what is wrong."""
 
 
+MEANWHILE: Final = " What a limit does meanwhile is said by its on_store_failure=, in words `:store=`."
+"""What ends the sentence of a store that fails, where a limit was asked."""
+
+
 class StoreError(Exception):
     """Say why the store cannot be used: `why` is a part of a sentence.
 
@@ -31,7 +35,7 @@ def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExh
         return BudgetExhaustedError(f"{sentence[0].upper()}{sentence[1:]}", reason=reason)
     facts = account.facts
     return BudgetExhaustedError(
-        f"{account.origin} cannot be kept, {SO}{sentence}",
+        f"{account.origin} cannot be kept, {SO}{sentence}{MEANWHILE if reason == 'store_failed' else ''}",
         limit_kind=account.kind,
         threshold=public_amount(account.limit.kind, account.value),
         scope=str(facts.kind),

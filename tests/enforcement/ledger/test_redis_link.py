@@ -282,8 +282,23 @@ def test_a_password_is_given_and_never_shown(linked, run):
         with pytest.raises(StoreError) as caught:
             run(wrong.call(COUNT, ["{k}"], [""]))
         said = wrong.sentence(caught.value)
-        assert "does not let this user in" in said
+        assert "does not let this user in. Check the user and the password" in said
         assert "verraten" not in f"{said}{wrong.address!r}{caught.value!r}"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "database", "said"),
+    [
+        ("redis", "/99", "out of range'. It runs, and does not take what it is asked: check the URL, such as its database,"),
+        ("rediss", "", "See that the server runs, can be reached, and speaks TLS there."),
+        ("redis+cluster", "", "See that the server runs, can be reached, and is a Cluster's."),
+    ],
+)
+def test_the_way_out_is_that_of_what_is_wrong(linked, redis_server, scheme, database, said):
+    link = linked(f"{scheme}://{redis_server.url.removeprefix('redis://').partition('?')[0].partition('/')[0]}{database}?timeout_s=1")
+    with pytest.raises(StoreError) as caught:
+        run_sync(link.call(COUNT, ["{k}"], [""]))
+    assert said in link.sentence(caught.value)
 
 
 @COLOURS

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock
-from ravi_otel.enforcement.ledger.failing import Failure, StoreError
+from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.journal import Entry, Journal
 from ravi_otel.enforcement.ledger.redis.pool import AGAIN, OPENING_S, Pool, beside
 from ravi_otel.enforcement.ledger.redis.url import Host, read
@@ -21,10 +21,10 @@ from ravi_otel.enforcement.ledger.redis.wire import WireError, prepare, slot_of,
 
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5
-_WAY_OUT: Final[dict[Failure, str]] = {
-    "store_failed": "See that the server runs and can be reached, or say what a limit does meanwhile by on_store_failure=.",
-    "store_lost": "It was emptied, or another one answers: end the run, and begin a new one.",
-}
+_LOST: Final = "It was emptied, or another one answers: end the run, and begin a new one."
+_LOGIN: Final = "Check the user and the password in its URL, and what the server allows that user."
+_ANSWERED: Final = "It runs, and does not take what it is asked: check the URL, such as its database, and the server's settings."
+_FOREIGN: Final = "Something else writes there: give the counters a namespace, a database or a server of their own."
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,18 @@ class Link:
 
     def sentence(self, error: StoreError) -> str:
         """Write what is wrong with the store, and the way out; no secret is in it."""
-        return f"the shared ledger {self.address.shown} cannot be used, {error.why}. {_WAY_OUT[error.reason]}"
+        return f"the shared ledger {self.address.shown} cannot be used, {error.why}. {self._way_out(error)}"
+
+    def _way_out(self, error: StoreError) -> str:
+        if error.reason == "store_lost":
+            return _LOST
+        if not isinstance(error, WireError):
+            return _FOREIGN
+        if error.ailment == "refused":
+            return _LOGIN if error.why.endswith("this user in") else _ANSWERED
+        what = "" if self.address.tls is None else ", and speaks TLS there"
+        what += ", and is a Cluster's" if self.clustered else ""
+        return f"See that the server runs, can be reached{what}." if what else "See that the server runs and can be reached."
 
     def close(self) -> None:
         """Let all connections go; a later call opens its own."""

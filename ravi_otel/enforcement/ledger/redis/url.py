@@ -29,6 +29,7 @@ _SCHEMES: Final[Mapping[str, tuple[Kind, bool]]] = {
 SCHEMES: Final = tuple(f"{scheme}://" for scheme in _SCHEMES)
 _PORTS: Final[Mapping[Kind, int]] = {"single": 6379, "sentinel": 26379, "cluster": 6379, "unix": 0}
 _TLS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+OPTIONS: Final = ("timeout_s", "db", "sentinel_username", "sentinel_password", *_TLS)
 _CHECKS: Final = ("required", "optional", "none")
 _LONGEST: Final = 4_096
 _MOST_HOSTS: Final = 64
@@ -90,7 +91,7 @@ def read(url: str) -> Address:
         sentinel_password=options.pop("sentinel_password", None),
     )
     if options:
-        known = ", ".join(("timeout_s", "db", "sentinel_username", "sentinel_password", *_TLS))
+        known = ", ".join(name for name in OPTIONS if tls or name not in _TLS) + ("" if tls else ", and more of rediss://")
         raise ConfigurationError(f"{show(min(options))} is no parameter of a Redis store's URL {address.shown}: there are {known}")
     return address
 
