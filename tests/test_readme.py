@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,25 @@ def test_the_examples_run_as_written_and_print_what_the_readme_says():
     assert "requests=1" in done.stdout
     assert "ok success Good morning!" in done.stdout
     assert sent == 6
+
+
+def test_machines_that_name_one_place_to_count_in_share_a_budget(redis_process):
+    shared = next(block for block in blocks("python") if block.startswith("def answer"))
+    setup = "import openai, ravi_otel\nravi_otel.instrument()\nclient = openai.OpenAI()\n"
+    program = f"{setup}{shared}\nprint(answer('Which one?'))\nprint(answer('And now?'))\n"
+    (named,) = [line for block in blocks("console") for line in block.splitlines() if line.startswith("$ export RAVI_LEDGER=redis://")]
+    name, _, _ = named.removeprefix("$ export ").partition("=")
+    with ScriptedLLM("This one.") as server:
+        environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        environment[name] = f"{redis_process.url}&namespace={uuid.uuid4().hex}"
+        first, second = (
+            subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+            for _ in range(2)
+        )
+        sent = len(server.requests)
+    assert (first.returncode, first.stdout, second.stdout, sent) == (0, "This one.\nThis one.\n", "This one.\n", 3), second.stderr
+    (sentence,) = re.findall(r"comes fourth is refused: `(.*?)`", README)
+    assert sentence in second.stderr
 
 
 def test_the_one_liner_holds_a_program_to_its_limits(tmp_path):
@@ -82,4 +102,6 @@ def test_every_limit_in_words_can_be_read(spec):
 def test_every_file_it_links_to_exists():
     links = re.findall(r"\]\((?!http)([^)]+)\)", README)
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not link.startswith("#") and not (ROOT / link).exists()] == []
+    headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", README, re.MULTILINE)}
+    assert {link.removeprefix("#") for link in links if link.startswith("#")} <= headings
