@@ -79,6 +79,27 @@ def test_a_request_that_is_cancelled_while_a_loan_comes_back_frees_its_connectio
     assert asyncio.run(asked()) == (200, 1)
 
 
+def test_a_request_of_aiohttp_that_is_cancelled_then_frees_its_connection(listed: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def asked() -> tuple[int, int]:
+        store = SlowStore(asyncio.Event(), asyncio.Event())
+        monkeypatch.setattr(rewriting, "returned", store.returned)
+        listed.tell(b"ravi-spent: x")
+        waits = aiohttp.ClientTimeout(total=10, connect=2)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=waits) as session:
+            first = asyncio.ensure_future(session.get(listed.url))
+            await asyncio.wait_for(store.entered.wait(), 10)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            async with session.get(listed.url) as reply:
+                status = reply.status
+        store.go_on.set()
+        await asyncio.wait_for(asyncio.gather(*rewriting._TAKING), 10)
+        return status, store.taken
+
+    assert asyncio.run(asked()) == (200, 1)
+
+
 @LIBRARIES
 def test_under_trio_what_comes_back_is_taken_before_a_cancellation(library: Any, listed: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> tuple[int, int]:
