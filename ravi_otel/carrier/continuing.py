@@ -21,6 +21,7 @@ from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.enforcement import declaring
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import Series
@@ -226,7 +227,10 @@ def _leave_to_lender(scope: Scope, token: Token) -> None:
     if token.loan is None or not token.loan.held:
         return
     held = frozenset(token.loan.held)
-    left_out = frozenset(account for each in scope.upwards()[1:] for account in tuple(each.accounts) if counter_name(account.key) in held)
+    left_out: set[Account | Series] = set()
+    for each in scope.upwards()[1:]:
+        left_out.update(account for account in tuple(each.accounts) if counter_name(account.key) in held)
+        left_out.update(series for series in tuple(each.series) if counter_name(series.at(scope.facts).key) in held)
     scope.terms = replace(scope.terms, left_out=scope.terms.left_out | left_out)
     with scope.engine.lock:
         scope.engine.revision += 1

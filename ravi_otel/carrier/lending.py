@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
 from types import TracebackType
@@ -20,19 +20,17 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
-from ravi_otel.carrier.ceilings import by_model
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
-from ravi_otel.carrier.lots import Lot, limits_of, lots_of
+from ravi_otel.carrier.lots import Lot, absorb, charge_models, limits_of, lots_of, used_of
 from ravi_otel.carrier.standing import names_of, now_ms, process_here
 from ravi_otel.carrier.telling import Reason, rejected
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
-from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
@@ -49,6 +47,9 @@ RETURN_HEADER: Final = "ravi-spent"
 
 LONGEST_S: Final = 86_400.0
 _MOST_OPEN: Final = 100_000
+_MOST_NAMED: Final = 64
+"""How many of the counters it is held on go along by name; those of limits for all work come first."""
+
 _LOAN: Final = otel_context.create_key("ravi-otel-loan")
 _COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 
@@ -170,7 +171,13 @@ class Lent:
             _open[self.id] = self
         _watch()
         limits, models = limits_of(self._lots)
-        return Loan(self.id, limits, names_of(line.account for lot in self._lots for line in lot.lines), models)
+        held = names_of(line.account for lot in self._lots for line in lot.lines)
+        return Loan(self.id, limits, held[:_MOST_NAMED], models)
+
+    @property
+    def is_sent(self) -> bool:
+        """Tell that a request took it."""
+        return self.status not in {"new", "held", "released"}
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -178,10 +185,10 @@ class Lent:
         return limits_of(self._lots)[0]
 
     def unsend(self) -> None:
-        """Have it back: it did not fit into the header that it was to go with."""
+        """Have it back, unless it was charged meanwhile: it did not fit into its header, or there was no connection to send it on."""
         with _lock:
-            _open.pop(self.id, None)
-            self.status = "held"
+            if _open.pop(self.id, None) is not None:
+                self.status = "held"
 
     def take_back(self, spent: Spent) -> Flow[None]:
         """Charge what was used of it, and free the rest; the caller has taken it out of those that are open."""
@@ -197,8 +204,8 @@ class Lent:
         yield from self._settle(spent)
         known = {kind for lot in self._lots[:1] for kind in lot.limits}
         besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in known and amount > 0}
-        yield from _absorb([each for each in scope.chain if counter_name(each.key) not in spent.charged], scope, besides)
-        yield from _charge_models(scope, self._lots, spent)
+        yield from absorb([each for each in scope.chain if counter_name(each.key) not in spent.charged], scope, besides)
+        yield from charge_models(scope, self._lots, spent)
         if not spent.inside:
             _tally(scope, spent.amounts)
 
@@ -211,7 +218,7 @@ class Lent:
         scope = self._scope
         if scope is not None:
             for lot in self._lots:
-                yield from lot.settle(scope, None if spent is None else _used_of(lot, spent))
+                yield from lot.settle(scope, None if spent is None else used_of(lot, spent))
 
 
 def _hold(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
@@ -230,13 +237,6 @@ def _hold(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
         for lot in begun:  # at once, whatever came in between: a task that was cancelled waits for nothing more
             run_sync(lot.release(scope))
         raise
-
-
-def _used_of(lot: Lot, spent: Spent) -> Mapping[str, int]:
-    """Give what was used of a lot; a kind of which nothing was said is left out, and charged in full."""
-    if lot.agent is None and lot.model is None:
-        return {kind: spent.amounts.get(kind, 0) for kind in lot.limits}
-    return {each.kind: each.amount for each in spent.models if (each.agent, each.model) == (lot.agent, lot.model or "")}
 
 
 def lend(
@@ -337,31 +337,6 @@ def _raise_for(scope: Scope, answer: Denied | None) -> None:
     scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
     add_counts(scope.tallies, refused=1)
     raise owned(refusal.refused(answer), answer.account)
-
-
-def _absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, int]) -> Flow[None]:
-    """Charge what was used besides the loan, where the borrower did not; it happened, and is not refused."""
-    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in accounts if amounts.get(each.kind)]
-    if not lines:
-        return
-    op_id, engine = new_op_id(), scope.engine
-    begun = yield from engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))
-    engine.tell(begun.crossings)
-    settled = yield from engine.ledger.settle(op_id, amounts)
-    engine.settled(settled)
-
-
-def _charge_models(scope: Scope, lots: Collection[Lot], spent: Spent) -> Flow[None]:
-    """Charge what was used of models that were asked there and not here, to each of them by itself."""
-    held = {(lot.agent, lot.model) for lot in lots}
-    for each in spent.models:
-        if each.model and each.amount and (each.agent, each.model) not in held:
-            series = [one for one, agent in by_model(scope) if (one.kind, agent) == (each.kind, each.agent)]
-            yield from _absorb([one.at(scope.facts, each.model) for one in series], scope, {each.kind: each.amount})
-
-
-def _is_counted(account: Account) -> bool:
-    return account.nature is Nature.COUNTED
 
 
 def _tally(scope: Scope, amounts: Mapping[str, int]) -> None:

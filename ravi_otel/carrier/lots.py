@@ -7,15 +7,15 @@ for each agent that has limits of its own, and one for each model where models a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain
-from ravi_otel.carrier.token import ModelAmount
-from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.carrier.token import ModelAmount, Spent
+from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit
@@ -115,6 +115,34 @@ def limits_of(lots: Iterable[Lot]) -> tuple[tuple[Limit, ...], tuple[ModelAmount
     return tuple(limits), tuple(models)
 
 
+def used_of(lot: Lot, spent: Spent) -> Mapping[str, int]:
+    """Give what was used of a lot; a kind of which nothing was said is left out, and charged in full."""
+    if lot.agent is None and lot.model is None:
+        return {kind: spent.amounts.get(kind, 0) for kind in lot.limits}
+    return {each.kind: each.amount for each in spent.models if (each.agent, each.model) == (lot.agent, lot.model or "")}
+
+
+def absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, int]) -> Flow[None]:
+    """Charge what was used besides the loan, where the borrower did not; it happened, and is not refused."""
+    lines = [Line(each, amounts[each.kind] if _is_counted(each) else 0, 0) for each in accounts if amounts.get(each.kind)]
+    if not lines:
+        return
+    op_id, engine = new_op_id(), scope.engine
+    begun = yield from engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))
+    engine.tell(begun.crossings)
+    settled = yield from engine.ledger.settle(op_id, amounts)
+    engine.settled(settled)
+
+
+def charge_models(scope: Scope, lots: Collection[Lot], spent: Spent) -> Flow[None]:
+    """Charge what was used of models that were asked there and not here, to each of them by itself."""
+    held = {(lot.agent, lot.model) for lot in lots}
+    for each in spent.models:
+        if each.model and each.amount and (each.agent, each.model) not in held:
+            series = [one for one, agent in by_model(scope) if (one.kind, agent) == (each.kind, each.agent)]
+            yield from absorb([one.at(scope.facts, each.model) for one in series], scope, {each.kind: each.amount})
+
+
 def _apart(scope: Scope) -> Iterator[tuple[Account, str | None, str | None]]:
     """List the counters that are for one agent alone, or for one model; the model "" is any that has not been asked."""
     for each, agent in named(scope):
@@ -146,3 +174,7 @@ def _careful(limits: Iterable[Limit]) -> Limit:
     """Make one of the limits of a kind; what is lent is never admitted without a hold."""
     limit = least(limits)[0]
     return replace(limit, admission=None) if limit.admission is Admission.AFTER else limit
+
+
+def _is_counted(account: Account) -> bool:
+    return account.nature is Nature.COUNTED

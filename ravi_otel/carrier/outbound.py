@@ -89,7 +89,7 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
         _rewrite(headers, _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend))
     finally:
         run_sync(lend.give_up())  # what did not go is for no other request
-    if lend.status != "sent":
+    if not lend.is_sent:
         raise ConfigurationError(
             "outbound_headers(lend=): the loan does not fit beside what others have put into the baggage, or had expired, and was given "
             "back. Take some of that baggage out, or lend for longer with lend(expires_s=)."

@@ -74,7 +74,9 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
         counted, models = _by_model(scope)
         local = least((*local, *_named(scope), *counted))
     if nothing:
-        ceilings, local, models = _none_of(ceilings), _none_of((*local, *nothing)), ()
+        counted_there = {each.counted for each in ceilings}
+        local = _none_of((*local, *(each for each in nothing if each.counted not in counted_there or each.agent is not None)))
+        ceilings, models = _none_of(ceilings), ()
     clocked, deadline_ms = _clocks(scope)
     slots, agents = _headcount(scope)
     return Token(

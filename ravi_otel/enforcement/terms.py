@@ -31,7 +31,7 @@ class Terms:
     """
 
     pools: bool = False
-    left_out: frozenset[Account] = frozenset()
+    left_out: frozenset[Account | Series] = frozenset()
     suspended: frozenset[str] = frozenset()
     carved: CarveOut | None = None
     metered: tuple[tuple[Account, frozenset[Account]], ...] = ()

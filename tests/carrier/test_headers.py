@@ -1,11 +1,14 @@
 """Ours goes to hosts that are listed and to no other; what comes in is believed or counted, and raises nothing."""
 
+import asyncio
+import email.message
 import os
 import random
 
 import pytest
 from opentelemetry import baggage
 from opentelemetry import context as otel_context
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.sdk.trace import TracerProvider
 
 import ravi_otel
@@ -37,6 +40,13 @@ def test_a_host_that_is_not_listed_gets_what_there_was_and_not_a_byte_more(carry
 def test_a_host_that_is_not_listed_gets_nothing_of_ours_however_it_is_written(carrying, ours):
     assert headers_for(ELSEWHERE, f"a=1,{ours},b=2") == "a=1,b=2"
     assert headers_for(ELSEWHERE, ours) is None
+
+
+@pytest.mark.parametrize("ours", OURS)
+def test_a_property_of_ours_in_anothers_entry_goes_nowhere(carrying, ours):
+    name = ours.partition(";")[0]
+    assert headers_for(ELSEWHERE, f"a=1;p=2;{name};q,b=2") == "a=1;p=2;q,b=2"
+    assert headers_for(ELSEWHERE, "a=1;p=ravi.carry;ravioli, b=2").startswith("a=1;p=ravi.carry;ravioli")
 
 
 @pytest.mark.parametrize("existing", [None, "a=1", "a=1,ravi.carry=old", "ravi.carry=old,ravi.x=1"])
@@ -162,6 +172,42 @@ def test_headers_are_read_in_every_shape_they_come_in(carrying, shape):
     found = read(shape(sent("a=1")))
     assert (found.token.session_id, found.rejected) == ("s", None)
     assert carrying.reasons == []
+
+
+def test_headers_of_the_standard_librarys_server_are_read(carrying):
+    message = email.message.Message()
+    message["Baggage"] = "a=1"
+    message["BAGGAGE"] = sent()
+    assert read(message).rejected is None
+
+
+@pytest.mark.parametrize("colour", ["with", "async with"])
+def test_what_a_servers_instrumentation_has_put_into_the_context_goes_no_further(carrying, colour):
+    propagator = W3CBaggagePropagator()
+    headers = {"baggage": sent("a=1")}
+    seen = []
+
+    def look():
+        out = {}
+        propagator.inject(out)
+        seen.append(out.get("baggage"))
+
+    async def go_on():
+        async with continue_run(headers):
+            look()
+
+    token = otel_context.attach(propagator.extract(headers))
+    try:
+        if colour == "with":
+            with continue_run(headers):
+                look()
+        else:
+            asyncio.run(go_on())
+        look()
+    finally:
+        otel_context.detach(token)
+    assert seen[0] == "a=1"
+    assert "ravi.carry" in seen[1]
 
 
 def test_entries_over_several_lines_are_one_header(carrying):

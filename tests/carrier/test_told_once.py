@@ -7,6 +7,7 @@ import pytest
 import ravi_otel
 from ravi_otel import ConfigurationError, child_environment, continue_run, outbound_headers, task_headers
 from ravi_otel.carrier import telling
+from ravi_otel.carrier.token import VERSION
 
 
 @pytest.fixture
@@ -44,6 +45,16 @@ def test_another_key_says_so_once(carrying, said, monkeypatch):
             assert run.rejected == "forged"
     (sentence,) = said()
     assert "Give both sides the same key" in sentence
+
+
+def test_another_version_says_so_once(carrying, said):
+    with ravi_otel.run(limits=["tokens=100"]):
+        headers = {"baggage": task_headers()["baggage"].replace(f"={VERSION}.", f"={int(VERSION) + 1}.")}
+    for _ in range(2):
+        with continue_run(headers) as run:
+            assert run.rejected == "version"
+    (sentence,) = said()
+    assert "another version of ravi-otel" in sentence
 
 
 def test_a_request_that_brings_nothing_is_nothing_to_be_said(carrying, said):
