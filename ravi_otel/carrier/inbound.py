@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable, Mapping
@@ -30,8 +31,6 @@ _TRACE: Final = ("traceparent", "tracestate")
 _MOST_TRACE: Final = 2_048
 _MOST_SEEN: Final = 100_000
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-
-_OVERSIZED: Final = [" " * (MOST_BYTES + 1)]
 
 
 class _Once:
@@ -85,13 +84,13 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
     `headers` is a mapping or pairs of names and values, text or bytes; `peer` the address it came from, for `RAVI_CARRY_TRUST`. A loan is
     believed once.
     """
-    try:
+    baggage: list[str] | None = None
+    trace: dict[str, str] = {}
+    with contextlib.suppress(Exception):  # of whatever stands there in the headers' place: what is not to be read is malformed
         baggage, trace = _found(() if headers is None else headers)
-    except Exception:  # noqa: BLE001 - whatever stands there in the headers' place is not to be read
-        baggage, trace = _OVERSIZED, {}
     config = configured()
     if not config.believes:
-        reason: Reason | None = "no_keys" if any(tokens_of(header) for header in baggage) else None
+        reason: Reason | None = "no_keys" if any(tokens_of(header) for header in baggage or ()) else None
         if reason is not None:
             rejected(reason)
         return Inbound(rejected=reason, trace=trace)
@@ -115,7 +114,9 @@ def begin(inbound: Inbound) -> None:
         )
 
 
-def _judged(baggage: list[str], config: Configured, peer: str | None) -> tuple[Token | None, Reason | None]:
+def _judged(baggage: list[str] | None, config: Configured, peer: str | None) -> tuple[Token | None, Reason | None]:
+    if baggage is None:
+        return None, "malformed"
     if sum(map(len, baggage)) > MOST_BYTES:
         return None, "oversized"
     found = [token for header in baggage for token in tokens_of(header)]

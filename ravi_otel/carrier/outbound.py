@@ -20,7 +20,7 @@ from ravi_otel.carrier.token import read_token, write_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.checks import show
+from ravi_otel.policy.checks import instance, show
 from ravi_otel.runtime.state import STATE
 
 EXPIRES_MS: Final = 300_000
@@ -78,6 +78,7 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
     if lend is None:
         _rewrite(headers, headers_for(url, headers.pop("baggage", None)))
         return headers
+    instance("outbound_headers(lend)", lend, Lent, "a loan such as lend(tokens=5_000)")
     if not is_listed(url):
         raise ConfigurationError(f"outbound_headers(url={show(url)}, lend=): a loan goes to hosts of {TO} alone. List this one there.")
     lend.check_here()

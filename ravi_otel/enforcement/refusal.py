@@ -130,7 +130,7 @@ def _when(account: Account) -> str:
     if limit.per is not None:
         words = f", {limit.per} {account.window} in {limit.tz}" if account.window else f", in {limit.per}"
     if limit.by is not None:
-        words += f", {limit.by} {'unknown' if account.counted_for is None else named(account.counted_for)}"
+        words += f", calls without a {limit.by}" if account.counted_for is None else f", {limit.by} {named(account.counted_for)}"
     return words
 
 

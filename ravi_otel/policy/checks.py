@@ -149,8 +149,10 @@ def share(parameter: str, value: object) -> float:
 def window(parameter: str, value: object) -> str:
     """Accept a calendar window (minute, hour, day, week, month) or a rolling one such as "15m"."""
     if not isinstance(value, str) or not (value in WINDOWS or _is_duration(value)):
+        close = nearest(value, WINDOWS)
+        hint = f"; did you mean {close!r}?" if close else "."
         raise ConfigurationError(
-            f"{parameter}={show(value)} must be one of {', '.join(WINDOWS)}, or a duration such as '15m' (s, m, h, d)."
+            f"{parameter}={show(value)} must be one of {', '.join(WINDOWS)}, or a duration such as '15m' (s, m, h, d){hint}"
         )
     return value
 

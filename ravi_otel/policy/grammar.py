@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+from ravi_otel.policy.windows import BY
 from ravi_otel.policy.words import Word, scan
 
 MAX_SPEC: Final = 4_096
@@ -62,6 +63,9 @@ _EXAMPLES: Final[dict[str, str]] = {
     Kind.DEPTH: "depth=3",
     Kind.FAN_OUT: "fan_out=4",
 }
+
+
+_WINDOWED: Final = frozenset({"per", "tz", "by"})
 
 
 class _Target(NamedTuple):
@@ -187,6 +191,9 @@ class _Reader:
         if target.kind in _WORDS:
             self._example = _EXAMPLES.get(target.kind, f"{target.kind}=500k")
         value, *options = self._spec[at:].split(":")
+        *number, last = value.replace("/", " ").split() or [""]
+        if number and last in checks.WINDOWS:
+            raise self._flaw(f"the window is an option: write {checks.show(f'{number[0]}:per={last}')}")
         amount = self._value(target.kind, value.strip())
         fields = self._options(options)
         fields |= {name: given for name, given in (("scope", target.scope), ("name", target.scope_name)) if given is not None}
@@ -212,7 +219,8 @@ class _Reader:
     def _flaw(self, what: str) -> LimitSyntaxError:
         if self._parameter is not None:
             return LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec)
-        return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}. For example: {self._example}", spec=self._spec)
+        end = "" if what.endswith("?") else "."
+        return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}{end} For example: {self._example}", spec=self._spec)
 
     def _target(self, path: list[Word | None]) -> _Target:
         """Read the dotted path; None in it stands for the `@` before the agent."""
@@ -315,6 +323,11 @@ class _Reader:
         return fields
 
     def _option(self, word: str, value: object) -> Any:
+        if word in _WINDOWED:
+            self._example = "requests=500:per=day:tz=Europe/Berlin:by=user"
+        first, comma, rest = str(value).partition(",")
+        if comma and rest.partition("=")[0].strip() in _OPTIONS:
+            raise self._flaw(f"a colon stands before each option: write {word}={first}:{rest.strip()}")
         try:
             return check_option(_OPTIONS[word], value, shown=word)
         except ConfigurationError as error:
@@ -342,6 +355,7 @@ def _unknown(words: list[Word], start: int | None, scope: str | None) -> str:
         name = words[0].text
         close = checks.nearest(name, PREFIXES)
         hint = f", did you mean {close!r}" if close else f", for an agent write agent.{checks.show(name)[1:-1]}."
+        hint = f", for each {name} write :by={name} behind the value" if name in BY else hint
         return f"{checks.show(name)} is no scope{hint}; the scopes are {', '.join(PREFIXES)}"
     word = words[-1].text
     if not word:

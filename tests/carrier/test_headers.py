@@ -263,7 +263,7 @@ class Hostile(dict):
 )
 def test_whatever_stands_in_the_headers_place_raises_nothing(carrying, headers):
     with continue_run(headers) as run:
-        assert run.rejected in {"missing", "malformed", "oversized"}
+        assert run.rejected in {"missing", "malformed"}
 
 
 def test_a_peer_that_is_trusted_is_believed_without_a_signature_and_no_other(carrying, monkeypatch):

@@ -218,6 +218,12 @@ def test_what_cannot_be_lent_is_refused_in_words(given):
         lend(**given)
 
 
+@pytest.mark.parametrize("given", [2_000, "2000", object, {"tokens": 5}])
+def test_what_is_no_loan_is_not_sent_as_one(carrying, given):
+    with ravi_otel.run(limits=["tokens=10k"]), pytest.raises(ConfigurationError, match=r"outbound_headers\(lend\)="):
+        ravi_otel.outbound_headers(URL, lend=given)
+
+
 def test_without_a_key_nothing_is_lent(carrying, monkeypatch):
     monkeypatch.setenv("RAVI_CARRY_KEYS", "")
     with ravi_otel.run(limits=["tokens=10"]), pytest.raises(ConfigurationError, match="RAVI_CARRY_KEYS"), lend(tokens=5):

@@ -11,6 +11,7 @@ from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.series import MOST_COUNTERS
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.limits import ScopeKind
 
@@ -77,6 +78,12 @@ def test_a_limit_counts_by_what_it_says(engine, by, one, other, window):
 
     assert refuses(same)
     assert not refuses(another)
+
+
+def test_an_error_says_that_it_was_refused_to_calls_of_which_it_is_not_known(alone):
+    nobody = run_of(root_of(alone, "charge.rows=2:per=day:by=tag.team"))
+    with pytest.raises(BudgetExhaustedError, match=r"day 2026-01-01 in UTC, calls without a tag\.team"):
+        nobody.charge("rows", 3)
 
 
 def test_what_is_done_inside_a_run_counts_for_its_user_unless_it_names_another(engine):

@@ -148,7 +148,14 @@ WRONG = {
     "tokens=5:by=me": "by='me' must be one of user, model, tenant, or tag.NAME",
     "tokens=5:by=tag.": "by='tag.' must be one of user",
     "tokens=5:tz=Mars": "tz='Mars' is no time zone",
+    "tokens=5:by=users": "did you mean 'user'? For example: requests=500:per=day:tz=Europe/Berlin:by=user",
+    "user.tokens=5": "'user' is no scope, for each user write :by=user behind the value; the scopes are",
     "tokens=5:per=0m": "per='0m' must be one of minute",
+    "tokens=5:per=daily": "or a duration such as '15m' (s, m, h, d); did you mean 'day'? For example: requests=500:per=day",
+    "tokens=5:per=day,by=user": "a colon stands before each option: write per=day:by=user. For example",
+    "tokens=5:tz=Mars:per=day": "For example: requests=500:per=day:tz=Europe/Berlin:by=user",
+    "tokens=5/day": "the window is an option: write '5:per=day'",
+    "cost=5usd per month": "the window is an option: write '5usd:per=month'",
     "x" * (MAX_SPEC + 1): f"it is longer than {MAX_SPEC} characters",
 }
 names = st.text(min_size=1, max_size=256).filter(lambda text: flaw_of_name(text) is None)
