@@ -227,10 +227,13 @@ def _leave_to_lender(scope: Scope, token: Token) -> None:
     if token.loan is None or not token.loan.held:
         return
     held = frozenset(token.loan.held)
+    lent = {(limit.counted, limit.agent) for limit in token.loan.limits}
     left_out: set[Account | Series] = set()
     for each in scope.upwards()[1:]:
-        left_out.update(account for account in tuple(each.accounts) if counter_name(account.key) in held)
-        left_out.update(series for series in tuple(each.series) if counter_name(series.at(scope.facts).key) in held)
+        declared: list[Account | Series] = [*each.accounts, *each.series]
+        for one in declared:
+            if (one.kind, one.limit.agent) in lent and counter_name((one if isinstance(one, Account) else one.at(scope.facts)).key) in held:
+                left_out.add(one)
     scope.terms = replace(scope.terms, left_out=scope.terms.left_out | left_out)
     with scope.engine.lock:
         scope.engine.revision += 1
