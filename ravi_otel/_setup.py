@@ -45,7 +45,7 @@ from ravi_otel.pricing.preloading import preload
 from ravi_otel.runtime.asking import read_limits
 from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
-from ravi_otel.runtime.engines import close_ledger, make_engine, service_of
+from ravi_otel.runtime.engines import close_ledger, limits_of, make_engine, service_of
 from ravi_otel.runtime.footers import FOOTERS
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import drain
@@ -102,7 +102,8 @@ class Instrumentation:
         STATE.options = self.settings.options(content=self._content.captured, each_chunk=times_chunks())
         FOOTERS.on = STATE.options.footers
         around = None if self._surroundings is None else self._surroundings.run
-        STATE.install(engine, self.settings.limits, around, self.settings.origins, service_of(self.settings, self._surroundings))
+        limits, origins = limits_of(self.settings, self._surroundings)
+        STATE.install(engine, limits, around, origins, service_of(self.settings, self._surroundings))
         STATE.when_told = self._end_before_others
         STATE.instrumented = True
         preload(engine.prices)

@@ -8,26 +8,43 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.budgets import HistoryRetention
+from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Limit, ScopeKind
 
+Declared = tuple[Limit, str]
+"""A limit, and what a refusal tells its reader to change."""
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
-def run_of(plan: Plan, limits: tuple[Limit, ...]) -> Opening:
+def of_service(plan: Plan) -> tuple[Declared, ...]:
+    """Give the limits that all starts of the service have together: those that renew, or count by somebody, where others count, too."""
+    return tuple(one for one in _declared(plan) if _is_of_service(plan, one[0]))
+
+
+def run_of(plan: Plan) -> Opening:
     """Describe the run around the whole program; its session, if a limit asks for one, has the run's id."""
-    has_session = any(limit.scope is ScopeKind.SESSION for limit in limits)
+    declared = [one for one in _declared(plan) if not _is_of_service(plan, one[0])]
+    has_session = any(limit.scope is ScopeKind.SESSION for limit, _ in declared)
     return Opening(
         kind=ScopeKind.RUN,
         name=plan.name,
         run_id=plan.run_id,
         session_id=plan.run_id if has_session else None,
-        limits=limits,
-        origins={at: origin for at, (_, origin) in enumerate(plan.limits)},
+        limits=tuple(limit for limit, _ in declared),
+        origins={at: origin for at, (_, origin) in enumerate(declared)},
         retention=HistoryRetention.PERMANENT,
         tags=plan.tags,
         surrounding=True,
         started_ns=plan.began_ns,
     )
+
+
+def _declared(plan: Plan) -> tuple[Declared, ...]:
+    return tuple((parse_limit(spec), origin) for spec, origin in plan.limits)
+
+
+def _is_of_service(plan: Plan, limit: Limit) -> bool:
+    return bool(plan.counted_in) and limit.renews and limit.scope is None
 
 
 def is_shared(account: Account) -> bool:

@@ -13,7 +13,7 @@ from typing import Final
 
 from ravi_otel._setup import surround, wrap_again
 from ravi_otel.launch import notes, telling
-from ravi_otel.launch.around import run_of
+from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
@@ -70,7 +70,8 @@ def surroundings(plan: Plan) -> Surroundings:
 
     telling.install(quiet=plan.quiet)
     return Surroundings(
-        run=run_of(plan, limits),
+        run=run_of(plan),
+        of_service=of_service(plan),
         ledger=open_in_program(plan, lambda: STATE.engine.count("store_errors")),
         sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,

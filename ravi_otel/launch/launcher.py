@@ -19,7 +19,7 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
-from ravi_otel.launch.around import run_of
+from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.counting import Counters, open_in_launcher, read_at_end
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
@@ -27,8 +27,9 @@ from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
-from ravi_otel.policy.grammar import format_limit, parse_limit
+from ravi_otel.policy.grammar import format_limit
 from ravi_otel.runtime.config import Policy
+from ravi_otel.runtime.engines import service_in
 
 STOPPED: Final = 4
 """Exit status of a program that a limit ended."""
@@ -120,7 +121,7 @@ class Launch:
             said,
             outcome=outcome,
             status=ended.status,
-            budgets=_budgets(plan, ledger, said, gone=not ended.survivors) if counted else (),
+            budgets=_budgets(plan, ledger, service_in(self._environ), said, gone=not ended.survivors) if counted else (),
         )
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
@@ -216,11 +217,11 @@ def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
         return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
 
 
-def _budgets(plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
+def _budgets(plan: Plan, ledger: Counters, service: str, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
     """Read the final state of the limits; what processes held that are all `gone` was spent, as far as anybody knows."""
-    limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
     engine = Engine(ledger=ledger, observe=plan.observe)
-    scope: Scope | None = open_scope(engine, process_root(engine), run_of(plan, limits))
+    root = process_root(engine, (limit for limit, _ in of_service(plan)), service=service if plan.counted_in else None)
+    scope: Scope | None = open_scope(engine, root, run_of(plan))
     found: list[dict[str, Any]] = []
     try:
         read_at_end(plan, ledger, gone=gone)

@@ -387,8 +387,10 @@ def _leaves(branch: Branch) -> Iterator[Leaf]:
 def _budget(branch: Branch, reading: LimitReading) -> Budget:
     limit = reading.limit
     exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
+    # A limit around a launched run stands with the run: its session's, or its service's.
+    elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
     return Budget(
-        scope=scope_title(branch, 40),
+        scope=f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip() if elsewhere else scope_title(branch, 40),
         limit=clean(reading.title, 60),
         allowed=amount(limit.kind, limit.amount),
         used=amount(limit.kind, reading.used),

@@ -14,7 +14,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Admission
+from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing import PriceBook
 from ravi_otel.runtime.settings import Settings
 from ravi_otel.runtime.state import STATE
@@ -44,7 +44,7 @@ def make_engine(settings: Settings, around: Surroundings | None, listeners: List
         listeners=listeners,
         prices=PriceBook({**(around.prices or {}), **(settings.prices or {})}),
         observe=observe or around.observe,
-        firm=frozenset() if around.observe else frozenset(around.run.limits),
+        firm=frozenset() if around.observe else frozenset((*around.run.limits, *(limit for limit, _ in around.of_service))),
         pause_after=around.pause_after,
         admission=settings.admission if settings.admission is not Admission.ESTIMATE else around.admission,
         warn_at=around.warn_at or settings.warn_at,
@@ -65,6 +65,14 @@ def _refuse_another(asked: Choice | None, around: Surroundings) -> None:
     )
 
 
+def limits_of(settings: Settings, around: Surroundings | None) -> tuple[tuple[Limit, ...], dict[int, str]]:
+    """Give the limits of the process, the launcher's first, and what is told of each, by its place."""
+    more = () if around is None else around.of_service
+    origins = {at: origin for at, (_, origin) in enumerate(more)}
+    origins.update((len(more) + at, origin) for at, origin in settings.origins.items())
+    return (*(limit for limit, _ in more), *settings.limits), origins
+
+
 def service_of(settings: Settings, around: Surroundings | None, environ: Mapping[str, str] = os.environ) -> str | None:
     """Name the service whose processes have the limits of the process together, None where nobody else counts in its ledger.
 
@@ -73,11 +81,16 @@ def service_of(settings: Settings, around: Surroundings | None, environ: Mapping
     choice = settings.ledger if around is None else around.chosen
     if choice is None or not choice.many:
         return None
-    named = environ.get(_SERVICE, "").strip() or _service_in(environ.get(_RESOURCE, ""))
+    return service_in(environ)
+
+
+def service_in(environ: Mapping[str, str]) -> str:
+    """Name the service that OpenTelemetry's variables name."""
+    named = environ.get(_SERVICE, "").strip() or _attribute_in(environ.get(_RESOURCE, ""))
     return _UNNAMED if checks.flaw_of_name(named) else named
 
 
-def _service_in(attributes: str) -> str:
+def _attribute_in(attributes: str) -> str:
     """Read the service's name out of a list such as `service.name=shop,team=a`, percent-encoded; empty without one."""
     for pair in attributes.split(","):
         key, _, value = pair.partition("=")

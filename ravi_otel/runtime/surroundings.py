@@ -9,7 +9,7 @@ from pathlib import Path
 from ravi_otel.enforcement.ledger.choosing import Choice
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening
-from ravi_otel.policy.limits import Admission
+from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.telemetry import Sink
 
@@ -18,6 +18,7 @@ from ravi_otel.telemetry import Sink
 class Surroundings:
     """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
+    `of_service` are limits of the process besides, for all processes of its service, each with what a refusal tells its reader to change.
     `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
     the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the
     first work in each process, `when_left` at its end, if it ends in order.
@@ -25,6 +26,7 @@ class Surroundings:
 
     run: Opening
     ledger: Ledger
+    of_service: tuple[tuple[Limit, str], ...] = ()
     sink: Callable[[], Sink]
     observe: bool = False
     admission: Admission = Admission.ESTIMATE

@@ -47,3 +47,18 @@ def test_a_program_may_not_count_elsewhere_than_the_run_around_it(desk, tmp_path
     taken, memory, refused = done.out.splitlines()
     assert (taken, memory) == ("taken", "taken")
     assert refused.startswith(f"instrument(ledger=sqlite:{tmp_path / 'other.db'}) is another ledger than that of the `ravi-otel run`")
+
+
+def test_a_limit_that_renews_is_one_for_all_starts_of_a_service(desk, tmp_path):
+    flags = ["--json", "--limit", "tool_calls=3:per=day", "--ledger", f"sqlite:{tmp_path / 'shared.db'}"]
+    shops = ("shop", "shop", "mail")
+    dones = [desk.launch(*desk.program("plain_tools", "2"), flags=flags, OTEL_SERVICE_NAME=name) for name in shops]
+    assert [done.out.split("\n").count("did") for done in dones] == [2, 1, 2], dones[1].err
+    assert "in service 'shop', day" in dones[1].out
+    assert all(f'"used": {used}' in done.err for used, done in zip((2, 3, 2), dones, strict=True)), [done.err for done in dones]
+
+
+def test_a_limit_that_does_not_renew_or_is_the_runs_is_each_starts_own(desk, tmp_path):
+    flags = ["--limit", "tool_calls=3", "--limit", "run.tool_calls=2:per=day", "--ledger", f"sqlite:{tmp_path / 'shared.db'}"]
+    dones = [desk.launch(*desk.program("plain_tools", "2"), flags=flags) for _ in range(2)]
+    assert [done.out.split("\n").count("did") for done in dones] == [2, 2], dones[-1].err
