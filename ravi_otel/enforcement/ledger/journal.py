@@ -101,7 +101,7 @@ class Journal:
         try:
             deliver(entry)
         except StoreError as error:
-            if not getattr(error, "answered", False):
+            if not getattr(error, "answered", False) or getattr(error, "passes", False):
                 return False
             self.refused += 1
         return True
@@ -136,6 +136,7 @@ class Journal:
         try:
             found: Any = json.loads(line)
             script, keys, args = found
+            "".join((*keys, *args)).encode()  # a half of a pair of surrogates could be told to no store
         except (ValueError, TypeError, RecursionError):
             return None
         if not isinstance(script, str) or script not in self._scripts or not _are_texts(keys) or not _are_texts(args):

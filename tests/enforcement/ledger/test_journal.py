@@ -72,6 +72,17 @@ def test_what_the_store_refuses_does_not_keep_back_the_rest(journal, delivered):
     assert (delivered, journal.refused) == ([FIRST, SECOND], 1)
 
 
+@pytest.mark.parametrize("why", ["NOREPLICAS Not enough good replicas to write", "MISCONF no snapshot", "OOM command not allowed"])
+def test_what_the_store_refuses_for_a_while_is_told_later(journal, delivered, why):
+    def deliver(entry):
+        raise WireError(f"because it answered {why!r}", "refused")
+
+    journal.keep([FIRST, SECOND])
+    assert journal.tell(deliver) == 0
+    assert journal.tell(delivered.append) == 2
+    assert delivered == [FIRST, SECOND]
+
+
 HOSTILE = {
     "text": b"nothing of ours\n",
     "half a line": b'["settle",["{a}"],["op',
@@ -83,6 +94,7 @@ HOSTILE = {
     "deep": b"[" * 60_000,
     "long": b'["settle",["' + b"a" * 70_000 + b'"],[]]',
     "no text": b"\xff\xfe\x00",
+    "half of a character": b'["settle",["\\ud800"],["x"]]',
 }
 
 

@@ -24,6 +24,7 @@ _MOST_MOVES: Final = 5
 _LOST: Final = "It was emptied, or another one answers: end the run, and begin a new one."
 _LOGIN: Final = "Check the user and the password in its URL, and what the server allows that user."
 _ANSWERED: Final = "It runs, and does not take what it is asked: check the URL, such as its database, and the server's settings."
+_MOVING: Final = "It is a Cluster's doing, and ends when all of it is there."
 _FOREIGN: Final = "Something else writes there: give the counters a namespace, a database or a server of their own."
 
 
@@ -91,6 +92,8 @@ class Link:
             return _LOST
         if not isinstance(error, WireError):
             return _FOREIGN
+        if error.ailment == "moving":
+            return _MOVING
         if error.ailment == "refused":
             return _LOGIN if error.why.endswith("this user in") else _ANSWERED
         what = "" if self.address.tls is None else ", and speaks TLS there"
@@ -126,7 +129,7 @@ class Link:
         self._untold = False
         journal = self._journal
         if journal is not None and journal.path.exists():
-            beside(lambda: journal.tell(self._deliver))
+            self._untold = not beside(lambda: journal.tell(self._deliver))
 
     def _deliver(self, entry: Entry) -> None:
         run_sync(self.call(self._scripts[entry.script], entry.keys, entry.args))
@@ -168,7 +171,7 @@ class Link:
     def _give_up(self, pool: Pool, trouble: WireError) -> None:
         if trouble.ailment in AGAIN:
             pool.failed(trouble)
-        if trouble.ailment != "resting":
+        if trouble.ailment not in ("resting", "moving"):
             self._slots.clear()  # another server may keep them now
 
     def _once(self, pool: Pool, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
@@ -183,6 +186,8 @@ class Link:
             except WireError as trouble:
                 if trouble.ailment != "unscripted":
                     raise
+                if asking:  # it holds for one command
+                    yield from wire.say(("ASKING",), until)
                 answer = yield from wire.say(("EVAL", script.source, *rest), until)
         except WireError as trouble:
             pool.sick(wire, trouble)

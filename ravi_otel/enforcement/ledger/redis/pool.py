@@ -95,11 +95,11 @@ class Pool:
 
     def sick(self, wire: Wire, trouble: WireError) -> None:
         """Take a connection back that has brought trouble."""
-        if trouble.answered:
+        if trouble.answered and not trouble.ended:
             self.give(wire)
             return
         self.drop(wire)
-        if trouble.ailment not in AGAIN:
+        if trouble.ailment not in AGAIN and not trouble.answered:
             self.failed(trouble)
 
     def failed(self, trouble: WireError) -> None:
@@ -153,8 +153,8 @@ class Pool:
         verdict = self.breaker.look()
         if verdict == "ask":
             return
-        if verdict == "probe":
-            beside(self._probe)
+        if verdict == "probe" and not beside(self._probe):
+            self.breaker.failed(probe=True)
         raise WireError("because it has not answered lately", "resting")
 
     def _probe(self) -> None:
@@ -258,7 +258,11 @@ class Pool:
 
         with self._lock:
             self._opening += 1
-        beside(run)
+        if not beside(run):
+            with self._lock:
+                self._opening -= 1
+                turn.trouble = turn.trouble or WireError("because no thread can be started to reach it", "unreachable")
+            turn.wake()
 
     def _taken(self, turn: Turn[Wire]) -> Wire:
         try:
@@ -287,11 +291,15 @@ class Pool:
             self._pass_on(brought)
 
 
-def beside(act: Callable[[], object]) -> None:
-    """Do it in a daemon thread, in nobody's context; here and now where there can be no more threads."""
+def beside(act: Callable[[], object]) -> bool:
+    """Do it in a daemon thread, in nobody's context; False, and it is not done, where there can be no more threads.
+
+    It is not done by the caller then: what takes seconds is no part of a call.
+    """
     thread = threading.Thread(target=act, name="ravi-ledger-redis", daemon=True)
     try:
         with without_signals():
             contextvars.Context().run(thread.start)
     except RuntimeError:
-        act()
+        return False
+    return True

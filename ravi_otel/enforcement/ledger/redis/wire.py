@@ -22,35 +22,52 @@ from ravi_otel.enforcement.ledger.redis.url import Address, Host
 from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.policy.checks import show
 
-Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "asking", "refused", "unscripted", "resting"]
+Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "asking", "moving", "refused", "unscripted", "resting"]
 
 _LEAST_WAIT_S: Final = 0.001
 _MOVES: Final = re.compile(r"(MOVED|ASK) \d{1,5} (\S+):(\d{1,5})")
+_LAST_WORDS: Final = "Protocol error"
+"""What a server says before it closes a connection."""
+_FOR_A_WHILE: Final = ("NOREPLICAS", "MISCONF", "BUSY", "'maxmemory'", "OOM ")
 _Told = tuple[str, Ailment]
 _ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], _Told], ...]] = (
     (("NOSCRIPT",), ("NoScriptError",), ("because it lost a script", "unscripted")),
     (
-        ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "LOADING"),
-        ("ReadOnlyError", "BusyLoadingError", "ClusterDownError", "TryAgainError", "MasterDownError"),
+        ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "LOADING"),
+        ("ReadOnlyError", "BusyLoadingError", "ClusterDownError", "MasterDownError"),
         ("because it takes no writes now", "elsewhere"),
     ),
-    (("NOAUTH", "WRONGPASS", "NOPERM"), ("AuthenticationError", "NoPermissionError"), ("because it does not let this user in", "refused")),
+    (("TRYAGAIN",), ("TryAgainError",), ("because what it keeps of this is being moved to another server", "moving")),
+    (
+        ("NOAUTH", "WRONGPASS", "NOPERM", "unauthenticated"),
+        ("AuthenticationError", "NoPermissionError"),
+        ("because it does not let this user in", "refused"),
+    ),
 )
 """Answers that are errors: by a word in them, which a script's errors have where the library makes no class of them, or by class."""
 
 
 class WireError(StoreError):
-    """Say what went wrong with a connection or with what was said over it; `at` is where to ask instead."""
+    """Say what went wrong with a connection or with what was said over it; `at` is where to ask instead.
 
-    def __init__(self, why: str, ailment: Ailment, at: Host | None = None) -> None:
+    `ended` where the server said no and closed the connection, too.
+    """
+
+    def __init__(self, why: str, ailment: Ailment, at: Host | None = None, *, ended: bool = False) -> None:
         super().__init__(why)
         self.ailment: Ailment = ailment
         self.at = at
+        self.ended = ended
 
     @property
     def answered(self) -> bool:
         """Tell that the server lives: it said no."""
-        return self.ailment in ("moved", "asking", "refused", "unscripted")
+        return self.ailment in ("moved", "asking", "moving", "refused", "unscripted")
+
+    @property
+    def passes(self) -> bool:
+        """Tell that it said no for a while only: what is owed may be taken later."""
+        return self.ailment == "moving" or any(word in self.why for word in _FOR_A_WHILE)
 
 
 class Wire:
@@ -65,12 +82,14 @@ class Wire:
 
     def say(self, words: Sequence[Any], until: float) -> Flow[Any]:
         """Send a command and give its answer; WireError when there is none by `until` (of time.monotonic)."""
+        # hiredis takes the whole process down where it is given a number and a signal's handler raises meanwhile.
+        plain = tuple([word if type(word) is str or type(word) is bytes else str(word) for word in words])
         try:
             self._socket.settimeout(max(until - time.monotonic(), _LEAST_WAIT_S))
             if self._pack is None:
-                self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
+                self._connection.send_packed_command(self._connection.pack_command(*plain), check_health=False)
             else:
-                self._socket.sendall(self._pack(tuple(words)))
+                self._socket.sendall(self._pack(plain))
             answer = yield Step(self._read, partial(self._read_when_there, until))
         except Exception as error:  # noqa: BLE001 - whatever the library raises is said in our words
             raise diagnose(error) from None
@@ -138,8 +157,8 @@ def _elsewhere(word: str, host: str, port: str) -> WireError:
 
 def diagnose(error: Exception) -> WireError:
     """Say what an error of the library means. A server's own words are shown only where they hold no name and no secret."""
-    if isinstance(error, WireError):
-        return error
+    if isinstance(error, WireError | UnicodeEncodeError):
+        return error if isinstance(error, WireError) else WireError("because it cannot be told a name that is no text", "refused")
     known: Any = _extras.load("redis.exceptions")
     if isinstance(error, known.TimeoutError | TimeoutError):
         return WireError("because it does not answer in time", "late")
@@ -148,9 +167,9 @@ def diagnose(error: Exception) -> WireError:
         return moved
     for words, kinds, meant in _ANSWERS:
         if any(word in text for word in words) or isinstance(error, tuple(getattr(known, kind) for kind in kinds)):
-            return WireError(*meant)
+            return WireError(*meant, ended=_LAST_WORDS in text)
     if isinstance(error, known.ResponseError):
-        return WireError(f"because it answered {show(text)}", "refused")
+        return WireError(f"because it answered {show(text)}", "refused", ended=_LAST_WORDS in text)
     return WireError("because the connection to it ended", "dropped")
 
 

@@ -1,0 +1,194 @@
+"""What is said over a connection to Redis, what its answers mean, and what becomes of a call where the machine gives no thread."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import redis_servers
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis import pool, wire
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
+from ravi_otel.enforcement.ledger.redis.wire import Wire, slot_of
+from ravi_otel.testing import ManualClock
+
+COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
+
+STORM = """
+import random, signal, sys
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
+
+class Boom(BaseException):
+    pass
+
+def boom(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Boom
+
+armed, rng = False, random.Random(1)
+signal.signal(signal.SIGALRM, boom)
+link = Link(sys.argv[1])
+script = Script.of("none", b"return 1")
+run_sync(link.call(script, ["{k}"], [1, 2]))
+fell = 0
+for _ in range(int(sys.argv[2])):
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.00002, 0.0006))
+        for _ in range(1000):
+            run_sync(link.call(script, ["{k}"], list(range(200))))
+    except Boom:
+        fell += 1
+assert fell, "nothing was interrupted"
+print("whole")
+"""
+
+
+def call(link, key="{k}", word="x"):
+    return run_sync(link.call(COUNT, [key], [word]))
+
+
+@pytest.fixture
+def linked():
+    made = []
+
+    def link(url, **options):
+        made.append(Link(url, **options))
+        return made[-1]
+
+    yield link
+    for each in made:
+        each.close()
+
+
+class Peer:
+    """Be a connection of the library's, of which one end is ours."""
+
+    def __init__(self):
+        self._sock, self.other = socket.socketpair()
+
+    def read_response(self, **_):
+        return b"read"
+
+
+def test_what_is_packed_is_text_or_bytes_whatever_was_said(monkeypatch):
+    packed, packer = [], wire._packer()
+    if packer is None:
+        pytest.skip("hiredis, whose packer this is about, is not installed")
+
+    def noting(words):
+        packed.extend(words)
+        return packer(words)
+
+    monkeypatch.setattr(wire, "_packer", lambda: noting)
+    peer = Peer()
+    with peer._sock, peer.other:
+        assert run_sync(Wire(peer).say(("EVALSHA", b"sha", 2, "k", 1 << 70, True), time.monotonic() + 10)) == b"read"
+        assert peer.other.recv(1000).startswith(b"*6\r\n$7\r\nEVALSHA\r\n$3\r\nsha\r\n$1\r\n2\r\n")
+    assert [type(word) for word in packed] == [str, bytes, str, str, str, str]
+
+
+def test_a_signal_that_raises_in_the_middle_of_a_step_does_not_end_the_process(redis_server):
+    storms = os.environ.get("RAVI_LONG", "60")
+    done = subprocess.run([sys.executable, "-c", STORM, redis_server.url, storms], capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "whole"), done.stderr[-2000:]
+
+
+def test_a_name_that_is_no_text_is_refused_and_harms_nobody_else(linked, redis_server):
+    link = linked(redis_server.url)
+    assert call(link) == [1, b"x"]
+    for _ in range(4):
+        with pytest.raises(StoreError, match="a name that is no text"):
+            call(link, word="\ud800")
+    assert not link.failing
+    assert call(link) == [2, b"x"]
+
+
+def test_who_must_log_in_since_a_while_is_told_so(linked):
+    with redis_servers.server() as server:
+        link = linked(server.url)
+        call(link)
+        assert server.say("CONFIG", "SET", "requirepass", "secret").startswith(b"+OK")
+        link.close()
+        for _ in range(4):
+            with pytest.raises(StoreError) as caught:
+                run_sync(link.call(COUNT, ["{k}"], ["x"] * 12))  # a command of so many words ends the connection, too
+            assert caught.value.why == "because it does not let this user in"
+        assert all(not each._idle for each in link._pools.values())  # what the server closed is lent to nobody
+        assert not link.failing
+
+
+@pytest.fixture
+def threadless(monkeypatch):
+    """Give no thread any more, as a machine does that has none left."""
+
+    def none(_):
+        raise RuntimeError("can't start new thread")
+
+    return lambda: monkeypatch.setattr(threading.Thread, "start", none)
+
+
+def test_where_no_thread_can_be_started_nobody_connects_in_the_middle_of_a_call(linked, redis_server, threadless, monkeypatch):
+    link = linked(redis_server.url)
+    assert call(link) == [1, b"x"]
+    opened = []
+    monkeypatch.setattr(pool, "open_wire", lambda *_: opened.append(1))
+    link.close()
+    threadless()
+    said = []
+    for _ in range(5):
+        with pytest.raises(StoreError) as caught:
+            call(link)
+        said.append(caught.value.why)
+    assert said == ["because no thread can be started to reach it"] * 3 + ["because it has not answered lately"] * 2
+    assert not opened
+
+
+def test_a_probe_that_no_thread_can_make_has_failed(linked, redis_server, threadless):
+    clock = ManualClock()
+    link = linked(redis_server.url, clock=clock)
+    threadless()
+    for _ in range(3):
+        with pytest.raises(StoreError):
+            call(link)
+    for pause in (0.25, 0.5):
+        clock.advance(pause)
+        with pytest.raises(StoreError, match="has not answered lately"):
+            call(link)
+    (made,) = link._pools.values()
+    clock.advance(0.5)
+    assert made.breaker.look() == "refuse"  # twice as long after each probe
+    clock.advance(0.5)
+    assert made.breaker.look() == "probe"
+
+
+def test_a_slot_that_is_moved_is_refused_by_itself_and_others_go_on(linked):
+    with contextlib.ExitStack() as stack:
+        home, goal = (stack.enter_context(redis_servers.server("--cluster-enabled", "yes")) for _ in range(2))
+        assert home.say("CLUSTER", "ADDSLOTS", *map(str, range(16_384))).startswith(b"+OK")
+        assert home.say("CLUSTER", "MEET", "127.0.0.1", str(goal.port)).startswith(b"+OK")
+        redis_servers.until(lambda: b"cluster_slots_ok:16384" in goal.say("CLUSTER", "INFO"), "the servers did not meet")
+        redis_servers.until(lambda: b"cluster_state:ok" in goal.say("CLUSTER", "INFO"), "the Cluster is not well")
+        redis_servers.until(lambda: b"cluster_state:ok" in home.say("CLUSTER", "INFO"), "the Cluster is not well")
+        here, there = (node.say("CLUSTER", "MYID").split()[1].decode() for node in (home, goal))
+        slot = str(slot_of("{moves}"))
+        assert goal.say("CLUSTER", "SETSLOT", slot, "IMPORTING", here).startswith(b"+OK")
+        assert home.say("CLUSTER", "SETSLOT", slot, "MIGRATING", there).startswith(b"+OK")
+        link = linked(f"redis+cluster://127.0.0.1:{home.port}?timeout_s=10")
+        for count in range(1, 6):
+            assert call(link, "{stays}")[0] == count
+            with pytest.raises(StoreError, match="being moved to another server") as caught:
+                run_sync(link.call(COUNT, ["{moves}a", "{moves}b"], ["x"]))
+            assert caught.value.passes
+            assert "ends when all of it is there" in link.sentence(caught.value)
+        assert not link.failing
+        assert call(link, "{moves}")[0] == 1  # one key is asked for where it goes, whose server has not seen the script
