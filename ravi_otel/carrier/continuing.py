@@ -277,7 +277,8 @@ def _tell_models_apart(scope: Scope, models: Iterable[ModelAmount]) -> None:
         for (kind, agent, model), amount in left.items():
             if (kind, agent) == (series.kind, series.limit.agent):
                 account = series.at(scope.facts, model)
-                account.revalue(min(account.value, amount))  # nobody has counted in it yet
+                account.limit = replace(account.limit, value=min(account.value, amount))
+                account.revalue(account.limit.value)  # nobody has counted in it yet
 
 
 def _models_apart(scope: Scope) -> list[Series]:
