@@ -217,6 +217,9 @@ def close(*, scope: str, yes: bool, as_json: bool, tenant: str | None, url: str 
             raise ConfigurationError(
                 f"{checks.show(scope)} names {len(places)} scopes: {', '.join(places[:5])}. Name one, or its --tenant."
             )
+        opens = rows.opening_again(found, time.time())
+        if opens:
+            say(f"Closed is what is there now. {opens}")
         if not yes:
             rows.print_counters(found, console(), time.time())
             click.confirm(f"Close {places[0]}, {_counters(len(found))}?", abort=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from rich.console import Console
@@ -13,7 +14,9 @@ from ravi_otel.cli.columns import print_columns
 from ravi_otel.enforcement.ledger.operators import Counter, Listing, Named, named
 from ravi_otel.enforcement.refusal import shown as amount
 from ravi_otel.local.wording import clean, percent
+from ravi_otel.policy.checks import WINDOWS
 from ravi_otel.policy.limits import ScopeKind, public_amount
+from ravi_otel.policy.windows import window_at
 
 _SHORT: Final = 40
 _NEAR: Final = 0.8
@@ -25,6 +28,7 @@ _DROPS: Final = ("left", "last", "denied", "held", "share")
 _KEPT: Final = ("id",)
 """Never cut: it is what names the counter to `set-limit`."""
 _TEXTS: Final = 4
+_MOST_OPENING: Final = 5
 
 
 class Shown:
@@ -98,6 +102,26 @@ def _age(counter: Counter, now_s: float) -> str:
     ago = max(0.0, now_s - counter.used_s)
     least, unit, letter = next(one for one in _AGES if ago >= one[0])
     return f"{ago // unit:.0f}{letter} ago" if least or ago >= 1 else "now"
+
+
+def opening_again(found: Sequence[Shown], now_s: float) -> str:
+    """Say what of a scope that is closed begins open later: windows, and users and the like that were not there yet."""
+    said = dict[str, str]()
+    for each in found:
+        name = each.named
+        if name is not None and (name.by is not None or name.per in WINDOWS):
+            newly = f"for each {clean(name.by, _SHORT)} that was not there yet" if name.by is not None else ""
+            when = _next_window(name, now_s) if name.per in WINDOWS else ""
+            said[clean(name.label, _SHORT)] = " and ".join(word for word in (newly, when) if word)
+    return "".join(f"{label} is open {what}. " for label, what in list(said.items())[:_MOST_OPENING]).rstrip()
+
+
+def _next_window(name: Named, now_s: float) -> str:
+    try:
+        end = window_at(name.per or "", name.tz or "UTC", now_s).end
+    except (ValueError, KeyError, OSError):  # the zone is another machine's, or nobody's
+        return f"with the next {name.per}"
+    return f"from {datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M} UTC on"
 
 
 # -- for programs -------------------------------------------------------------------------------------------------

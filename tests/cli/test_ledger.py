@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -338,6 +339,26 @@ def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(prog
     assert isinstance(program.spend(chats, 1), Grant)
     operator("set-limit", "tenant:acme", "tokens=50")
     assert isinstance(program.spend(tokens, 1), Grant)
+
+
+@in_a_file
+def test_closing_says_what_opens_again(program, operator):
+    for spec, part in (
+        ("tokens=100", ()),
+        ("requests=9:by=user", ("", "ann")),
+        ("turns=9:per=month:tz=Europe/Berlin", ("2026-11",)),
+        ("tool_calls=9:per=day:by=user", ("2026-11-22", "ann")),
+    ):
+        program.spend(account(spec, part=part), 1)
+    done = operator("close", "tenant:acme", "--yes")
+    assert done.stdout == "tenant:acme is closed: 4 counters.\n"
+    assert "Closed is what is there now." in done.stderr
+    assert "requests:by=user is open for each user that was not there yet." in done.stderr
+    assert re.search(r"turns:per=month:tz=Europe/Berlin is open from \d{4}-\d\d-\d\d 2[23]:00 UTC on\.", done.stderr)
+    assert re.search(
+        r"tool_calls:per=day:by=user is open for each user that was not there yet and from [-\d]{10} 00:00 UTC on", done.stderr
+    )
+    assert "tokens is open" not in done.stderr
 
 
 @pytest.mark.parametrize(("answer", "status", "limit"), [("n\n", 1, 100), ("y\n", 0, 0), ("", 1, 100)])
