@@ -76,6 +76,15 @@ def test_a_script_answers_in_every_colour(link, run):
 
 
 @COLOURS
+def test_the_first_call_alone_has_time_to_connect_and_bring_its_script(linked, redis_server, run):
+    redis_server.say("SCRIPT", "FLUSH")
+    link = linked(redis_server.url, timeout_s=1e-9)
+    assert count(link, run=run) == 1
+    link.close()
+    assert "does not answer in time" in why(link, run=run)
+
+
+@COLOURS
 def test_a_script_that_the_server_lost_is_sent_again(link, redis_server, run):
     assert count(link) == 1
     redis_server.say("SCRIPT", "FLUSH")

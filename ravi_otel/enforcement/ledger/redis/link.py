@@ -19,6 +19,8 @@ from ravi_otel.enforcement.ledger.redis.pool import AGAIN, OPENING_S, Pool, besi
 from ravi_otel.enforcement.ledger.redis.url import Host, read
 from ravi_otel.enforcement.ledger.redis.wire import WireError, prepare, slot_of, slots
 
+FIRST_S: Final = 1.0
+"""How long a process's first call may take, which opens the connection."""
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5
 _LOST: Final = "It was emptied, or another one answers: end the run, and begin a new one."
@@ -45,6 +47,7 @@ class Script:
 class Link:
     """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
 
+    The first call of a process opens the connection, and may take a second (`FIRST_S`).
     After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered; `recovered`
     then hears of it, in a thread. A command that a dropped connection may have lost is sent once more: each has an operation's id.
     """
@@ -72,6 +75,7 @@ class Link:
         self._lock = threading.Lock()
         self._pools: dict[Host | None, Pool] = {}
         self._slots: dict[int, Host] = {}
+        self._met = False
 
     @property
     def clustered(self) -> bool:
@@ -137,10 +141,25 @@ class Link:
     # -- one call -------------------------------------------------------------------------------------------------
 
     def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
-        """Run a script; what it returned (bytes, int, None or a list of these), or StoreError."""
+        """Run a script; what it returned (bytes, int, None or a list of these), or StoreError.
+
+        A process's first call connects, logs in and brings the script along: it has more time than a round trip, once.
+        """
         if self._pid != os.getpid():  # behind Python's back
             self.reset_after_fork()
-        until = time.monotonic() + self.timeout_s
+        return self._call(script, keys, args, self.timeout_s) if self._met else self._first(script, keys, args)
+
+    def _first(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
+        try:
+            answer = yield from self._call(script, keys, args, max(self.timeout_s, FIRST_S))
+        except StoreError:
+            self._met = True  # it had its time
+            raise
+        self._met = True
+        return answer
+
+    def _call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], timeout_s: float) -> Flow[Any]:
+        until = time.monotonic() + timeout_s
         place, asking = None, False
         tries = moves = 0
         if self.clustered:
