@@ -10,6 +10,8 @@ from redis_servers import until
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
+from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.redis.places import TOP, tag_of
@@ -494,15 +496,85 @@ def test_more_is_held_without_the_store_for_what_is_only_observed(new, proxy, ob
             run_sync(ledger.extend(grant.op_id, {TOKENS: 5}))
 
 
-def test_an_account_that_another_program_spoilt_is_refused(new, redis_server):
+def kept(redis_server):
+    (key,) = [key for key in redis_server.say("KEYS", "*:a:*").decode().split("\r\n") if key.startswith("{") and ":a:" in key]
+    return key
+
+
+SPOILT = [
+    "",
+    "nan nan",
+    "{epoch} 100 nan 0 0 0 1 0 0 ",
+    "{epoch} 100 -5 0 0 0 1 0 0 ",
+    "{epoch} 100 50 0 0 0 1 0 0 n1",
+    "{epoch} 100 50 0 0 999 1 0 0 ",
+]
+
+
+@pytest.mark.parametrize("state_of_it", SPOILT)
+@pytest.mark.parametrize("seen", [True, False], ids=["seen before", "a newcomer"])
+def test_an_account_that_cannot_be_read_is_refused_and_never_begun_anew(new, redis_server, state_of_it, seen):
     ledger, account = new(), twin()
     ask(ledger, (account, 10))
-    (key,) = [key for key in redis_server.say("KEYS", "*:a:*").decode().split("\r\n") if ":a:" in key]
-    for state_of_it in ("nan nan", f"{account.epoch} nan 0 0 0 0 1 0 0 ", ""):
-        redis_server.say("HSET", key, "s", state_of_it)
-        with pytest.raises(BudgetExhaustedError) as refused:
-            ask(ledger, (account, 1))
-        assert refused.value.reason == "store_lost"
+    key, spoilt = kept(redis_server), state_of_it.format(epoch=account.epoch)
+    redis_server.say("HSET", key, "s", spoilt)
+    for act in (
+        lambda one: ask(ledger, (one, 1)),
+        lambda one: run_sync(ledger.retune(one, 1_000)),
+        ledger.read,
+    ):
+        with pytest.raises(BudgetExhaustedError, match="cannot be read") as refused:
+            act(account if seen else twin())
+        assert refused.value.reason == "store_failed"
+    assert redis_server.say("HGET", key, "s") == f"${len(spoilt)}\r\n{spoilt}\r\n".encode()
+
+
+def test_an_account_without_its_state_is_refused(new, redis_server):
+    ledger = new()
+    ask(ledger, (twin(), 10))
+    redis_server.say("HDEL", kept(redis_server), "s")
+    with pytest.raises(BudgetExhaustedError, match="cannot be read"):
+        ask(ledger, (twin(), 1))
+
+
+def test_what_cannot_be_read_does_not_keep_the_others_from_their_end(new, redis_server):
+    ledger, other = new(), twin("other")
+    spoilt = twin()
+    ask(ledger, (spoilt, 1))
+    key = kept(redis_server)
+    grant = ask(ledger, (spoilt, 10), (other, 10))
+    redis_server.say("HSET", key, "s", "nan")
+    settle(ledger, grant, 7)
+    assert state(ledger, other) == (7, 0)
+
+
+def test_what_a_later_version_writes_behind_is_kept(new, redis_server):
+    ledger, account = new(), twin()
+    grant = ask(ledger, (account, 10))
+    key = kept(redis_server)
+    later = redis_server.say("HGET", key, "s").split(b"\r\n")[1] + b" 17 later"
+    redis_server.say("HSET", key, "s", later.decode())
+    settle(ledger, grant, 85)
+    assert redis_server.say("HGET", key, "s").split(b"\r\n")[1].endswith(b" n 17 later")
+    assert state(ledger, twin()) == (85, 0)
+    assert isinstance(ask(new(), (twin(), 50)), Denied)
+    (counter,) = run_sync(ledger.list_accounts()).counters
+    assert counter.used == 85
+
+
+def test_a_use_beyond_all_numbers_is_kept_as_the_most_there_is(new, redis_server):
+    ledger, account = new(), twin()
+    ask(ledger, (account, 10))
+    redis_server.say("HSET", kept(redis_server), "s", f"{account.epoch} 100 {'9' * 400} 0 0 0 1 0 0 ")
+    denied = ask(ledger, (account, 1))
+    assert isinstance(denied, Denied)
+    assert (denied.reason, denied.used) == ("exhausted", TOP)
+
+
+@pytest.mark.parametrize("said", [b"D 1 exhausted inf 0;", b"G", b"X 1;;", b"G 1 x;;", b"S 2;", b"Z;;", b"D 1 ex hausted 1 1;;", b"L;;"])
+def test_an_answer_that_no_script_of_ours_gives_is_an_error_of_the_store(said):
+    with pytest.raises(StoreError, match="no script of ours"):
+        Reply(said)
 
 
 def test_time_that_passes_is_told_once_by_all_processes(new):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -14,6 +15,13 @@ from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
 _STRANGE: Final = "because it answers what no script of ours says"
+UNREADABLE: Final = "because what it says of an account cannot be read"
+_AMOUNT: Final = r" \d{1,20}"
+_WHY: Final = r" [a-z_]{1,16}"
+_HEAD: Final = re.compile(
+    f"[ONS]|S [01]|[LU]{_AMOUNT}|[GE]{_AMOUNT} [\\d,]*|D{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}|X{_AMOUNT}{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
+)
+"""How each answer begins: what the scripts of this directory say in their first lines."""
 
 
 class Shared(Operation):
@@ -62,6 +70,8 @@ class Reply:
         try:
             head, _, rest = raw.decode("ascii").partition(";")
             crossings, *self.states = rest.split(";")
+            if _HEAD.fullmatch(head) is None:
+                raise StoreError(_STRANGE)
             self.words = head.split(" ")
             self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
         except (ValueError, KeyError, IndexError):
@@ -73,9 +83,11 @@ class Reply:
         return self.words[0]
 
     def there(self) -> Reply:
-        """Be it, unless it says that the store has forgotten what was counted in it: StoreError."""
+        """Be it, unless it says that the store has forgotten what was counted in it, or keeps what cannot be read: StoreError."""
         if self.letter == "L":
             raise StoreError("because what was counted in it is gone", "store_lost")
+        if self.letter == "U":
+            raise StoreError(UNREADABLE)
         return self
 
     def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
@@ -85,7 +97,7 @@ class Reply:
                 if state:
                     show(account, sight, state)
         except ValueError:
-            raise StoreError("because what it says of an account cannot be read") from None
+            raise StoreError(UNREADABLE) from None
 
     def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""

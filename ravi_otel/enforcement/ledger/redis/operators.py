@@ -62,7 +62,7 @@ def _text(found: Any) -> str:
 def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int]:
     words = state.split(" ")
     numbers = words[1 : _FIELDS - 1]
-    if len(words) != _FIELDS or not all(word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS for word in numbers):
+    if len(words) < _FIELDS or not all(word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS for word in numbers):
         raise StoreError("because it holds what no process of ours writes")
     value, used, held, denied, flags, _, waiting, last = (int(word) for word in numbers)
     counter = Counter(

@@ -115,7 +115,7 @@ def asked(sight: Sight, line: Line, request: Reservation) -> str:
 
 def show(account: Account, sight: Sight, state: str) -> None:
     """Write what the store says into an account, unless it was shown something newer; under the ledger's lock."""
-    epoch, value, used, held, denied, flags, revision, _, _, told = state.split(" ")
+    epoch, value, used, held, denied, flags, revision, _, _, told, *_ = state.split(" ")
     number = int(revision)
     if sight.known and epoch == account.epoch and number < sight.revision:
         return

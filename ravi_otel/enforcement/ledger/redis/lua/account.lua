@@ -1,7 +1,8 @@
 -- What every step does with an account; each script begins with this.
 --
 -- An account is a hash. `s` is what changes: epoch, limit, used, held, denied, flags, revision, how many stand in line, when it was last
--- used (seconds since 1970), events told ("n" nearing, "x" exceeded), in this order, apart by one space. `n` is its key in words, `d` the
+-- used (seconds since 1970), events told ("n" nearing, "x" exceeded), in this order, apart by one space; what a later version writes
+-- behind them, apart by a space too and without a ";", is kept as it is. `n` is its key in words, `d` the
 -- smallest limit that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never negative,
 -- 2^53 at most.
 -- The epoch of an account whose window rolls begins with "r": its `i` is how many ns a part of the window lasts, its `b` what rolling.py
@@ -19,19 +20,25 @@ local match, format = string.match, string.format
 
 -- Whole numbers are written in half the time by %d, where a long has 64 bits.
 local WIDE = format('%d', TOP) == '9007199254740992'
-local STATE = WIDE and '%s %d %d %d %s %d %d %s %s %s' or '%s %.0f %.0f %.0f %s %d %.0f %s %s %s'
+local STATE = WIDE and '%s %d %d %d %s %d %d %s %s %s%s' or '%s %.0f %.0f %.0f %s %d %.0f %s %s %s%s'
 local PART = WIDE and '%s %d %d;' or '%s %.0f %.0f;'
 local WHOLE = WIDE and '%d' or '%.0f'
 local function text(number) return format(WHOLE, number) end
 
+-- Give an account that is kept; nil where there is none, nil and true where there is one that cannot be read: that is never begun anew.
 -- Of what seldom matters it gives the words: x and w.
 local function read(key)
   local s = call('HGET', key, 's')
-  if not s then return nil end
-  local e, v, u, h, x, f, r, w, last, told = match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)$')
-  if not e then return nil end
-  return {key = key, e = e, v = tonumber(v), u = tonumber(u), h = tonumber(h), x = x, f = tonumber(f), r = tonumber(r),
-    w = w, last = last, told = told, s = s, dirty = false,
+  if not s then return nil, call('EXISTS', key) == 1 end
+  local e, v, u, h, x, f, r, w, last, told, tail =
+    match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)([^;]*)$')
+  if not e or #x > 14 or #f > 2 or #r > 14 or (tail ~= '' and string.byte(tail) ~= 32) then return nil, true end
+  v, u, h = tonumber(v), tonumber(u), tonumber(h)
+  if v > TOP then v = TOP end
+  if u > TOP then u = TOP end
+  if h > TOP then h = TOP end
+  return {key = key, e = e, v = v, u = u, h = h, x = x, f = tonumber(f), r = tonumber(r),
+    w = w, last = last, told = told, tail = tail, s = s, dirty = false,
     -- what the scripts note of it: a table that has room for that from the start never grows
     today = false, rolling = false, facts = 0, warn = 0, nature = 0, carved = false, want = 0, minimum = 0, others = 0, mine = 0}
 end
@@ -40,7 +47,7 @@ local function fold(a)
   local u, h = a.u, a.h
   if u < 0 then a.u = 0 elseif u > TOP then a.u = TOP end
   if h < 0 then a.h = 0 elseif h > TOP then a.h = TOP end
-  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.last, a.told)
+  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.last, a.told, a.tail)
   return a.s
 end
 
@@ -55,14 +62,15 @@ local function write(a)
   end
 end
 
--- Give an account as it is now; nil when the store has forgotten it. `birth` says how it begins if nobody has seen it yet.
+-- Give an account as it is now; nil when the store has forgotten it, nil and true when it cannot be read. `birth` says how it begins if
+-- nobody has seen it yet.
 local function open(key, epoch, birth, today)
-  local a, last = read(key), match(today, '^%d+')
+  local last, a, odd = match(today, '^%d+'), read(key)
+  if odd then return nil, true end
   if birth ~= '' then
     local e, value, used, seconds, width, name = string.match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
       if epoch ~= '' then return nil end
-      call('DEL', key)
       call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. last .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
       call('EXPIRE', key, seconds)
       a = read(key)
@@ -168,6 +176,9 @@ local function cross(a, at, crossings, denied, spent)
   if used >= a.v * a.warn and a.v > 0 and not is(a.f, NEAR) then note(a, at, crossings, NEAR, 'n', spent) end
   if (denied or used > a.v) and not is(a.f, EXCEEDED) then note(a, at, crossings, EXCEEDED, 'x', spent) end
 end
+
+-- Say which account there is not, or cannot be read.
+local function missing(at, odd) return (odd and 'U ' or 'L ') .. at end
 
 -- Write what changed, and say how all of it is now: `head`, then the crossings, then each account's state.
 local function answer(head, crossings, accounts)

@@ -1,10 +1,10 @@
 -- Write how much time has passed, and tell what that crossed; a clock never goes back.
 --
 -- KEYS: the account. ARGV: epoch, birth, the time in s, facts and warning level, ns passed, "1" where a look past it is a refusal.
--- Answers: S done, L lost.
+-- Answers: S done, L lost, U unreadable.
 
-local a, crossings = open(KEYS[1], ARGV[1], ARGV[2], ARGV[3]), {}
-if not a then return 'L 1' end
+local crossings, a, odd = {}, open(KEYS[1], ARGV[1], ARGV[2], ARGV[3])
+if not a then return missing(1, odd) end
 local facts, warn = string.match(ARGV[4], '^(%d+) (%S+)$')
 know(a, facts, warn)
 a.u = math.max(a.u, tonumber(ARGV[5]))

@@ -13,8 +13,8 @@ local accounts, crossings, given = {}, {}, {}
 
 for at = 1, #KEYS - 1 do
   local first = 3 + at * 2
-  local a = open(KEYS[at + 1], ARGV[first], '', ARGV[4])
-  if not a then return 'L ' .. at end
+  local a, odd = open(KEYS[at + 1], ARGV[first], '', ARGV[4])
+  if not a then return missing(at, odd) end
   local facts, more, kind, others, warn = string.match(ARGV[first + 1], '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
   know(a, facts, warn)
   a.more, a.kind, a.others = tonumber(more), tonumber(kind), tonumber(others)

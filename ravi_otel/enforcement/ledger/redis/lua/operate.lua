@@ -1,10 +1,10 @@
 -- Set another limit on a counter, or close it, as an operator asks.
 --
 -- KEYS: the account. ARGV: the limit, "1" to close it. Answers: its key in words, its state, and what was declared; nothing when it is
--- gone.
+-- gone, three empty words when it cannot be read.
 
-local a = read(KEYS[1])
-if not a then return false end
+local a, odd = read(KEYS[1])
+if not a then return odd and {'', '', ''} end
 local value = tonumber(ARGV[1])
 if ARGV[2] == '1' then
   a.v, a.f = 0, NEAR + EXCEEDED + DRAINING

@@ -5,7 +5,7 @@
 -- ticket for the line, the number of the account in whose line it stands (0: in none); then for each account its epoch, its facts, and
 -- its birth.
 --
--- Answers: G granted, R the same answer as before, O it is over, D denied, L lost, N no lease any more.
+-- Answers: G granted, O it is over, D denied, L lost, U unreadable, N no lease any more.
 
 local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST = 1, 2, 4, 8, 16, 32, 64, 128, 256
 local STALE_MS, LINE_S = 2000, 3600
@@ -167,8 +167,8 @@ end
 
 for at = 1, #KEYS - 3 do
   local given = 6 + at * 3
-  local a = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], day)
-  if not a then return 'L ' .. at end
+  local a, odd = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], day)
+  if not a then return missing(at, odd) end
   local facts, want, minimum, others, mine, by_hand, warn =
     match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
   know(a, facts, warn)
