@@ -158,6 +158,8 @@ def show(path):
 assert show(sys.argv[1]).exit_code == 0  # what it imports is imported by now
 if os.geteuid() == 0:
     os.seteuid(65534)  # root may write anything
+if not os.path.exists(sys.argv[2]):
+    sys.exit(77)
 done = show(sys.argv[2])
 print(done.output)
 sys.exit(done.exit_code)
@@ -177,6 +179,8 @@ def looked_at_without_rights(tmp_path):
             command = [sys.executable, "-c", LOOK, str(files[0]), f"{place}/{files[0].name}"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             Path(place).chmod(0o755)
+        if done.returncode == 77:
+            pytest.skip("the place for temporary files is root's alone, so nobody else can look into a file there")
         return done
 
     return look
