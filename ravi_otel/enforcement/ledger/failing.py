@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.errors import BudgetExhaustedError
@@ -27,6 +27,19 @@ class StoreError(Exception):
         super().__init__(why)
         self.why = why
         self.reason: Failure = reason
+
+
+class Stored(Protocol):
+    """Be a ledger over a store, as far as it says what the store does not know."""
+
+    @property
+    def owes(self) -> bool:
+        """Tell that the store does not know yet of all that happened."""
+        ...
+
+    def stakes(self, account: Account) -> tuple[int, dict[str, int]]:
+        """Say what this process has of an account that the store did not show as used: what is owed, and what each operation holds."""
+        ...
 
 
 def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExhaustedError:

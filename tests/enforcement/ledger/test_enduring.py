@@ -16,6 +16,7 @@ from ravi_otel.enforcement.ledger.enduring import Degraded, EnduringLedger, Stan
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -46,9 +47,9 @@ class Store:
     def come_back(self):
         self.server.start()
         self.clock.advance(20)
-        redis_servers.until(self._answers, "it was not asked again")
+        redis_servers.until(self.caught_up, "it was not asked again")
 
-    def _answers(self):
+    def caught_up(self):
         self.clock.advance(20)
         self.ledger.inner.pay_now()
         return not self.ledger.inner.link.failing and not self.ledger.inner.owed
@@ -62,6 +63,13 @@ class Store:
         finally:
             other.close()
         return twin.used, twin.held
+
+
+def _paid_for_one(store):
+    store.clock.advance(20)
+    before = len(store.ledger.inner.owed)
+    store.ledger.inner.pay_now()
+    return len(store.ledger.inner.owed) < before
 
 
 @pytest.fixture
@@ -234,3 +242,59 @@ def test_a_local_limit_begins_anew_where_the_store_was_seen_last(store):
     assert store.seen_by_another(limit) == (8, 0)
     spend(store.ledger, limit, want=1)
     assert limit.used == 9
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "still open"])
+def test_a_local_limit_begins_with_what_the_store_granted_and_was_not_told_the_end_of(store, ended):
+    limit = account("local", value=100, kind=Kind.TOKENS)
+    op, _ = ask(store.ledger, limit, want=90)
+    store.go()
+    if ended:
+        run_sync(store.ledger.settle(op, {"tokens": 95}))
+    assert isinstance(spend(store.ledger, limit, want=5), Grant)
+    assert isinstance(spend(store.ledger, limit, want=20), Denied)
+
+
+def test_what_ends_while_the_store_fails_makes_room_in_a_local_limit(store):
+    limit = account("local", value=100, kind=Kind.TOKENS)
+    op, _ = ask(store.ledger, limit, want=90)
+    store.go()
+    assert isinstance(spend(store.ledger, limit, want=20), Denied)
+    run_sync(store.ledger.settle(op, {"tokens": 10}))
+    assert isinstance(spend(store.ledger, limit, want=20), Grant)
+    store.come_back()
+    assert store.seen_by_another(limit) == (30, 0)
+    spend(store.ledger, limit, want=1)
+    assert len(store.ledger) == 0
+
+
+def test_a_scope_that_is_opened_while_the_store_fails_begins_where_another_one_saw_the_limit(store):
+    limit = account("local", value=3)
+    spend(store.ledger, limit, want=2)
+    store.go()
+    again = Account(limit.limit, limit.facts, origin=limit.origin)
+    assert [type(spend(store.ledger, again)).__name__ for _ in range(2)] == ["Grant", "Denied"]
+
+
+def test_a_slice_counts_in_a_local_limit_while_the_store_fails(store):
+    limit, ledger = account("local", value=200), EnduringLedger(SlicedLedger(store.ledger.inner, tidies=False))
+    for _ in range(40):
+        spend(ledger, limit)
+    assert ledger.out > 0
+    store.go()
+    assert sum(isinstance(spend(ledger, limit), Grant) for _ in range(200)) == 160
+    ledger.inner.flush()
+
+
+def test_what_is_owed_still_counts_for_this_process_when_the_storecaught_up_again(store):
+    limit = account("local", value=50)
+    spend(store.ledger, limit)
+    store.go()
+    for _ in range(45):
+        spend(store.ledger, limit)
+    with store.ledger.inner.beating:  # nothing is paid beside the calls
+        store.server.start()
+        redis_servers.until(lambda: _paid_for_one(store), "it was not asked again")
+        assert sum(isinstance(spend(store.ledger, limit), Grant) for _ in range(60)) == 4
+    redis_servers.until(store.caught_up, "what is owed was not sent")
+    assert store.seen_by_another(limit) == (50, 0)

@@ -13,7 +13,7 @@ from weakref import WeakSet, WeakValueDictionary
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger import rolling, serving
-from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
@@ -28,6 +28,11 @@ from ravi_otel.enforcement.ledger.redis.scripts import BEAT, LEAVE, REAP
 from ravi_otel.errors import BudgetExhaustedError
 
 _TRY_AGAIN_S: Final = 1.0
+_PAID_IN_A_CALL: Final = 4
+_PAID_IN_A_CALL_S: Final = 0.005
+"""What a caller sends of what is owed, at most; the rest is the thread's."""
+
+_PAID_IN_A_BEAT_S: Final = 0.25
 
 _NS: Final = 1_000_000_000
 _MOST_STEPS: Final = 10
@@ -133,18 +138,49 @@ class Counting:
 
     def owe(self, sent: Sent) -> None:
         """Send this later, before anything else."""
+        first = not self.owed
         self.owed.add(sent)
         self.pulse.start()
+        if first:
+            self.pulse.hurry()  # it may be asleep for a part of the lease
 
     def pay(self) -> Flow[None]:
         """Send what is owed."""
         if self.owed:
             yield from self.owed.pay(self.link)
 
+    def pay_some(self) -> Flow[None]:
+        """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
+        self.pulse.start()
+        try:
+            yield from self.owed.pay(self.link, most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
+        except StoreError:
+            if not self.link.clustered:  # where it may be another server that fails
+                raise
+
+    @property
+    def owes(self) -> bool:
+        """Tell that the store does not know yet of all that happened."""
+        return bool(self.owed)
+
+    def stakes(self, account: Account) -> tuple[int, dict[str, int]]:
+        """Say what this process has of an account that the store did not show as used: what is owed, and what each operation holds."""
+        place = self.sight(account).place
+        if place is None:
+            return 0, {}
+        held: dict[str, int] = {}
+        with self.lock:
+            for op_id, operation in self.operations.items():
+                for at in operation.shared:
+                    line, sight = operation.lines[at], operation.sights[at]
+                    if sight is not None and sight.place is place and (line.carved or line.account.nature is not Nature.COUNTED):
+                        held[op_id] = held.get(op_id, 0) + operation.share()[at]
+        return self.owed.used(place.key), held
+
     def pay_now(self) -> None:
         """Send what is owed in this thread, if that can be."""
         try:
-            run_sync(self.pay())
+            run_sync(self.pay_some())
         except StoreError:
             self.failed()
             self.pulse.start()
@@ -179,7 +215,9 @@ class Counting:
             self.failed()
             return min(_TRY_AGAIN_S, self._lease_s / 4)
         with self.lock:
-            if self.operations or self.owed:
+            if self.owed:
+                return 0.0
+            if self.operations:
                 return self._lease_s / 4
             self.pulse.stopped()
             return None
@@ -195,11 +233,11 @@ class Counting:
             yield from self.reap_tag(lease.tag)
 
     def _live(self) -> None:
-        run_sync(self.pay())
         with self.lock:
             leases = [lease for lease in self.leases.current() if self.leases.due(lease)] if self.operations else []
         for lease in leases:
             self._live_on(lease)
+        run_sync(self.owed.pay(self.link, for_s=_PAID_IN_A_BEAT_S))
 
     def _live_on(self, lease: Lease) -> None:
         alive = run_sync(self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms]))

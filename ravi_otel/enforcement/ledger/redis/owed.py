@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from ravi_otel._flow import Flow
@@ -13,15 +16,26 @@ from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.journal import Entry
 from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
+from ravi_otel.enforcement.ledger.redis.wire import WireError
 
+_log = logging.getLogger("ravi_otel")
 _MOST: Final = 100_000
-_MOST_TRIES: Final = 20
+_MOST_TRIES: Final = 5
+_PAYS_FOR_S: Final = 1.0
+"""How long somebody is thought to be paying after a message; a signal may have ended that."""
+
+_NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE", "max number of", "this user in")
+"""What is in the answers of a server that takes nothing at all now."""
 
 
 class Sent:
-    """Be one message, which counts once however often it is sent; `done` reads the answer."""
+    """Be one message, which counts once however often it is sent; `done` reads the answer.
 
-    __slots__ = ("done", "keys", "script", "tries", "words")
+    `begins` is the operation that it records, if it does. `used` says what the store will count more of each account, by its key, than
+    it has shown.
+    """
+
+    __slots__ = ("begins", "done", "keys", "script", "tries", "used", "words")
 
     def __init__(
         self, script: Script, keys: Sequence[str], words: Sequence[str | int], done: Callable[[Reply], Settled] | None = None
@@ -30,16 +44,20 @@ class Sent:
         self.keys = keys
         self.words = words
         self.done = done
+        self.begins: str | None = None
+        self.used: Mapping[str, int] = {}
         self.tries = 0
 
 
 class Owed:
-    """Be this process's debts to the store, oldest first; `lost` counts those that were given up."""
+    """Be this process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._sent: deque[Sent] = deque()
+        self._begins: set[str] = set()
         self._untold: list[Settled] = []
+        self._paying_until = 0.0
         self.lost = 0
 
     def __bool__(self) -> bool:
@@ -51,43 +69,89 @@ class Owed:
     def add(self, sent: Sent) -> None:
         """Send this before anything else; what is too much is given up, oldest first."""
         with self._lock:
-            if len(self._sent) >= _MOST:
-                self._sent.popleft()
-                self.lost += 1
+            lost = self._sent.popleft() if len(self._sent) >= _MOST else None
             self._sent.append(sent)
+            if sent.begins is not None:
+                self._begins.add(sent.begins)
+        if lost is not None:
+            self._forget(lost, f"more than {_MOST:,} of them wait for the store")
 
-    def pay(self, link: Link) -> Flow[None]:
-        """Send all of it, in order; StoreError where the store is still not there. Two at once do no harm."""
-        while self._sent:
-            try:
-                sent = self._sent[0]
-            except IndexError:
-                return
-            try:
-                reply = Reply((yield from link.call(sent.script, sent.keys, sent.words)))
-                settled = None if sent.done is None else sent.done(reply)
-            except StoreError:
-                sent.tries += not link.failing
-                if sent.tries < _MOST_TRIES:
-                    raise
-                self.lost += 1  # what the store refuses each time must not stand in the way of all the rest
-                settled = None
-            self._paid(sent, settled)
+    def has_yet_to_begin(self, op_id: str) -> bool:
+        """Tell that the store has not heard of this operation, which is owed to it."""
+        return op_id in self._begins
+
+    def used(self, key: str) -> int:
+        """Give what the store will count more of an account when all is paid."""
+        with self._lock:
+            return sum(sent.used.get(key, 0) for sent in self._sent)
+
+    def pay(self, link: Link, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
+        """Send it in order: `most` messages, or what can be sent in `for_s` seconds; nothing while another does so.
+
+        StoreError where the store is still not there, or takes nothing now. What only this message meets is its own: that is given up.
+        """
+        now = time.monotonic()
+        if most is not None and now < self._paying_until:
+            return
+        until = None if for_s is None else now + for_s
+        paid = 0
+        try:
+            while self._sent and (most is None or paid < most) and (until is None or now < until):
+                try:
+                    sent = self._sent[0]
+                except IndexError:
+                    return
+                self._paying_until = now + _PAYS_FOR_S
+                yield from self._send(link, sent)
+                now = time.monotonic()
+                paid += 1
+        finally:
+            self._paying_until = 0.0
+
+    def _send(self, link: Link, sent: Sent) -> Flow[None]:
+        try:
+            raw = yield from link.call(sent.script, sent.keys, sent.words)
+        except StoreError as error:
+            if not _is_its_own(error):
+                raise
+            sent.tries += 1  # what is refused each time must not stand in the way of all the rest
+            if sent.tries >= _MOST_TRIES and self._paid(sent, None):
+                self._forget(sent, f"it does not take one, {error.why}")
+            return
+        settled, lost = None, False
+        with contextlib.suppress(StoreError):  # it was taken: an answer that cannot be read is nobody else's trouble
+            reply = Reply(raw)
+            lost = reply.letter == "L"
+            settled = None if lost or sent.done is None else sent.done(reply)
+        if self._paid(sent, settled) and lost:
+            self._forget(sent, "it has forgotten what was counted in it")
+
+    def _forget(self, sent: Sent, why: str) -> None:
+        with self._lock:
+            self._begins.discard(sent.begins or "")
+            self.lost += 1
+            first = self.lost == 1
+        if first:
+            with contextlib.suppress(Exception):  # a broken log handler is the application's
+                _log.warning("ravi-otel: what happened while the shared ledger failed is not all counted in it: %s.", why)
 
     def hand_over(self) -> list[Entry]:
         """Give all of it away, to be sent by another process; what it crosses is told to nobody then."""
         with self._lock:
             left = [Entry(sent.script.name, sent.keys, sent.words) for sent in self._sent]
             self._sent.clear()
+            self._begins.clear()
         return left
 
-    def _paid(self, sent: Sent, settled: Settled | None) -> None:
+    def _paid(self, sent: Sent, settled: Settled | None) -> bool:
         with self._lock:
             if not self._sent or self._sent[0] is not sent:
-                return
+                return False
             self._sent.popleft()
+            self._begins.discard(sent.begins or "")
             if settled is not None and (settled.crossings or settled.overage):
                 self._untold.append(settled)
+            return True
 
     def _news(self) -> list[Settled]:
         with self._lock:
@@ -107,3 +171,8 @@ class Owed:
             return settled
         news = [*self._news(), settled]
         return Settled([one for each in news for one in each.crossings], [one for each in news for one in each.overage])
+
+
+def _is_its_own(error: StoreError) -> bool:
+    """Tell that the server answers, takes what else it is asked, and not this."""
+    return isinstance(error, WireError) and error.ailment == "refused" and not any(word in error.why for word in _NOT_NOW)

@@ -77,7 +77,7 @@ def _share(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
     account = ask.lines[among[0]].account
     try:
         if not ask.request.spent and ledger.owed:
-            yield from ledger.pay()
+            yield from ledger.pay_some()
         return (yield from _asked(ledger, ask, among, mode | (ask.mode & ~PATIENT if mode & LAST else ask.mode), stander))
     except StoreError as error:
         return _without_store(ledger, ask, error, account)
@@ -201,7 +201,10 @@ def _later(ledger: Counting, ask: Ask, among: Sequence[int], sent: Sent, lease: 
             reply.there().show(ask.seen(among))
         return Settled(reply.crossed(ask.accounts(among), "admission", None))
 
-    sent.done = recorded
+    sent.done, sent.begins = recorded, ask.request.op_id
+    places = ask.places(among)
+    charged = [(place.key, ask.lines[at]) for place, at in zip(places, among, strict=True)]
+    sent.used = {key: line.want for key, line in charged if line.account.nature is Nature.COUNTED and not line.carved}
     ledger.failed()
     with ledger.lock:
         ledger.operations[ask.request.op_id] = operation

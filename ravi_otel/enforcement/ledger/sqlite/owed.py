@@ -11,10 +11,14 @@ Act = Callable[[Page], Settled | None]
 
 
 class Owed:
-    """Be this process's debts to the file; changed under the ledger's lock, except that `add` may come from anywhere."""
+    """Be this process's debts to the file; changed under the ledger's lock, except that `add` may come from anywhere.
+
+    `ends` are the operations whose end is among them.
+    """
 
     def __init__(self) -> None:
         self._acts: list[Act] = []
+        self.ends: set[str] = set()
         self._untold: list[Settled] = []
 
     def __bool__(self) -> bool:
@@ -37,6 +41,8 @@ class Owed:
     def written(self, count: int, settled: list[Settled]) -> None:
         """Forget what was written, and keep what it crossed for the next answer."""
         del self._acts[:count]
+        if not self._acts:
+            self.ends.clear()
         self._untold.extend(settled)
 
     def tell(self, answer: Grant | Denied) -> Grant | Denied:

@@ -1,0 +1,115 @@
+"""What could not be told to the store when it happened: who sends it later, and what becomes of it where that cannot be."""
+
+import contextlib
+import logging
+
+import pytest
+import redis_servers
+
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.redis import owed as owed_module
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+
+
+def account(scope_id="r"):
+    return Account(Limit(kind=Kind.REQUESTS, value=1_000), ScopeFacts(kind=ScopeKind.RUN, scope_id=scope_id), origin="requests=1000")
+
+
+def ask(ledger, account, *, spent=False):
+    op = new_op_id()
+    run_sync(ledger.reserve(Reservation(op, [Line(account, 1, 1)], {}, spent=spent)))
+    run_sync(ledger.settle(op, None))
+
+
+def used(ledger):
+    found = account()
+    ledger.read(found)
+    return found.used
+
+
+@pytest.fixture
+def ledger(redis_server):
+    made = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
+    yield made
+    redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
+    made.close()
+
+
+@pytest.fixture
+def refusing(ledger, redis_server):
+    """A server that says no to whatever writes, and a ledger that it was told nothing of since."""
+
+    @contextlib.contextmanager
+    def refusing():
+        redis_server.say("CONFIG", "SET", "min-replicas-to-write", "1")
+        yield
+        redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
+
+    return refusing
+
+
+def owe(ledger, refusing, calls, account):
+    ask(ledger, account)
+    with refusing():
+        for _ in range(calls):
+            ask(ledger, account, spent=True)
+
+
+def test_nothing_owed_is_given_up_while_the_server_takes_nothing(ledger, refusing):
+    owe(ledger, refusing, 60, account())
+    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+    assert (used(ledger), ledger.owed.lost) == (61, 0)
+
+
+def test_a_call_pays_a_little_of_what_is_owed_and_the_rest_is_sent_beside(ledger, refusing):
+    limit = account()
+    owe(ledger, refusing, 100, limit)
+    with ledger.beating:
+        before = len(ledger.owed)
+        ask(ledger, limit)
+        assert before - 16 <= len(ledger.owed) < before
+    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+    assert used(ledger) == 102
+
+
+def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, refusing, redis_server, caplog):
+    owe(ledger, refusing, 6, account())
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        redis_server.say("FLUSHALL")
+        for number in range(20):
+            ask(ledger, account(f"another{number}"))
+        redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+    assert ledger.owed.lost == 6
+    assert [record.message for record in caplog.records if "not all counted" in record.message] == [
+        "ravi-otel: what happened while the shared ledger failed is not all counted in it: it has forgotten what was counted in it."
+    ]
+
+
+def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
+    owe(ledger, refusing, 1, account())
+    key = next(iter(ledger._places))
+    redis_server.say("SET", key, "something else")
+    ask(ledger, account("another"))
+    redis_servers.until(lambda: not ledger.owed, "what cannot be sent was kept")
+    assert ledger.owed.lost
+
+
+def test_what_is_too_much_is_given_up_counted_and_told(ledger, refusing, monkeypatch, caplog):
+    monkeypatch.setattr(owed_module, "_MOST", 10)
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        owe(ledger, refusing, 8, account())
+    assert ledger.owed.lost >= 5
+    assert "more than 10 of them" in caplog.text
+    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+
+
+def test_a_refusing_server_refuses_closed_limits(ledger, refusing):
+    with refusing(), pytest.raises(BudgetExhaustedError) as caught:
+        ask(ledger, account())
+    assert caught.value.reason == "store_failed"
