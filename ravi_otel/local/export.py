@@ -8,6 +8,7 @@ from typing import Any
 
 from ravi_otel.hooks.records import LimitEvent, LimitReading
 from ravi_otel.local import outline
+from ravi_otel.local.budgets import limits
 from ravi_otel.local.record import Branch, Leaf, RunRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
@@ -24,7 +25,7 @@ def as_json(record: RunRecord, *, indent: int | None = None) -> str:
     """
     document = {
         "nodes": _nodes(record),
-        "limits": [limit_fields(branch.facts, reading) for branch, reading in outline.limits(record)],
+        "limits": [limit_fields(branch.facts, reading) for branch, reading in limits(record)],
         "left_out": dict(record.left_out) | ({"lines": record.unread} if record.unread else {}),
     }
     return json.dumps(document, allow_nan=False, indent=indent)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Final, Literal
 
-from ravi_otel.hooks.records import LimitEvent, LimitReading, Spend
+from ravi_otel.hooks.records import LimitEvent, Spend
 from ravi_otel.local.record import Branch, Leaf, RunRecord
 from ravi_otel.local.wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy.budgets import Priority
@@ -29,7 +28,6 @@ _SHOWN: Final = 3
 _MOST_SIBLINGS: Final = 30
 """Lines below one scope from which on like ones are folded wherever they stand, and then whatever spent least."""
 
-_MOST_LIMITS: Final = 30
 _UNSEEN: Final = frozenset({"lost", "unattached"})
 _MOST_SENTENCE: Final = 400
 _TROUBLE: Final[dict[str, Tone]] = {
@@ -120,35 +118,6 @@ def _folded(groups: Iterable[list[Branch | Leaf]]) -> list[Item]:
         items.extend(ranked[:shown])
         items.append(Fold(tuple(ranked[shown:])))
     return items
-
-
-def limits(record: RunRecord) -> list[tuple[Branch, LimitReading]]:
-    """Give every limit of every scope that was kept, the fullest first."""
-    found = [(branch, reading) for branch in record.branches() if branch.view is not None for reading in branch.view.readings()]
-    return sorted(found, key=lambda pair: (pair[1].ratio, pair[1].denied), reverse=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Be one line of the budget table."""
-
-    scope: str
-    limit: str
-    allowed: str
-    used: str
-    held: str
-    share: str
-    events: str
-    denied: str
-    tone: Tone
-
-
-def budgets(record: RunRecord) -> tuple[list[Budget], str]:
-    """Give the table, worst first, and a sentence for what does not fit into it."""
-    found = limits(record)
-    rest = found[_MOST_LIMITS:]
-    more = f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}" if rest else ""
-    return [_budget(branch, reading) for branch, reading in found[:_MOST_LIMITS]], more
 
 
 def left_out(record: RunRecord) -> str:
@@ -382,21 +351,3 @@ def _leaves(branch: Branch) -> Iterator[Leaf]:
             yield node
         elif not is_agent or node.facts.kind is not ScopeKind.AGENT:
             waiting.extend(node.children)
-
-
-def _budget(branch: Branch, reading: LimitReading) -> Budget:
-    limit = reading.limit
-    exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
-    # A limit around a launched run stands with the run: its session's, or its service's.
-    elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
-    return Budget(
-        scope=f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip() if elsewhere else scope_title(branch, 40),
-        limit=clean(reading.title, 60),
-        allowed=amount(limit.kind, limit.amount),
-        used=amount(limit.kind, reading.used),
-        held=amount(limit.kind, reading.held),
-        share=percent(reading.ratio),
-        events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
-        denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
-        tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
-    )

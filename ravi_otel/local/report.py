@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ravi_otel.local import budgets as limited
 from ravi_otel.local import outline
-from ravi_otel.local.outline import Budget, Figures, Line, Tone
+from ravi_otel.local.budgets import Budget
+from ravi_otel.local.outline import Figures, Line, Tone
 from ravi_otel.local.record import RunRecord
 from ravi_otel.local.wording import plain
 
@@ -43,11 +45,11 @@ def console(stream: IO[str] | None = None, *, width: int | None = None) -> Conso
 def render(record: RunRecord, to: Console) -> None:
     """Print the tree, the budget table, and what did not fit."""
     _print_tree(to, list(outline.lines(record)))
-    budgets, more = outline.budgets(record)
+    budgets, more = limited.budgets(record)
     if budgets:
         to.print()
         _print_budgets(to, budgets, more, observed=record.observed)
-        if any(reading.held > 0 and branch.view is not None and branch.view.status != "open" for branch, reading in outline.limits(record)):
+        if any(reading.held > 0 and branch.view is not None and branch.view.status != "open" for branch, reading in limited.limits(record)):
             _print(to, Text(_STILL_HELD, "dim"), wrap=True)
     missing = outline.left_out(record)
     if missing:
