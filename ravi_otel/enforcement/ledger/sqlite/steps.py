@@ -40,7 +40,7 @@ class Steps(ABC):
         lease_s: float = 30.0,
         clock: Clock | None = None,
         create: bool = True,
-        busy_s: float = 1.0,
+        busy_s: float | None = None,
         failed: Callable[[], object] = lambda: None,
     ) -> None:
         self.path: Final = Path(path).absolute()
@@ -116,6 +116,7 @@ class Steps(ABC):
     def _come_in(self) -> None:
         if self.gate.forked:  # behind Python's back
             self.reset_after_fork()
+        self.store.patience.note_loop()
         if self.gate.inside:
             raise StoreError("because a signal came in the middle of a step")
         if self._dropped:

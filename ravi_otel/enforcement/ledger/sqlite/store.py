@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import sqlite3
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +12,7 @@ from urllib.parse import quote
 
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
+from ravi_otel.enforcement.ledger.sqlite.patience import Patience, Wait
 from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD, make, renew
 from ravi_otel.policy import checks
 
@@ -25,9 +24,6 @@ _ANOTHER_USER: Final = (
     "Its directory belongs to the user who started the run, and this process runs as another one: start the run as that user, "
     "or make the calls before the process drops its privileges."
 )
-_SHORT_BUSY_S: Final = 0.06
-_FIRST_PAUSE_S: Final = 0.0005
-_LONGEST_PAUSE_S: Final = 0.008
 _LOGGED_PAGES: Final = 2_000
 """How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
 
@@ -76,17 +72,16 @@ class Store:
     """Be the file. Every method raises StoreError and nothing else of SQLite's; none is thread-safe.
 
     `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
-    of another process; once that was too long, it is 60 ms until one succeeds.
+    of another process, None: as `Patience` says.
     """
 
-    def __init__(self, path: Path, *, create: bool, busy_s: float) -> None:
+    def __init__(self, path: Path, *, create: bool, busy_s: float | None) -> None:
         self.path = path
         self._create = create
-        self._busy_s = busy_s
+        self.patience: Final = Patience(busy_s)
         self._connection: sqlite3.Connection | None = None
         self._place: tuple[int, int] | None = None
         self._epoch: str | None = None
-        self._stuck = False
         self._descriptors: Descriptors | None = None
         self._robbed = False
 
@@ -215,7 +210,7 @@ class Store:
             return False
 
     def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
-        connection = self._connected(mode, self._busy_s)
+        connection = self._connected(mode, self.patience.longest_s)
         try:
             self._recognize(connection)
             return connection.execute(statement, values).fetchall()
@@ -314,29 +309,33 @@ class Store:
         self._epoch = epoch
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
-        """Run a statement that another process's transaction may stand in the way of; wait for so long and no longer.
+        """Run a statement that another process's transaction may stand in the way of; wait as `Patience` says.
 
-        SQLite's own waiting begins anew each time and knows no bound as close. Who is unlucky sleeps longer each time: those that run
-        get on while the others are out of their way, which is quicker for all than to take turns.
+        SQLite's own waiting begins anew each time and knows no bound as close.
         """
-        pause, begun = _FIRST_PAUSE_S, 0.0
+
+        def look() -> tuple[int, int] | None:
+            try:
+                return id(connection), int(connection.execute("PRAGMA data_version").fetchone()[0])
+            except sqlite3.Error:
+                return None
+
+        wait: Wait | None = None
         while True:
             try:
                 cursor = connection.execute(statement)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     raise self._failed(error) from error
-                now = time.monotonic()
-                begun = begun or now
-                if now - begun >= (_SHORT_BUSY_S if self._stuck else self._busy_s):
-                    self._stuck = True
+                wait = wait or self.patience.wait(look)
+                if not wait.sleep():
+                    self.patience.failed(wait, look)
                     raise StoreError("because another process keeps it locked") from error
-                time.sleep(pause * (0.5 + random.random()))  # noqa: S311 - only to keep waiting processes out of step
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
             except sqlite3.Error as error:
                 raise self._failed(error) from error
             else:
-                self._stuck = False
+                if statement.startswith("BEGIN"):  # what only reads may well succeed beside a lock
+                    self.patience.succeeded()
                 return cursor
 
     def _failed(self, error: Exception) -> StoreError:
