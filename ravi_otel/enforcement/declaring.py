@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import declare_series
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -66,6 +67,7 @@ def allow(scope: Scope, limit: Limit, origin: str, used: int = 0) -> Account:
     """Open an account for a limit on its scope; what only observes refuses nothing."""
     engine, observe = scope.engine, _observes(scope, limit)
     account = Account(limit, scope.facts, origin=origin, used=used, observe=observe, admission=engine.admission, warn_at=engine.warn_at)
+    account.named_store = store_id(engine.ledger) is not None
     scope.allow(account)
     return account
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
@@ -20,13 +22,16 @@ from ravi_otel.errors import (
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL
 from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, ScopeKind, public_amount
+from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, public_amount
 from ravi_otel.policy.usage import Call
+from ravi_otel.policy.windows import same_window
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.leases import Lease
     from ravi_otel.enforcement.scope import Scope
 
+_TYPED: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,80}")
+"""Names that a command line takes as they are."""
 MILLI: Final = NANO // 1_000
 _HANDLES: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.HANDOFF})
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT, ScopeKind.PROCESS})
@@ -319,10 +324,32 @@ def paused(lease: Lease, partial: str | None = None, way_out: str | None = None)
 
 
 def _way_out(account: Account) -> str:
+    if account.named_store and account.epoch is not None and account.facts.kind in _SHARED:
+        return f"All that count in this ledger are held to {_in_force(account)}: raise it by `{_command(account)}`, for example."
     if account.value != account.limit.value:
         return f"Raise {_in_force(account)}."
     instead = "pass None" if account.origin.startswith("Execution") else "leave it out"
     return f"Raise {account.origin} or {instead}."
+
+
+def _command(account: Account) -> str:
+    """Write how to raise a limit that others count in too: what a program states of it only ever makes it smaller."""
+    facts, limit = account.facts, account.limit
+    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id
+    if not _TYPED.fullmatch(own):
+        return "ravi-otel ledger set-limit"
+    more = limit.value if limit.value > account.value else 2 * account.value or 1
+    plain = Limit(
+        kind=limit.kind,
+        value=more,
+        detail=limit.detail,
+        agent=limit.agent,
+        count=limit.count,
+        per=same_window(limit.per),
+        tz=limit.tz,
+        by=limit.by,
+    )
+    return f"ravi-otel ledger set-limit {facts.kind}:{own} {quote(format_limit(plain))}"
 
 
 def _in_force(account: Account) -> str:

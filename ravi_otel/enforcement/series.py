@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
+from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.terms import JOINED
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
@@ -172,6 +173,7 @@ class Series:
         )
         if self.value != made.value:
             made.revalue(self.value)
+        made.named_store = store_id(engine.ledger) is not None
         begin_at(engine, made, known)
         return counters.setdefault(part, made)
 

@@ -66,6 +66,7 @@ class Part(Account):
             observe=observe,
             admission=scope.engine.admission,
             warn_at=scope.engine.warn_at,
+            part=("",),  # no counter of the agent's own limits
         )
 
     def flag(self, *, near: bool, exceeded: bool, draining: bool) -> None:

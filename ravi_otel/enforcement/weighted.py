@@ -72,4 +72,4 @@ def _meter(scope: Scope, source: Account) -> Account:
     most = checks.MAX_NANO if source.limit.kind == Kind.COST else checks.MAX_COUNT
     limit = replace(source.limit, value=most, scope=None, scope_name=_METER, agent=None, on_exceed=Outcome.RAISE)
     engine = scope.engine
-    return Account(limit, scope.facts, origin='agent(share="weighted")', admission=engine.admission, warn_at=1.0)
+    return Account(limit, scope.facts, origin='agent(share="weighted")', admission=engine.admission, warn_at=1.0, part=("", _METER))

@@ -12,12 +12,14 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.enduring import EnduringLedger
+from ravi_otel.enforcement.ledger.identity import name_store
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.snapshot import Snapshot
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit
@@ -38,6 +40,7 @@ class Process:
 
     def __init__(self, ledger):
         self.ledger, self.heard = ledger, Heard()
+        name_store(ledger, "as a URL would")
         self.engine = Engine(ledger=ledger, listeners=Listeners([self.heard]))
         self.root = root_of(self.engine)
 
@@ -158,3 +161,14 @@ def test_the_strictest_of_several_options_holds_for_a_call_that_asks_for_all(ope
         assert ledger.read(each)
         assert (each.used, each.held, each.value) == (55, 0, 60)
     assert isinstance(_ask(ledger, (after, 0), (plain, 6)), Denied)
+
+
+@over_stores
+@pytest.mark.parametrize("stated", [3, 9])
+def test_a_refusal_says_how_to_raise_what_others_are_held_to(opened, stated):
+    assert let_in(opened().run("tenant.charge.rows=3:per=2h")) == 3
+    run = opened().run(f"tenant.charge.rows={stated}:per=120m:warn=0.5")
+    with pytest.raises(BudgetExhaustedError) as caught:
+        run.charge("rows")
+    command = str(caught.value).partition("`ravi-otel ledger set-limit ")[2].partition("`")[0]
+    assert command == f"tenant:acme charge.rows={9 if stated == 9 else 6}:per=2h"

@@ -69,6 +69,7 @@ class Account:
     The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
     it last saw. `reserved` is kept back for a call that wraps up, and refused to any other. `origin` is the parameter as the
     user typed it, for the error's sentence. `part` tells apart the counters of one limit that has several: a window's, a user's.
+    `named_store` says that its ledger is one that operators can name, and others count in.
     `twins` are other accounts of the same counter, where this process alone keeps it: what one of them tells is told for all.
     `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
@@ -96,6 +97,7 @@ class Account:
         "kind",
         "limit",
         "line",
+        "named_store",
         "nature",
         "observe",
         "open_to",
@@ -155,6 +157,7 @@ class Account:
         self.slice: object = None  # what a ledger that takes slices knows of it
         self.epoch: str | None = None
         self.twins: tuple[Account, ...] = ()
+        self.named_store = False
         self._key: str | None = None
         self._part = part
 
