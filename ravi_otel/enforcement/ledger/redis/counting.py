@@ -6,6 +6,7 @@ import itertools
 import os
 import secrets
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
@@ -39,7 +40,7 @@ _MOST_STEPS: Final = 10
 """How many steps of a few milliseconds one caller makes for the dead, once a second."""
 
 
-class Counting:
+class Counting(ABC):
     """Be the part of a ledger that its steps share; changed under `lock`, over which no I/O is done."""
 
     def __init__(
@@ -74,6 +75,7 @@ class Counting:
         self.leases = Leases(self._lease_s, self._clock)
         self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
         self.owed = Owed()
+        self.lost: dict[str, Shared] = {}
         self.pulse = Pulse(self._beat)
 
     def reset_after_fork(self) -> None:
@@ -193,12 +195,12 @@ class Counting:
     def reap_tag(self, tag: str, *, everybody: bool = False) -> Flow[int]:
         """End what silent processes left behind on one tag."""
         with self.lock:
-            own = self.leases.on(tag).name
+            own, silence = self.leases.on(tag).name, self.leases.silence_ms
         ended, left = 0, 1
         for _ in itertools.count() if everybody else range(_MOST_STEPS):
             if not left:
                 break
-            found = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own])
+            found = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
             ended += int(found[0])
             left = int(found[1]) + (int(found[0]) if everybody else 0)
             self._ahead_s = int(found[2]) / 1_000 - self._clock.monotonic_ns() / _NS
@@ -227,22 +229,47 @@ class Counting:
         with self.lock:
             leases = [lease for lease in self.leases.current() if lease.made]
         for lease in leases:
-            yield from self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1])
+            yield from self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1, *self.leases.silence_ms])
             with self.lock:
                 self.leases.over(lease)
             yield from self.reap_tag(lease.tag)
 
+    def over(self, lease: Lease) -> None:
+        """Note that the store has ended a lease: the slots of agents that live are to be taken anew."""
+        with self.lock:
+            self.leases.over(lease)
+            for op_id, operation in self.operations.items():
+                if operation.request.slot and operation.lease == lease.operations:
+                    self.lost[op_id] = operation
+
+    def make_sure(self, tag: str) -> Flow[None]:
+        """Find out which leases of a tag are over, before a slot is given out."""
+        with self.lock:
+            leases = self.leases.doubtful(tag)
+        for lease in leases:
+            yield from self._live_on(lease)
+
+    @abstractmethod
+    def retake(self) -> Flow[None]:
+        """Take anew what was lost, whatever is left: those who hold it live."""
+
     def _live(self) -> None:
         with self.lock:
-            leases = [lease for lease in self.leases.current() if self.leases.due(lease)] if self.operations else []
+            due = self.leases.keep_alive({each.lease for each in self.operations.values()})
+            leases = due if self.operations else []
         for lease in leases:
-            self._live_on(lease)
+            run_sync(self._live_on(lease))
+        run_sync(self.retake())
         run_sync(self.owed.pay(self.link, for_s=_PAID_IN_A_BEAT_S))
 
-    def _live_on(self, lease: Lease) -> None:
-        alive = run_sync(self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms]))
-        with self.lock:
-            self.leases.beaten(lease) if alive else self.leases.over(lease)
+    def _live_on(self, lease: Lease) -> Flow[None]:
+        alive = yield from self.link.call(
+            BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms, *self.leases.silence_ms]
+        )
+        if alive:
+            self.leases.beaten(lease)
+        else:
+            self.over(lease)
 
 
 _ledgers: WeakSet[Counting] = WeakSet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from typing import Final
 
 from ravi_otel.enforcement.clock import Clock
@@ -10,6 +11,9 @@ from ravi_otel.enforcement.clock import Clock
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
 _MOST_TAGS: Final = 1_000
+_LEAST_SILENCE_MS: Final = 1_500
+_MOST_GRACE_MS: Final = 12_000
+"""Longer than anybody leaves a store alone that was away."""
 
 
 class Lease:
@@ -33,6 +37,7 @@ class Leases:
         self._lease_ns = round(lease_s * _NS)
         self._clock = clock
         self._by_tag: dict[str, Lease] = {}
+        self._older: list[Lease] = []
         self._reaped: dict[str, int] = {}
 
     def on(self, tag: str) -> Lease:
@@ -41,6 +46,8 @@ class Leases:
         if lease is None and len(self._by_tag) >= _MOST_TAGS:
             self._forget(now)
         if lease is None or (lease.made and now - lease.seen_ns > self._lease_ns // 2):
+            if lease is not None:
+                self._older.append(lease)  # what is held under it is kept alive, should it live after all
             lease = self._by_tag[tag] = Lease(tag, now)
         return lease
 
@@ -66,10 +73,26 @@ class Leases:
         """Hold nothing more under this one: the store has ended it."""
         if self._by_tag.get(lease.tag) is lease:
             del self._by_tag[lease.tag]
+        self._older = [each for each in self._older if each is not lease]
+
+    def keep_alive(self, held: Collection[str]) -> list[Lease]:
+        """List those that a sign of life is due of, and leave the older ones alone under which nothing is held."""
+        self._older = [lease for lease in self._older if lease.operations in held]
+        return [lease for lease in self.current() if self.due(lease)]
+
+    def doubtful(self, tag: str) -> list[Lease]:
+        """List those of a tag that may be over: of which no sign of life was given for half of their time."""
+        now = self._clock.monotonic_ns()
+        return [lease for lease in self.current() if lease.tag == tag and lease.made and now - lease.seen_ns > self._lease_ns // 2]
+
+    @property
+    def silence_ms(self) -> tuple[int, int]:
+        """Say after how long without a sign of life of anybody it was perhaps the store that was away, and how long all may live then."""
+        return max(self.lease_ms * 3 // 5, _LEAST_SILENCE_MS), min(self.lease_ms, _MOST_GRACE_MS)
 
     def current(self) -> list[Lease]:
         """List those that something can be held under."""
-        return list(self._by_tag.values())
+        return [*self._by_tag.values(), *self._older]
 
     def may_reap(self, tag: str) -> bool:
         """Tell, once a second, that it is time to look for the dead of this tag."""

@@ -148,6 +148,10 @@ class RedisLedger(Counting):
             raise self.refusal(error, None) from None
         return ended
 
+    def retake(self) -> Flow[None]:
+        """Take anew the slots that were given away while their agents lived."""
+        return reserving.retake(self)
+
     def _retune(self, account: Account, sight: Sight, place: Place, value: int) -> Flow[None]:
         words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:

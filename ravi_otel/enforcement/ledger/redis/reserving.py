@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger import judging, rolling, room, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Settled, Told
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Settled, Told, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.redis.answers import Reply, Shared, in_order
@@ -90,6 +90,9 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
     if not ask.request.spent and ledger.reap_is_due(tag):  # what is spent must not fail for anything but itself
         yield from ledger.reap_tag(tag)
     while True:
+        if ask.request.slot and not ask.request.spent:
+            yield from ledger.make_sure(tag)
+            yield from retake(ledger)
         with ledger.lock:
             lease = ledger.leases.on(tag)
             words = ask.words(among)
@@ -113,7 +116,29 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
             if not isinstance(error, GeneratorExit):
                 ledger.pay_now()
             raise
-        ledger.leases.over(lease)
+        ledger.over(lease)
+
+
+def retake(ledger: Counting) -> Flow[None]:
+    """Hold again, whatever is left, the slots that were given away while their agents lived: nobody is let in until that is made up for."""
+    for op_id, operation in tuple(ledger.lost.items()):
+        lines = [replace(line, free=True) for line in operation.request.lines]
+        ask = Ask(replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0), ledger.sight)
+        if ledger.operations.get(op_id) is operation:
+            try:
+                again = yield from _asked(ledger, ask, ask.shared, ask.mode, None)
+            except StoreError as error:
+                if error.reason != "store_lost":
+                    raise
+                again = None
+            with ledger.lock:
+                ledger.operations.pop(ask.request.op_id, None)
+                wanted = isinstance(again, Shared) and ledger.operations.get(op_id) is operation
+                if wanted:
+                    ledger.operations[op_id] = cast("Shared", again)
+            if isinstance(again, Shared) and not wanted:  # it was given back meanwhile
+                yield from release(ledger, again)
+        ledger.lost.pop(op_id, None)
 
 
 def _granted(

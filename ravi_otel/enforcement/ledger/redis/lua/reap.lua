@@ -2,14 +2,22 @@
 -- comes again while there is more.
 --
 -- KEYS: the leases, those that are being ended. ARGV: what the names of operations begin with, "1" to end everybody's but one lease's,
--- that lease. Answers: how many leases ended now, how many are still to be done, what time it is in ms.
+-- that lease, after how many ms in which nobody was heard of it was perhaps the store that was away, how many ms all live on then.
+-- Answers: how many leases ended now, how many are still to be done, what time it is in ms.
 
 local MOST_LEASES, MOST_OPERATIONS, WEEK = 16, 200, 604800
 
 local now = redis.call('TIME')
 now = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 local ended = 0
-for _, lease in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2] == '1' and '+inf' or '(' .. now, 'LIMIT', 0, MOST_LEASES)) do
+local over = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[2] == '1' and '+inf' or '(' .. now, 'LIMIT', 0, MOST_LEASES)
+if ARGV[2] ~= '1' then
+  local heard = tonumber(redis.call('GET', KEYS[1] .. ':t') or now)
+  redis.call('SET', KEYS[1] .. ':t', now, 'EX', WEEK)
+  if #over > 0 and now - heard > tonumber(ARGV[4]) then redis.call('SET', KEYS[1] .. ':g', '1', 'PX', ARGV[5]) end
+  if redis.call('EXISTS', KEYS[1] .. ':g') == 1 then over = {} end
+end
+for _, lease in ipairs(over) do
   if lease ~= ARGV[3] or ARGV[2] ~= '1' then
     redis.call('ZREM', KEYS[1], lease)
     redis.call('ZADD', KEYS[2], now, lease)
