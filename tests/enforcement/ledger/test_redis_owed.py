@@ -69,8 +69,8 @@ def test_nothing_owed_is_given_up_while_the_server_takes_nothing(ledger, refusin
 
 def test_a_call_pays_a_little_of_what_is_owed_and_the_rest_is_sent_beside(ledger, refusing):
     limit = account()
-    owe(ledger, refusing, 100, limit)
     with ledger.beating:
+        owe(ledger, refusing, 100, limit)
         before = len(ledger.owed)
         ask(ledger, limit)
         assert before - 16 <= len(ledger.owed) < before
@@ -79,9 +79,10 @@ def test_a_call_pays_a_little_of_what_is_owed_and_the_rest_is_sent_beside(ledger
 
 
 def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, refusing, redis_server, caplog):
-    owe(ledger, refusing, 6, account())
     with caplog.at_level(logging.WARNING, "ravi_otel"):
-        redis_server.say("FLUSHALL")
+        with ledger.beating:
+            owe(ledger, refusing, 6, account())
+            redis_server.say("FLUSHALL")
         for number in range(20):
             ask(ledger, account(f"another{number}"))
         redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
@@ -92,9 +93,9 @@ def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, 
 
 
 def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
-    owe(ledger, refusing, 1, account())
-    key = next(iter(ledger._places))
-    redis_server.say("SET", key, "something else")
+    with ledger.beating:
+        owe(ledger, refusing, 1, account())
+        redis_server.say("SET", next(iter(ledger._places)), "something else")
     ask(ledger, account("another"))
     redis_servers.until(lambda: not ledger.owed, "what cannot be sent was kept")
     assert ledger.owed.lost
