@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.replayed import whole
 from ravi_otel.enforcement.series import how_it_renews
 from ravi_otel.enforcement.snapshot import MOST_ENTRIES, TALLIED, Counter, Snapshot
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, formula_of
 from ravi_otel.policy.limits import Kind, ScopeKind
@@ -185,7 +186,8 @@ def _begin_at(owner: Scope, account: Account, used: int) -> list[Crossing]:
     ledger, op_id = owner.engine.ledger, new_op_id()
     read = getattr(ledger, "read", None)
     if read is not None and used > account.used and ledger.spans(account):
-        read(account)  # others have counted in it, and so has another limit of this scope that is the same counter
+        with contextlib.suppress(BudgetExhaustedError):  # a file that nobody has made yet; what fails for good fails below
+            read(account)  # others have counted in it, and so has another limit of this scope that is the same counter
     more = used - account.used
     if more <= 0:
         return []
