@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
@@ -44,29 +45,61 @@ def charge(scope: Scope, kind: str, amount: int, op_id: str | None) -> None:
     key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
     memory = None if key is None else scope.remembered
     lines = [Line(account, amount, amount) for account in scope.chain if account.kind == kind]
-    with whole():  # no charge is a model call's
-        if memory is not None and key in memory:
-            return
-        answer = _ask(scope, lines)
-        if not isinstance(answer, Denied):
-            add_charged(scope.tallies, kind, amount)
-            if memory is not None and key is not None:
-                memory.add(key)  # last: what is remembered was counted, whatever interrupts this
-    op = _answered(scope, answer, None)
-    if op is not None:
-        scope.engine.settle(op, None)
+    op = new_op_id()
+    try:
+        with whole():  # no charge is a model call's
+            if memory is not None and key in memory:
+                return
+            answer = _ask(scope, lines, op)
+            if not isinstance(answer, Denied):
+                add_charged(scope.tallies, kind, amount)
+                if memory is not None and key is not None:
+                    memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+        if _answered(scope, answer, None) is not None:
+            scope.engine.settle(op, None)
+    except BaseException as error:
+        _end(scope, op, error, keeps=memory is None or key in memory)
+        raise
 
 
 def charge_lines(scope: Scope, lines: Sequence[Line], at: CallRecord | ToolRecord | None) -> str | None:
     """See `Scope.charge_lines`."""
-    return _answered(scope, _ask(scope, lines), at)
+    op_id = new_op_id()
+    try:
+        return _answered(scope, _ask(scope, lines, op_id), at)
+    except BaseException as error:
+        _end(scope, op_id, error)
+        raise
 
 
-def _ask(scope: Scope, lines: Sequence[Line]) -> Grant | Denied | None:
+def charge_now(scope: Scope, lines: Sequence[Line], at: CallRecord | ToolRecord | None) -> None:
+    """See `Scope.reserve_now`."""
+    op_id = new_op_id()
+    try:
+        if _answered(scope, _ask(scope, lines, op_id), at) is not None:
+            scope.engine.settle(op_id, None, at)
+    except BaseException as error:
+        _end(scope, op_id, error)
+        raise
+
+
+def _end(scope: Scope, op_id: str, error: BaseException, *, keeps: bool = False) -> None:
+    """End what a signal's exception has cut off: nobody else knows of it. What was refused, or is over, has nothing to end.
+
+    With `keeps` it stays charged: what it stands for may have happened.
+    """
+    if isinstance(error, BudgetError):
+        return
+    ledger = scope.engine.ledger
+    with suppress(Exception):  # what goes to the caller is what interrupted him
+        run_sync(ledger.settle(op_id, None)) if keeps else run_sync(ledger.release(op_id))
+
+
+def _ask(scope: Scope, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
     if scope.free:
         for line in lines:
             line.free = line.account in scope.free
-    return run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines, {}))) if lines else None
+    return run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}))) if lines else None
 
 
 def _answered(scope: Scope, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
@@ -89,18 +122,22 @@ def charge_done(scope: Scope, lines: Sequence[Line], at: ToolRecord, *, refuses:
     """
     if not lines:
         return None
-    answer = _ask(scope, lines) if refuses else None
-    if answer is not None and not isinstance(answer, Denied):
-        op_id = _answered(scope, answer, at)
-        if op_id is not None:
-            scope.engine.settle(op_id, None, at)
-        return None
-    if answer is not None:
-        scope.engine.tell(answer.crossings, at)
-        scope.engine.count("denied", answer.account)
     op_id = new_op_id()
-    scope.engine.tell(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)
-    scope.engine.settle(op_id, None, at)
+    try:
+        answer = _ask(scope, lines, op_id) if refuses else None
+        if isinstance(answer, Grant):
+            if _answered(scope, answer, at) is not None:
+                scope.engine.settle(op_id, None, at)
+            return None
+        if answer is not None:
+            scope.engine.tell(answer.crossings, at)
+            scope.engine.count("denied", answer.account)
+            op_id = new_op_id()
+        scope.engine.tell(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)
+        scope.engine.settle(op_id, None, at)
+    except BaseException as error:
+        _end(scope, op_id, error, keeps=True)
+        raise
     return None if answer is None else owned(refusal.refused(answer), answer.account)
 
 

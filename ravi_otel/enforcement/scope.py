@@ -268,9 +268,7 @@ class Scope:
 
     def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
         """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
-        op_id = charges.charge_lines(self, lines, at)
-        if op_id is not None:
-            self.engine.settle(op_id, None, at)
+        charges.charge_now(self, lines, at)
 
     def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> str | None:
         """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge."""

@@ -1,0 +1,115 @@
+"""A signal's exception between any two lines of a charge: it holds nothing afterwards, and what did not happen is not charged."""
+
+import linecache
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ravi_otel.enforcement import charges, scope
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger import memory
+from ravi_otel.enforcement.ledger.contract import Line
+from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel.hooks.listener import Listeners
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from window_scopes import Heard, root_of, run_of
+
+FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger)}
+LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
+pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+
+
+class Interruption(BaseException):
+    """Be what a signal handler raises."""
+
+
+class Interrupter:
+    """Raise once, when the n-th line of ours runs, or the ledger's answer is on its way to who asked."""
+
+    def __init__(self, moment):
+        self.left = moment
+        self.struck = False
+
+    def __call__(self, frame, event, arg):
+        name = frame.f_code.co_filename
+        if name not in FILES:
+            return None
+        line = linecache.getline(name, frame.f_lineno).lstrip()
+        # Entering a `try` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
+        told = event == "line" or (event == "return" and frame.f_code is charges._ask.__code__)
+        if told and not self.struck and not line.startswith(("with ", "try:")):
+            self.left -= 1
+            if self.left == 0:
+                self.struck = True
+                raise Interruption
+        return self
+
+    def during(self, act):
+        before = sys.gettrace()
+        sys.settrace(self)
+        try:
+            act()
+        except Interruption:
+            pass
+        finally:
+            sys.settrace(before)
+
+
+@pytest.fixture
+def at_every_moment(tmp_path, shared):
+    """Give, after an interruption at each moment of `act` in turn, whether it struck, the run, and what its counter says."""
+
+    def interrupted(act):
+        ledger = SqliteLedger(tmp_path / "ledger.db") if shared else MemoryLedger()
+        engine = Engine(ledger=ledger, listeners=Listeners([Heard()]))
+        run, moment, used = run_of(root_of(engine), "charge.rows=100000"), 0, 0
+        (account,) = run.chain
+        while True:
+            moment += 1
+            interrupter = Interrupter(moment)
+            interrupter.during(partial(act, run, account, moment))
+            assert (len(ledger), account.held) == (0, 0), f"something is left at moment {moment}"
+            yield interrupter.struck, run, account.used - used
+            used = account.used
+            if not interrupter.struck:
+                break
+        assert moment > 15
+        if shared:
+            ledger.close()
+
+    return interrupted
+
+
+@LEDGERS
+def test_what_is_charged_before_it_happens_ends_when_it_is_interrupted(at_every_moment):
+    charged = []
+    for struck, _, more in at_every_moment(lambda run, account, _: run.reserve_now([Line(account, 1, 1)])):
+        charged.append(more)
+        assert more == 1 or (more == 0 and struck)
+    assert set(charged) == {0, 1}  # 1 where the end was told already
+
+
+@LEDGERS
+def test_an_operation_that_its_asker_never_got_is_given_back(at_every_moment):
+    def act(run, account, _):
+        op_id = run.charge_lines([Line(account, 1, 1)])
+        sys.settrace(None)
+        run.engine.settle(op_id, None)
+
+    for struck, _, more in at_every_moment(act):
+        assert more == (0 if struck else 1)
+
+
+@LEDGERS
+def test_a_piece_of_work_that_is_charged_again_after_an_interruption_counts_once(at_every_moment):
+    for moment, (_, run, more) in enumerate(at_every_moment(lambda run, _, moment: run.charge("rows", 1, op_id=f"work {moment}")), start=1):
+        (account,) = run.chain
+        before = account.used
+        run.charge("rows", 1, op_id=f"work {moment}")
+        assert more + account.used - before == 1
