@@ -39,6 +39,11 @@ class Terms:
         return replace(self, value=0, after=self.nature == "after")
 
     @property
+    def counter(self):
+        """Tell apart what counts apart: with other options a limit is the same one, declared again (test_one_counter.py)."""
+        return self.kind, self.agent, self.outcome == "observe"
+
+    @property
     def nature(self):
         if self.kind in HELD_KINDS:
             return "after" if self.after else "held"
@@ -298,8 +303,8 @@ class Model:
 
     def once(self, terms):
         """Leave out what a scope would have twice: a shared ledger keeps one counter for both, and one in memory two."""
-        known = {one.same for node in self.nodes for one in node.templates}
-        return list({one.same: one for one in terms if one.same not in known}.values())
+        known = {one.counter for node in self.nodes for one in node.templates}
+        return list({one.counter: one for one in terms if one.counter not in known}.values())
 
     def declare(self, node, terms):
         known = [book for book in node.books if (book.kind, book.agent) == (terms.kind, terms.agent)] if node.kind in JOINED else []

@@ -102,7 +102,11 @@ class EngineMachine(RuleBasedStateMachine):
         enclosing = [*also, *(one for each in (*also, under) for one in each.outwards)]
         # A limit that joins a session while calls are in flight there holds what they hold: tests/runtime/test_who_is_charged.py.
         joins = not self.model.live and any(each.kind == "session" for each in enclosing)
-        terms = self.model.once([one for one in terms if one.place != "session" or joins])
+        there = [book.terms for each in enclosing if each.kind == "session" for book in each.books]
+        others = {one.counter for one in terms if one.place == "session"} & {one.counter for one in there}
+        again = {one.same for one in there}
+        terms = [one for one in terms if one.place != "session" or (joins and (one.counter not in others or one.same in again))]
+        terms = self.model.once(terms)
         note((kind, terms))
         ask = Opening(
             kind=ScopeKind(kind),
