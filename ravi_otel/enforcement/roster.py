@@ -385,7 +385,7 @@ class Roster:
 
     def _note(self, outcome: _Outcome, agent_id: str, priority: Priority, name: str | None) -> None:
         live = self._headcount()
-        if outcome == "denied" and self._shared is not None:
-            live = max(live, self._budget.max_agents)  # the others are in other processes
+        if self._shared is not None:
+            live = self._shared.shown(live, self._budget.max_agents, denied=outcome == "denied")
         counts = live, self._paused, self._limit()
         self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))

@@ -66,6 +66,11 @@ class SharedSlots:
         self._root_unit = self._root_unit or self._take(self._root)
         return self._root_unit is not None
 
+    @staticmethod
+    def shown(live: int, most: int, *, denied: bool) -> int:
+        """Say how many agents are live, as far as is known here: where one was denied, all that may be, in whatever process."""
+        return max(live, most) if denied else live
+
     def leave(self) -> None:
         """Give everything back: this process works for the run no more."""
         self.keep(0)
