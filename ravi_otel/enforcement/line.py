@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
+import sys
 import threading
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
@@ -167,6 +168,20 @@ def _settle(future: asyncio.Future[None]) -> None:
 def on_event_loop() -> bool:
     """Tell whether this thread runs an asyncio event loop."""
     return _get_running_loop() is not None
+
+
+def on_any_event_loop() -> bool:
+    """Tell whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
+    if on_event_loop():
+        return True
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return False
+    try:
+        trio.lowlevel.current_task()
+    except (RuntimeError, AttributeError):  # none runs here, or it is being imported
+        return False
+    return True
 
 
 def in_asyncio_task() -> bool:

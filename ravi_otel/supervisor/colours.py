@@ -14,13 +14,14 @@ from typing import Any, Final, cast
 import anyio
 
 from ravi_otel._flow import Step
+from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.stopping import stoppable
-from ravi_otel.supervisor.approval.asking import in_event_loop, refuse_ended
+from ravi_otel.supervisor.approval.asking import refuse_ended
 
 _GRACE_S: Final = 1.0
 """What is left to whoever notices by itself that its time is over."""
@@ -54,7 +55,7 @@ def in_colour(
 
     def at_once() -> Any:
         with within():
-            said = _beside(act) if blocks and in_event_loop() else act()
+            said = _beside(act) if blocks and on_any_event_loop() else act()
         if not inspect.isawaitable(said):
             return said
         if inspect.iscoroutine(said):

@@ -1,15 +1,11 @@
 """Limits that give each user, model, tenant or value of a tag a counter of its own."""
 
 import sys
-import uuid
 from pathlib import Path
 
 import pytest
 
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.series import MOST_COUNTERS
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listeners
@@ -17,7 +13,7 @@ from ravi_otel.policy.limits import ScopeKind
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from window_scopes import Heard, at, refuses, root_of, run_of
+from window_scopes import Heard, at, engine_over, refuses, root_of, run_of
 
 
 @pytest.fixture
@@ -32,15 +28,8 @@ def heard():
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def engine(request, tmp_path, clock, heard):
-    if request.param == "memory":
-        yield Engine(clock=clock, listeners=Listeners([heard]))
-        return
-    if request.param == "sqlite":
-        ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
-    else:
-        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
-    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
-    ledger.close()
+    with engine_over(request.param, request, tmp_path, clock, heard) as made:
+        yield made
 
 
 @pytest.fixture

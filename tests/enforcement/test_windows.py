@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import close_scope
 from ravi_otel.enforcement.series import MOST_READ
@@ -24,7 +21,7 @@ from ravi_otel.hooks.listener import Listeners
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from window_scopes import DAY, Heard, at, refuses, root_of, run_of
+from window_scopes import DAY, Heard, at, engine_over, refuses, root_of, run_of
 
 
 @pytest.fixture
@@ -39,15 +36,8 @@ def heard():
 
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def engine(request, tmp_path, clock, heard):
-    if request.param == "memory":
-        yield Engine(clock=clock, listeners=Listeners([heard]))
-        return
-    if request.param == "sqlite":
-        ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
-    else:
-        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
-    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
-    ledger.close()
+    with engine_over(request.param, request, tmp_path, clock, heard) as made:
+        yield made
 
 
 @pytest.fixture

@@ -1,11 +1,17 @@
 """Open runs under limits with windows, and listen to what is told of them; beside the tests of both."""
 
+import uuid
+from contextlib import contextmanager
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.testing import ManualClock
@@ -19,6 +25,20 @@ class Heard(Listener):
 
     def limit_event(self, event, at):
         self.told.append((event.event, event.per, event.window, event.by, event.counted_for))
+
+
+@contextmanager
+def engine_over(kind, request, path, clock, heard):
+    """Give an engine over the ledger of one kind, a Redis of its own namespace among them."""
+    if kind == "memory":
+        yield Engine(clock=clock, listeners=Listeners([heard]))
+        return
+    if kind == "sqlite":
+        ledger = SqliteLedger(path / "ledger.db", clock=clock)
+    else:
+        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+    yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
+    ledger.close()
 
 
 def at(text, tz="UTC"):

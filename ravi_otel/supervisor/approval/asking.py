@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Generator
 from functools import partial
@@ -12,7 +11,7 @@ import anyio
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement import clocks, refusal
-from ravi_otel.enforcement.line import on_event_loop
+from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.policy.limits import NANO
@@ -39,26 +38,12 @@ class Asking(Generic[T]):
 
 def coloured(begin: Callable[[], Flow[T]]) -> Coloured[T]:
     """Run the flow here, or give what is to be awaited where an event loop runs on this thread."""
-    return Asking(begin) if in_event_loop() else run_sync(begin())
+    return Asking(begin) if on_any_event_loop() else run_sync(begin())
 
 
 def wall_clock() -> float:
     """Give the time in UTC epoch seconds, by the clock that the gate has too."""
     return STATE.engine.clock.time()
-
-
-def in_event_loop() -> bool:
-    """Tell whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
-    if on_event_loop():
-        return True
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return False
-    try:
-        trio.lowlevel.current_task()
-    except RuntimeError:
-        return False
-    return True
 
 
 def refuse_ended(scope: Scope) -> None:

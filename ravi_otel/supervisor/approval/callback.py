@@ -9,12 +9,13 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 
+from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.asking import LONGEST_PAUSE_S, in_event_loop, refuse_ended, wall_clock
+from ravi_otel.supervisor.approval.asking import LONGEST_PAUSE_S, refuse_ended, wall_clock
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 
 Callback: TypeAlias = Callable[[ApprovalRequest], Coloured[ApprovalAnswer | bool]]
@@ -43,7 +44,7 @@ class CallbackApprover:
         said: object = self._fn(replace(request, arguments=frozen.read(text)))
         if not inspect.isawaitable(said):
             return self._read(said, request)
-        if not in_event_loop():
+        if not on_any_event_loop():
             if inspect.iscoroutine(said):
                 said.close()
             raise ConfigurationError(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
-from ravi_otel.enforcement.line import on_event_loop
+from ravi_otel.enforcement.line import on_any_event_loop
 
 LONGEST_S: Final = 1.0
 _SHORT_S: Final = 0.06
@@ -43,7 +42,7 @@ class Patience:
 
     def note_loop(self) -> None:
         """Learn whether the process runs an event loop: its threads stand in each other's way from then on."""
-        if not self._looped and _runs_loop():
+        if not self._looped and on_any_event_loop():
             self._looped = True
 
     @property
@@ -112,17 +111,3 @@ class Wait:
 def _has_moved(before: Seen, now: Seen) -> bool:
     """Tell that another process is known to have written in between; numbers of different connections say nothing."""
     return before is not None and now is not None and before[0] == now[0] and before[1] != now[1]
-
-
-def _runs_loop() -> bool:
-    """Tell whether this thread runs an event loop, of asyncio or trio."""
-    if on_event_loop():
-        return True
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return False
-    try:
-        trio.lowlevel.current_task()
-    except (RuntimeError, AttributeError):  # none runs here, or it is being imported
-        return False
-    return True
