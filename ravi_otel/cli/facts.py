@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
-from ravi_otel.launch.launcher import NOT_IN_FORCE, STOPPED
+from ravi_otel.launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT
 from ravi_otel.local.store import StoredRun
 from ravi_otel.local.store.pruning import is_running
+
+_OF_OUTCOME: Final = {"limited": STOPPED, "store_failed": UNKEPT}
 
 
 def outcome_of(run: StoredRun) -> str:
@@ -29,7 +31,7 @@ def run_facts(run: StoredRun) -> dict[str, Any]:
         "name": known.name,
         "argv": list(known.argv),
         "outcome": outcome_of(run),
-        "exit_status": STOPPED if known.outcome == "limited" else NOT_IN_FORCE if unheld else status,
+        "exit_status": _OF_OUTCOME.get(known.outcome, NOT_IN_FORCE if unheld else status),
         "program_status": status,
         "started": _finite(known.started),
         "ended": _finite(known.ended),

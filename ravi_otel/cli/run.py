@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from ravi_otel._extras import load
-from ravi_otel.errors import ConfigurationError
-from ravi_otel.launch.launcher import Launch, Result
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
 from ravi_otel.local.wording import clean
@@ -70,7 +70,8 @@ def run(  # noqa: PLR0913 - one parameter an option
       ravi-otel run --limit tokens=20000 --limit cost=0.50usd --limit time=90s -- python my_agent.py
 
     The report goes to standard error. Exit status: the program's own; 2 when something must be written otherwise and
-    nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force.
+    nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force; 6 when the store
+    of the counters could not be used, so that limits refused, or nothing was started.
     """  # noqa: D301 - click wants the backspace itself
     if quiet and (as_json or place is not None):
         raise ConfigurationError("--quiet asks for no report, and --json and --report for one. Leave one of them out.")
@@ -84,6 +85,9 @@ def run(  # noqa: PLR0913 - one parameter an option
     except NotFoundError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.status)
+    except BudgetExhaustedError as error:  # the ledger cannot be used, and a limit would refuse everything
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(UNKEPT)
     _report(result, quiet=quiet, as_json=as_json, place=place)
     _leave(result.status)
 

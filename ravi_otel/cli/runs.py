@@ -21,7 +21,15 @@ from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean, count, money, plain
 from ravi_otel.policy.limits import NANO
 
-_STYLES = {"ok": "", "running": "cyan", "limited": "red", "failed": "magenta", "signal": "magenta", "unattached": "yellow"}
+_STYLES = {
+    "ok": "",
+    "running": "cyan",
+    "limited": "red",
+    "store_failed": "red",
+    "failed": "magenta",
+    "signal": "magenta",
+    "unattached": "yellow",
+}
 _WIDE = 100
 _MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")

@@ -33,6 +33,9 @@ _FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})
 _DONE_WITHOUT: Final = frozenset({Kind.TOOL_CALLS.value, Kind.DEPTH.value, Kind.AGENTS.value})
 """What a program can do without and still finish: a tool, an agent inside an agent."""
 
+_UNKEPT: Final = frozenset({"store_failed", "store_lost"})
+"""Why a limit refuses that cannot be counted any more."""
+
 _said: set[Outcome] = set()
 _log = logging.getLogger("ravi_otel")
 
@@ -121,6 +124,11 @@ def say_what_it_is(scope_id: str, error: BaseException) -> None:
     _log.warning('ravi-otel: on_exceed="%s" %s.', limit.on_exceed, _SPOKEN_OF[limit.on_exceed])
 
 
+def is_unkept(error: BaseException) -> bool:
+    """Tell that a limit refused because the store of its counters could not be used, and not because it was reached."""
+    return isinstance(error, BudgetError) and error.reason in _UNKEPT
+
+
 def how_it_ended(error: BaseException, *, swallowed: bool = False) -> tuple[Status, str]:
     """Give the status and the stop reason of a scope whose body raised `error`; exhaustion is never a success."""
     if isinstance(error, AgentPausedError):
@@ -173,6 +181,8 @@ def _is_spent(account: Account) -> bool:
 def _by_limit(error: BudgetExhaustedError | SpawnDeniedError, *, swallowed: bool) -> tuple[Status, str]:
     if isinstance(error, BudgetError) and error.reason == "closed":
         return "stopped", StopReason.CLOSED
+    if is_unkept(error):
+        return ("stopped" if swallowed else "error"), StopReason(cast("BudgetError", error).reason or "")
     limit = limit_of(error)
     if swallowed and limit is not None and limit.on_exceed is Outcome.PAUSE:
         return "paused", _limit_reason(error)

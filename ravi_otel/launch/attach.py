@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel._setup import surround, wrap_again
+from ravi_otel.enforcement.ending import is_unkept
+from ravi_otel.errors import BudgetError
 from ravi_otel.launch import notes, telling
 from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
-from ravi_otel.launch.uncaught import Threads, ended_by_limit
+from ravi_otel.launch.uncaught import Threads, ended_by_limit, refusal_in, says
 from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission
@@ -28,6 +30,9 @@ _log = logging.getLogger("ravi_otel")
 
 _SAID: Final[deque[str]] = deque(maxlen=64)
 """What the last refusals of this process said."""
+
+_UNKEPT: Final[deque[str]] = deque(maxlen=64)
+"""Those of them that were the store's doing."""
 
 
 class _Begun:
@@ -62,10 +67,12 @@ def begin(text: str | None = None) -> None:
 def surroundings(plan: Plan) -> Surroundings:
     """Make of a plan what is put around the process."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
-    threads = Threads(lambda error: _leave(plan, "uncaught", str(error), thread=True), _SAID)
+    threads = Threads(lambda error: _uncaught(plan, error, thread=True), _SAID)
 
-    def refused(sentence: str) -> None:
+    def refused(sentence: str, unkept: bool) -> None:
         _SAID.append(sentence)
+        if unkept:
+            _UNKEPT.append(sentence)
         threads.watch()
 
     telling.install(quiet=plan.quiet)
@@ -90,10 +97,16 @@ def _left(plan: Plan) -> None:
     """Say that this process ends in order, and whether a refusal that nobody caught is why."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException) and ended_by_limit(error, _SAID):
-        _leave(plan, "uncaught", str(error))
+        _uncaught(plan, error)
     _leave(plan, "left")
 
 
-def _leave(plan: Plan, what: notes.What, text: str = "", *, thread: bool = False) -> None:
+def _uncaught(plan: Plan, error: BaseException, *, thread: bool = False) -> None:
+    refusal = refusal_in(error, _SAID) or error
+    unkept = is_unkept(refusal) or (not isinstance(refusal, BudgetError) and says(refusal, tuple(_UNKEPT)))
+    _leave(plan, "uncaught", str(refusal), thread=thread, unkept=unkept)
+
+
+def _leave(plan: Plan, what: notes.What, text: str = "", *, thread: bool = False, unkept: bool = False) -> None:
     with contextlib.suppress(OSError):  # a full disk must not change what the program sees
-        notes.leave(plan.notes, what, text, thread=thread)
+        notes.leave(plan.notes, what, text, thread=thread, unkept=unkept)

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from ravi_otel.enforcement.ending import limit_of
+from ravi_otel.enforcement.ending import is_unkept, limit_of
 from ravi_otel.errors import BudgetContendedError, BudgetError
 from ravi_otel.launch import notes
 from ravi_otel.launch.plan import Plan
@@ -20,9 +20,6 @@ FREE: Final = 10
 PAUSE_S: Final = 0.1
 """How long each one after them is held back."""
 
-_UNKEPT: Final = frozenset({"store_failed", "store_lost"})
-"""Why a limit refuses that cannot be counted any more."""
-
 MOST_UNHEARD: Final = 100
 """Refusals after which a process ends itself where the launcher cannot be told of them."""
 
@@ -33,7 +30,7 @@ MOST_NOTES: Final = 1_000
 class Brake:
     """Count the refusals of the plan's limits in this process; those of the program's own limits are its own affair."""
 
-    def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[str], object]) -> None:
+    def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[str, bool], object]) -> None:
         self._plan = plan
         self._limits = frozenset(limits)
         self._on_refusal = on_refusal
@@ -44,10 +41,11 @@ class Brake:
         if not self._is_ours(error):
             return 0.0
         number = next(self._count)
-        self._on_refusal(str(error))
+        unkept = is_unkept(error)
+        self._on_refusal(str(error), unkept)
         if number <= MOST_NOTES:
             try:
-                notes.leave(self._plan.notes, "refused", str(error))
+                notes.leave(self._plan.notes, "refused", str(error), unkept=unkept)
             except OSError:  # a full disk: the launcher hears nothing, so the process ends itself
                 if self._plan.terminate and number >= MOST_UNHEARD:
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -56,4 +54,4 @@ class Brake:
     def _is_ours(self, error: BaseException) -> bool:
         if isinstance(error, BudgetContendedError) or not isinstance(error, BudgetError):
             return False
-        return limit_of(error) in self._limits or error.reason in _UNKEPT
+        return limit_of(error) in self._limits or is_unkept(error)

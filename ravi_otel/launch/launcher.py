@@ -37,7 +37,12 @@ STOPPED: Final = 4
 NOT_IN_FORCE: Final = 5
 """Exit status when limits were given and were not in force."""
 
+UNKEPT: Final = 6
+"""Exit status of a program that a limit ended which could not be counted, and where that was so before the program was started."""
+
 _MOST_PLAN: Final = 100_000
+_LIMITED: Final[Outcome] = "limited"
+_UNCOUNTED: Final[Outcome] = "store_failed"
 _SITE: Final = Path(__file__).parent / "site"
 _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
 
@@ -166,16 +171,16 @@ class Launch:
         missing = self._not_attached(ended)
         if missing:
             return (NOT_IN_FORCE if held else ended.status), "unattached", missing
+        status, outcome = (UNKEPT, _UNCOUNTED) if ended.unkept else (STOPPED, _LIMITED)
         if ended.stopped:
-            return (
-                STOPPED,
-                "limited",
-                [f"The program swallowed {ended.refusals} refusals and was told to end. The last one: {ended.stopped}"],
-            )
+            return status, outcome, [f"The program swallowed {ended.refusals} refusals and was told to end. The last one: {ended.stopped}"]
         # A shell or another wrapper passes on the status of the Python it ran.
         uncaught = ended.uncaught or (self._python is None and ended.uncaught_below)
         if (uncaught and ended.status == 1) or (ended.uncaught_thread and ended.status == 0):
-            return STOPPED, "limited", ["A limit ended the program."]
+            said = "A limit ended the program."
+            if ended.unkept:
+                said = f"The limits could not be counted any more, and that ended the program; none of them was reached: {ended.unkept}"
+            return status, outcome, [said]
         if ended.status < 0:
             return ended.status, "signal", [f"The program was ended by signal {-ended.status}."]
         return ended.status, "ok" if ended.status == 0 else "failed", []

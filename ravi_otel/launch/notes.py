@@ -28,7 +28,7 @@ class Note:
     limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
     something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread. "left": the process came to
     its end in order, and everything it had to tell was told.
-    `at_ns` is monotonic; `thread` is true where only a thread ended.
+    `at_ns` is monotonic; `thread` is true where only a thread ended, `unkept` where the refusal was the store's doing.
     """
 
     what: What
@@ -36,11 +36,13 @@ class Note:
     at_ns: int
     text: str = ""
     thread: bool = False
+    unkept: bool = False
 
 
-def leave(path: Path | str, what: What, text: str = "", *, thread: bool = False) -> None:
+def leave(path: Path | str, what: What, text: str = "", *, thread: bool = False, unkept: bool = False) -> None:
     """Write one note; OSError when it cannot be written."""
-    note = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": text[:_LONGEST], "thread": thread}
+    note: dict[str, Any] = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": text[:_LONGEST]}
+    note.update(thread=thread, unkept=unkept)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, (json.dumps(note) + "\n").encode("ascii"))
@@ -79,6 +81,7 @@ def _read(line: bytes) -> Note | None:
         given: Any = json.loads(line)
         if given["what"] not in _KNOWN:
             return None
-        return Note(given["what"], int(given["pid"]), int(given["at_ns"]), str(given.get("text", "")), given.get("thread") is True)
+        pid, at_ns, text = int(given["pid"]), int(given["at_ns"]), str(given.get("text", ""))
+        return Note(given["what"], pid, at_ns, text, given.get("thread") is True, given.get("unkept") is True)
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

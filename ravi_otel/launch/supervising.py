@@ -27,6 +27,7 @@ MOST_REFUSING_S: Final = 30.0
 GRACE_S: Final = 10.0
 """How long it has to end by itself before it is killed."""
 
+_UNSAID: Final = "its store could not be used"
 _TICK_S: Final = 0.1
 _LEAVING_S: Final = 0.3
 _FORWARDED: Final = tuple(
@@ -41,7 +42,8 @@ class Ended:
 
     `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
     ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
-    the refusal after which the program was told to end.
+    the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
+    the store's doing.
     """
 
     pid: int = 0
@@ -55,6 +57,7 @@ class Ended:
     uncaught_thread: bool = False
     uncaught_below: bool = False
     stopped: str = ""
+    unkept: str = ""
     survivors: list[int] = field(default_factory=list[int])
 
 
@@ -137,6 +140,7 @@ class Program:
         elif note.what == "failed":
             ended.failed.append(note.text)
         elif note.what == "uncaught":
+            ended.unkept = (note.text or _UNSAID) if note.unkept else ""
             ended.uncaught_below = ended.uncaught_below or (note.pid != child.pid and not note.thread)
             ended.uncaught = ended.uncaught or (note.pid == child.pid and not note.thread)
             ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
@@ -151,6 +155,7 @@ class Program:
         swallowed = ended.refusals >= MOST_REFUSALS or (ended.refusals > FREE and refusing_s >= MOST_REFUSING_S)
         if swallowed and self._terminate and not ended.stopped and child.poll() is None:
             ended.stopped = note.text
+            ended.unkept = note.text if note.unkept else ""
             self._deadline = time.monotonic() + GRACE_S
             self._signal(child, signal.SIGTERM)
 

@@ -8,7 +8,7 @@ its sentence then.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from ravi_otel.errors import BudgetError
@@ -46,23 +46,29 @@ class Threads:
 
 def ended_by_limit(error: BaseException, said: Iterable[str] = ()) -> bool:
     """Tell that `error` is a refusal, was raised because of one, is a group that holds one, or says one of the sentences `said`."""
+    return refusal_in(error, said) is not None
+
+
+def refusal_in(error: BaseException, said: Iterable[str] = ()) -> BaseException | None:
+    """Give the refusal in it, or what says one of the sentences."""
     sentences = tuple(said)  # at once: other threads may be refused meanwhile
     waiting: list[BaseException] = [error]
     for _ in range(_MOST_LINKS):
         if not waiting:
-            return False
+            return None
         one = waiting.pop()
-        if isinstance(one, BudgetError) or _says(one, sentences):
-            return True
+        if isinstance(one, BudgetError) or says(one, sentences):
+            return one
         if isinstance(one, BaseExceptionGroup):
             waiting.extend(one.exceptions)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]  # of whatever type
         behind = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
         if behind is not None:
             waiting.append(behind)
-    return False
+    return None
 
 
-def _says(error: BaseException, sentences: tuple[str, ...]) -> bool:
+def says(error: BaseException, sentences: Sequence[str]) -> bool:
+    """Tell that the text of an error has one of these sentences in it."""
     try:
         text = str(error) if sentences else ""
     except Exception:  # noqa: BLE001 - the program's own class, and our only question

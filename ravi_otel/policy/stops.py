@@ -14,6 +14,8 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
     PAUSED = "paused"
     CLOSED = "closed"
+    STORE_FAILED = "store_failed"
+    STORE_LOST = "store_lost"
     LIMIT_TOKENS = "limit_tokens"
     LIMIT_INPUT_TOKENS = "limit_input_tokens"
     LIMIT_OUTPUT_TOKENS = "limit_output_tokens"

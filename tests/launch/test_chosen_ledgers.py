@@ -1,8 +1,11 @@
 """A launched program that counts in a ledger which others count in, too."""
 
+import json
+import os
 import sys
 
 import pytest
+from redis_servers import server
 
 SECRET = "hunter2"
 OWN = """
@@ -34,10 +37,57 @@ def test_a_ledger_that_cannot_be_reached_starts_nothing_and_tells_no_password(de
     done = desk.launch(
         *desk.program("session_tools", "1"), flags=["--limit", "tool_calls=1", "--ledger", f"redis://:{SECRET}@127.0.0.1:1/0"]
     )
-    assert (done.out, done.status) == ("", 1), done.err
+    assert (done.out, done.status) == ("", 6), done.err
     assert "redis://127.0.0.1:1" in done.err
     assert SECRET not in done.err
     assert all(SECRET not in path.read_text(errors="replace") for path in desk.store.rglob("*") if path.is_file())
+
+
+OUTAGE = """
+import os, signal, sys
+import openai
+
+client = openai.OpenAI(max_retries=0)
+def ask():
+    client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+
+ask()
+os.kill(int(sys.argv[1]), signal.SIGKILL)
+if sys.argv[2] == "swallows":
+    while True:
+        try:
+            ask()
+        except openai.OpenAIError:
+            raise
+        except Exception:
+            pass
+elif sys.argv[2] == "wraps":
+    try:
+        ask()
+    except Exception as error:
+        raise RuntimeError(f"the agent failed: {error}") from None
+ask()
+"""
+
+
+@pytest.mark.parametrize("how", ["wraps", *(["raises", "swallows"] if os.environ.get("RAVI_LONG") else [])])
+def test_a_program_that_the_stores_outage_ended_is_told_to_be_that_and_no_limits(desk, how):
+    (desk.directory / "outage.py").write_text(OUTAGE)
+    with server() as redis:
+        done = desk.launch(
+            sys.executable,
+            "outage.py",
+            str(redis.process.pid),
+            how,
+            flags=["--json", "--limit", "requests=50", "--ledger", f"{redis.url}"],
+        )
+    assert (done.status, desk.sent) == (6, 1), done.err
+    report = json.loads(done.err.splitlines()[-1])
+    assert (report["outcome"], report["exit_status"]) == ("store_failed", 6)
+    assert '"stop_reason": "store_failed"' in done.err, report
+    assert "limit_requests" not in done.err
+    assert f"the shared ledger redis://127.0.0.1:{redis.port}" in report["said"][0]
+    assert "A limit ended" not in report["said"][0]
 
 
 def test_a_program_may_not_count_elsewhere_than_the_run_around_it(desk, tmp_path):

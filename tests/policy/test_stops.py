@@ -21,6 +21,6 @@ def test_a_label_is_read_like_its_kind(label, reason):
 
 
 def test_the_enum_is_closed():
-    plain = {"success", "error", "cancelled", "deadline", "paused", "closed", "limit_custom"}
+    plain = {"success", "error", "cancelled", "deadline", "paused", "closed", "store_failed", "store_lost", "limit_custom"}
 
     assert {str(reason) for reason in StopReason} == plain | {f"limit_{kind}" for kind in Kind}

@@ -85,12 +85,13 @@ def _tell_launcher():
         pass
 
 
-def _say(notes, what, why=""):
+def _say(notes, what, why="", unkept=False):
     """Leave a note for the launcher, and a line on standard error when something is wrong."""
     if why and sys.stderr is not None:
         sys.stderr.write("ravi-otel: process %d is not observed and its limits are not in force: %s\n" % (os.getpid(), why))
     text = "".join(sign if sign.isalnum() and sign.isascii() else "\\u%04x" % min(ord(sign), 0xFFFF) for sign in why[:400])
-    note = '{"what": "%s", "pid": %d, "at_ns": %d, "text": "%s"}\n' % (what, os.getpid(), time.monotonic_ns(), text)
+    form = '{"what": "%s", "pid": %d, "at_ns": %d, "text": "%s", "unkept": %s}\n'
+    note = form % (what, os.getpid(), time.monotonic_ns(), text, "true" if unkept else "false")
     try:
         descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
@@ -112,7 +113,7 @@ def _watch_end(notes):
         links = 64
         while error is not None and links:
             if isinstance(error, errors.BudgetError):
-                _say(notes, "uncaught")
+                _say(notes, "uncaught", unkept=error.reason in ("store_failed", "store_lost"))
                 return
             error, links = error.__cause__ or error.__context__, links - 1
 

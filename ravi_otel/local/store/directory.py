@@ -33,8 +33,8 @@ FORMAT: Final = 1
 MARKER: Final = "store.json"
 VARIABLE: Final = "RAVI_STORE"
 
-Ended = Literal["running", "ok", "failed", "limited", "unattached", "signal"]
-_ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "unattached", "signal"})
+Ended = Literal["running", "ok", "failed", "limited", "store_failed", "unattached", "signal"]
+_ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "store_failed", "unattached", "signal"})
 _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
 _IGNORED: Final = "*\n"
 _APPROVALS: Final = frozenset({"approvals.db", "approvals.db-journal"})

@@ -36,6 +36,7 @@ _ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
     "ok": ("ok", StopReason.SUCCESS),
     "failed": ("error", StopReason.ERROR),
     "limited": ("stopped", None),
+    "store_failed": ("error", StopReason.STORE_FAILED),
     "unattached": ("error", "unattached"),
     "signal": ("cancelled", StopReason.CANCELLED),
 }
