@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers redis-faults spawn-guards coexistence frameworks names clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -53,10 +53,15 @@ programs: $(READY)  ## launch programs of every kind and print what becomes of t
 	@$(PY) tests/launch/programs_table.py
 	@RAVI_LONG=1 $(PY) -m pytest -q -n $(WORKERS) tests/launch/test_limits_hold.py
 
-servers: $(READY)  ## see that there is a redis-server for the tests
+servers: $(READY)  ## find or build every server that tests run: Redis, collector, Prometheus, Alertmanager, Jaeger, Loki
 	@sh scripts/servers.sh
+	@sh scripts/stack_servers.sh
 
-redis-faults: servers  ## pause, kill, empty and fail over real Redis servers, and print what became of the counts
+test-stack: servers  ## the stack's tests, against the real servers
+	@$(PY) -m pytest -q -n 0 --timeout 300 tests/stack/live
+
+redis-faults: $(READY)  ## pause, kill, empty and fail over real Redis servers, and print what became of the counts
+	@sh scripts/servers.sh
 	@$(PY) tests/enforcement/ledger/redis_faults.py
 
 spawn-guards: $(READY)  ## walk through every state of small runs' slots, and take the guards of their source away one by one
