@@ -24,13 +24,14 @@ FOLDER = re.compile(r"(?<![\w./:-])/(?:etc|var|loki|prometheus|alertmanager|tmp|
 PORT_KEYS = frozenset({"port", "http_listen_port", "grpc_listen_port"})
 INTERVALS = {
     "metrics_flush_interval": "1s",
-    "scrape_interval": "1s",
-    "scrape_timeout": "1s",
+    "scrape_interval": "2s",
+    "scrape_timeout": "2s",
     "evaluation_interval": "1s",
     "interval": "1s",
     "for": "1s",
     "keep_firing_for": "2s",
-    "decision_wait": "1s",
+    "decision_wait": "20s",
+    "decision_wait_after_root_received": "500ms",
     "flush_timeout": "100ms",
     "group_wait": "1s",
     "group_interval": "1s",
