@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names dashboards clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -72,6 +72,9 @@ names: $(READY)  ## write what is made from code: every name, the schema of poli
 	@$(PY) tests/telemetry/names_page.py
 	@$(PY) tests/runtime/policy_schema.py
 	@RAVI_WRITE=1 $(PY) -m pytest -q tests/instrumentation/no_harm/test_coverage_table.py
+
+dashboards: $(READY)  ## write the dashboards from their source
+	@$(PY) -m dashboards.source
 
 coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
 	@sh scripts/coexistence.sh

@@ -1,0 +1,321 @@
+"""The dashboard to open first: what is used of limits, what was refused, what it costs, and whose it is."""
+
+from __future__ import annotations
+
+from dashboards.source import panels as p
+from dashboards.source import queries as q
+from dashboards.source.board import BUDGETS, CALLS, RUNS, Board
+from ravi_otel.telemetry import semconv
+
+_SPENT = q.of(semconv.COST)
+_EVENTS = q.of(semconv.LIMIT_EVENTS)
+_EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
+_KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
+_LIMIT_LEGEND = f"{{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+
+
+def make() -> Board:
+    """Make the dashboard."""
+    board = Board(
+        BUDGETS,
+        "Ravi / Budgets",
+        "Are limits holding, which is the next to run out, what was refused, and who spends the money. Start here when an alert comes.",
+    )
+    board.row("Now", *_now())
+    board.row("Which limit", _worst_first(board), _over_time(board))
+    board.row("What was refused", *_refusals(board))
+    board.row("How fast it goes", *_burn(board))
+    board.row("Who spends the money", *_spenders(board))
+    board.row("Alerts, events and their traces", *_told(board))
+    return board
+
+
+def _now() -> list[p.Figure]:
+    return [
+        p.figure(
+            "Fullest limit",
+            "Used over limit of the fullest limit that is active now. At 100 % the next call that counts against it is refused. None: "
+            "no limit is active.",
+            "percentunit",
+            p.reading(f"max({q.used()})"),
+            steps=p.FULLNESS,
+        ),
+        p.figure(
+            "Limits near or over",
+            "Active limits of which 80 % or more are used. The table below names them, worst first.",
+            "none",
+            p.reading(q.or_zero(f"count(max by ({', '.join(q.OF_LIMIT)}) ({q.used()}) >= 0.8)")),
+            steps=p.ANY_IS_ODD,
+        ),
+        p.figure(
+            "Calls refused",
+            "Refusals by a limit in the time shown. Those of limits that only observe are not among them: they let the call through.",
+            "none",
+            p.reading(q.or_zero(q.moved(q.refused()))),
+            steps=p.ANY_IS_BAD,
+            decimals=0,
+        ),
+        p.figure(
+            "First to run out",
+            "The shortest time until a limit is used up, at the pace of the last quarter of an hour. None: nothing is being used.",
+            "s",
+            p.reading(f"min({q.exhaustion()})"),
+            steps=((None, "red"), (900, "orange"), (3600, "green")),
+        ),
+        p.figure(
+            "Spent",
+            "Cost of model calls in the time shown, of those with a known price. What has none is under Telemetry health.",
+            "currencyUSD",
+            p.reading(q.or_zero(q.moved(_SPENT))),
+            decimals=2,
+        ),
+        p.figure(
+            "Spent per hour",
+            "Cost per hour at the pace of the last few minutes.",
+            "currencyUSD",
+            p.reading(q.or_zero(f"{q.rate(_SPENT)} * 3600")),
+            decimals=2,
+        ),
+    ]
+
+
+def _worst_first(board: Board) -> p.Table:
+    names = {
+        q.AGENT: "Agent",
+        q.SCOPE: "Scope",
+        q.KIND: "Counts",
+        "Value #A": "Share",
+        "Value #B": "Used",
+        "Value #C": "Limit",
+        "Value #D": "Time left",
+        q.SERVICE: "Service",
+        q.ENVIRONMENT: "Environment",
+    }
+    found = p.rows(
+        "Used against limit, worst first",
+        f"Each active limit in the process where it is fullest: used and limit {_KIND_UNIT}. "
+        "A row is the most used scope of its kind, such as the fullest of all runs. "
+        "Time left is at the pace of the last quarter of an hour. The agent's name leads to its runs.",
+        "short",
+        [
+            p.column(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})"),
+            p.column(q.fullest(semconv.LIMIT_USED)),
+            p.column(q.fullest(semconv.LIMIT_THRESHOLD)),
+            p.column(q.exhaustion()),
+        ],
+        names,
+        width=14,
+        worst="Share",
+    )
+    p.dressed(found, "Share", "percentunit", p.FULLNESS, gauge=True, most=1)
+    p.dressed(found, "Time left", "s")
+    return p.linked(found, "Agent", board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}"))
+
+
+def _over_time(board: Board) -> p.Lines:
+    found = p.lines(
+        "Used against limit over time",
+        "Used over limit of each kind and scope. It falls where a scope closes or a window begins anew. Dashed: near at 80 %, exhausted "
+        "at 100 %.",
+        "percentunit",
+        p.series(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})", _LIMIT_LEGEND),
+        width=10,
+        steps=p.FULLNESS,
+    )
+    return found.height(9).data_links([board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")])
+
+
+def _refusals(board: Board) -> list[p.Lines]:
+    by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
+    refused_runs = board.to(RUNS, "Refused runs, one by one")
+    return [
+        p.lines(
+            "Refused, by kind and scope",
+            "Calls a second that a limit refused, by what it counts and whose it is. Every refused call has a span: the link leads to "
+            "them.",
+            "reqps",
+            p.series(q.rate(q.refused(), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"),
+            bars=True,
+        ).data_links([refused_runs]),
+        p.lines(
+            "Limits exceeded, by agent",
+            "Limits that were exceeded, by whose work it was. A limit is told once, refusals that follow are in the panel to the left.",
+            "none",
+            p.series(
+                f"sum by ({q.AGENT}, {q.DECISION}) (increase({_EXCEEDED}[{q.RATE}]))",
+                f"{{{{{q.AGENT}}}}} {{{{{q.DECISION}}}}}",
+                exemplars=True,
+            ),
+            bars=True,
+        ).data_links([by_agent]),
+        p.lines(
+            "Limits near or exceeded",
+            "How often limits came near, and how often they were exceeded. Near without exceeded is a limit that fits.",
+            "none",
+            p.series(
+                f"sum by ({q.EVENT}, {q.SCOPE}) (increase({_EVENTS}[{q.RATE}]))", f"{{{{{q.EVENT}}}}} {{{{{q.SCOPE}}}}}", exemplars=True
+            ),
+            bars=True,
+        ),
+        p.lines(
+            "Would have been refused",
+            "Refusals of limits that only observe: what would come of enforcing them. Look here before a limit is made to refuse.",
+            "reqps",
+            p.series(
+                q.rate(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+            ),
+        ),
+        p.lines(
+            "Waited, overrun, cut and set aside",
+            "Waits for budget held by others that were given up, answers cut at a strict limit's cap, blocks in which limits were set "
+            "aside, "
+            f"and what was spent beyond what was granted ({_KIND_UNIT}), a second.",
+            "none",
+            p.series(q.rate(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
+            p.series(q.rate(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
+            p.series(q.rate(q.of(semconv.LIMIT_SUSPENDED), (q.SCOPE,)), f"set aside: {{{{{q.SCOPE}}}}}"),
+            p.series(q.rate(q.of(semconv.LIMIT_OVERAGE), (q.KIND,)), f"overrun: {{{{{q.KIND}}}}}"),
+        ),
+        p.lines(
+            "How full limits were at the end",
+            "Used over limit when a run or agent closed: median and 95th percentile. A median far below 100 % says that a limit is too "
+            "wide to "
+            "stop anything; one near 100 % that it stops ordinary work.",
+            "percentunit",
+            p.series(q.quantile(0.5, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"median {{{{{q.KIND}}}}}"),
+            p.series(q.quantile(0.95, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"95 % {{{{{q.KIND}}}}}"),
+        ),
+    ]
+
+
+def _burn(board: Board) -> list[p.Lines]:
+    by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
+    share = (
+        f"max by ({', '.join(q.OF_LIMIT)}) ((deriv({q.of(semconv.LIMIT_USED)}[15m]) > 0) * 3600 / ({q.of(semconv.LIMIT_THRESHOLD)} > 0))"
+    )
+    return [
+        p.lines(
+            "Share of a limit used per hour",
+            "At the pace of the last quarter of an hour: 100 % an hour uses a limit up in an hour. Only what grows is shown.",
+            "percentunit",
+            p.series(share, _LIMIT_LEGEND),
+        ).data_links([by_agent]),
+        p.lines(
+            "Time until a limit is used up",
+            "At the pace of the last quarter of an hour, by limit. Dashed: a quarter of an hour, the time in which somebody should have "
+            "looked.",
+            "s",
+            p.series(q.exhaustion(), _LIMIT_LEGEND),
+            steps=((None, "red"), (900, "green")),
+        ).data_links([by_agent]),
+        p.lines(
+            "Cost per hour, by model",
+            "What is spent per hour, by the model that was asked for. Points are single calls: each leads to its trace.",
+            "currencyUSD",
+            p.series(f"{q.rate(_SPENT, (q.MODEL,))} * 3600", f"{{{{{q.MODEL}}}}}", exemplars=True),
+        ).data_links([board.to(CALLS, "Calls of this model", model=f"${{__field.labels.{q.MODEL}}}")]),
+    ]
+
+
+def _spenders(board: Board) -> list[p.Table | p.Lines]:
+    carried = board.to(RUNS, "Traces of ${__value.text}", trace_tags="ravi.tag.tenant%3D${__value.raw}")
+    return [
+        _spending("tenant", "Tenant", q.TENANT, "Rows without a name are runs without the tag tenant.", carried),
+        _spending(
+            "team",
+            "Team",
+            q.TEAM,
+            "Rows without a name are runs without the tag team.",
+            board.to(RUNS, "Traces of ${__value.text}", trace_tags="ravi.tag.team%3D${__value.raw}"),
+        ),
+        _spending(
+            "agent",
+            "Agent",
+            q.AGENT,
+            "Rows without a name are calls outside an agent.",
+            board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}"),
+        ),
+        _spending(
+            "model",
+            "Model",
+            q.MODEL,
+            "What a call of each costs is on the dashboard of calls.",
+            board.to(CALLS, "Calls of ${__value.text}", model="${__value.raw}"),
+        ),
+        p.lines(
+            "Cost per hour, by tenant and team",
+            "Where a rise in spending comes from. Points are single calls: each leads to its trace.",
+            "currencyUSD",
+            p.series(f"{q.rate(_SPENT, (q.TENANT, q.TEAM))} * 3600", f"{{{{{q.TENANT}}}}} {{{{{q.TEAM}}}}}", exemplars=True),
+            width=12,
+        ),
+        p.lines(
+            "Cost per hour, counted by providers or estimated by us",
+            "What is marked estimated is of tokens that no provider counted, such as those of an answer that was cut off: the invoice "
+            "may differ by it.",
+            "currencyUSD",
+            p.series(f"{q.rate(_SPENT, (q.SOURCE,))} * 3600", f"{{{{{q.SOURCE}}}}}"),
+            width=12,
+        ),
+    ]
+
+
+def _spending(by: str, title: str, label: str, more: str, to: p.Link) -> p.Table:
+    found = p.rows(
+        f"Spent, by {by}",
+        f"Cost of model calls in the time shown and its share of all, the dearest first. {more}",
+        "currencyUSD",
+        [p.column(q.moved(_SPENT, (label,))), p.column(f"{q.moved(_SPENT, (label,))} / scalar({q.moved(_SPENT)} > 0)")],
+        {label: title, "Value #A": "USD", "Value #B": "Share"},
+        width=6,
+        worst="USD",
+    )
+    p.dressed(found, "Share", "percentunit", p.CALM, gauge=True, most=1)
+    return p.linked(found, title, to)
+
+
+def _told(board: Board) -> list[object]:
+    tree = board.to(RUNS, "Its tree", trace="${__value.raw}")
+    firing = 'ALERTS{alertname=~"Ravi.+"}'
+    return [
+        p.other(
+            "alertlist",
+            "Alerts",
+            "Alerts of ours that are pending or fire, from the rules in Prometheus. Each has a runbook in its annotations.",
+            {
+                "alertName": "Ravi",
+                "alertInstanceLabelFilter": "",
+                "dashboardAlerts": False,
+                "groupBy": [],
+                "groupMode": "default",
+                "maxItems": 20,
+                "showInactiveAlerts": False,
+                "showInstances": True,
+                "sortOrder": 3,
+                "stateFilter": {"error": True, "firing": True, "noData": False, "normal": False, "pending": True, "recovering": True},
+                "viewMode": "list",
+            },
+            width=8,
+        ),
+        p.lines(
+            "Alerts over time",
+            "How many alerts of each name were pending or fired.",
+            "none",
+            p.series(f"sum by (alertname, alertstate) ({firing})", "{{alertname}} {{alertstate}}"),
+            width=8,
+            bars=True,
+        ).height(9),
+        p.found_traces(
+            "Traces in which a limit refused",
+            "Traces of the service chosen at the top that hold a refused call. The id leads to the tree of the run, where the refused "
+            "call is red.",
+            p.search(f"error.type={semconv.ERROR_LIMIT}", limit=20),
+            tree,
+            width=8,
+        ),
+        p.log_lines(
+            "Limit events",
+            "Each limit that came near or was exceeded, newest first, with agent, run, used, limit and the trace it happened in.",
+            q.limit_events(),
+        ),
+    ]

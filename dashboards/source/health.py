@@ -1,0 +1,286 @@
+"""The dashboard of the telemetry itself: what is lost, unknown or stuck on its way, from the program to the rules."""
+
+from __future__ import annotations
+
+from dashboards.source import foreign as f
+from dashboards.source import panels as p
+from dashboards.source import queries as q
+from dashboards.source.board import HEALTH, Board
+from dashboards.source.names import label
+from ravi_otel.telemetry import semconv
+
+_DROPPED = q.of(semconv.DROPPED)
+_DROP_REASON = label(semconv.DROP_REASON)
+_FAULT = label(semconv.HOOK_FAULT)
+_CARRIER_REASON = label(semconv.CARRIER_REASON)
+_QUEUE = "otelcol_exporter_queue_size / (otelcol_exporter_queue_capacity > 0)"
+_BY_EXPORTER = "{{exporter}} {{data_type}}"
+
+
+def make() -> Board:
+    """Make the dashboard."""
+    board = Board(
+        HEALTH,
+        "Ravi / Telemetry health",
+        "Can the other dashboards be believed: what was lost in programs, what waits or fails in the collector, and whether rules are "
+        "worked out.",
+    )
+    board.row("Now", *_now())
+    board.row("In programs: what was lost", *_lost())
+    board.row("In programs: what limits do not know", *_unknown())
+    board.row("In the collector", *_collector())
+    board.row("In Prometheus", *_prometheus())
+    return board
+
+
+def _named(pattern: str) -> str:
+    return f'{{__name__=~"{pattern}"}}'
+
+
+def _rate(pattern: str, by: tuple[str, ...]) -> str:
+    return q.rate(_named(pattern), by)
+
+
+def _told(what: str, by: tuple[str, ...], legend: str) -> list[p.Query]:
+    """Tell the rates of a collector's counters, one query for each signal."""
+    return [p.series(_rate(pattern, by), legend.format(signal)) for signal, pattern in f.counters(what).items()]
+
+
+def _lost_by(what: str) -> str:
+    return " + ".join(f"({q.or_zero(q.moved(_named(pattern)))})" for pattern in f.counters(what).values())
+
+
+def _now() -> list[p.Figure]:
+    failing = "increase(prometheus_rule_evaluation_failures_total[$__range])"
+    return [
+        p.figure(
+            "Lost in programs",
+            "Spans, points and records that programs could not keep or send, in the time shown. The row below says why.",
+            "none",
+            p.reading(q.or_zero(q.moved(_DROPPED))),
+            steps=p.ANY_IS_BAD,
+            decimals=0,
+        ),
+        p.figure(
+            "Store errors",
+            "Failures of the store of counters, in the time shown. Limits that are shared are then held by what its setting says: "
+            "refused, passed or counted alone.",
+            "none",
+            p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_STORE_ERRORS)))),
+            steps=p.ANY_IS_BAD,
+            decimals=0,
+        ),
+        p.figure(
+            "Unpriced calls",
+            "Calls in the time shown whose model has no known price: they are missing in every sum of money.",
+            "none",
+            p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_UNPRICED)))),
+            steps=p.ANY_IS_ODD,
+            decimals=0,
+        ),
+        p.figure(
+            "Fullest queue",
+            "The fullest sending queue of a collector. At 100 % it refuses, and programs begin to lose.",
+            "percentunit",
+            p.reading(f"max({_QUEUE})"),
+            steps=((None, "green"), (0.5, "orange"), (0.8, "red")),
+        ),
+        p.figure(
+            "Lost in the collector",
+            "What a collector's exporters gave up or could not queue, in the time shown.",
+            "none",
+            p.reading(f"{_lost_by('exporter_send_failed')} + {_lost_by('exporter_enqueue_failed')}"),
+            steps=p.ANY_IS_BAD,
+            decimals=0,
+        ),
+        p.figure(
+            "Rules that fail",
+            "Times that a rule could not be worked out, in the time shown. While one fails, its alert is silent.",
+            "none",
+            p.reading(q.or_zero(f"sum({failing})")),
+            steps=p.ANY_IS_BAD,
+            decimals=0,
+        ),
+    ]
+
+
+def _lost() -> list[p.Lines]:
+    return [
+        p.lines(
+            "Lost, by reason",
+            "Items a second that a program dropped: export_failed is a collector that did not answer, the others are bounds that were "
+            "reached.",
+            "none",
+            p.series(q.rate(_DROPPED, (q.SERVICE, _DROP_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_DROP_REASON}}}}}"),
+            bars=True,
+        ),
+        p.lines(
+            "Faults of hooks",
+            "A second, by fault: raised, slow, late, lost. They change nothing in the run.",
+            "none",
+            p.series(q.rate(q.of(semconv.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
+        ),
+        p.lines(
+            "Not heard of for",
+            "Time since a program that made calls was last heard of. It climbs for a program that has ended too, and its line ends "
+            "after five minutes.",
+            "s",
+            p.series(f"time() - max by ({q.SERVICE}) (timestamp({q.of(semconv.CALL_DURATION, part='_count')}))", f"{{{{{q.SERVICE}}}}}"),
+        ),
+    ]
+
+
+def _unknown() -> list[p.Lines]:
+    return [
+        p.lines(
+            "Store errors",
+            "Failures a second of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
+            "none",
+            p.series(q.rate(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
+        ),
+        p.lines(
+            "Unpriced and unscoped calls",
+            "Calls a second without a known price, and calls outside every scope, which no limit of a run can hold.",
+            "reqps",
+            p.series(q.rate(q.of(semconv.LIMIT_UNPRICED), (q.SERVICE,)), f"unpriced {{{{{q.SERVICE}}}}}"),
+            p.series(q.rate(q.of(semconv.LIMIT_UNSCOPED), (q.SERVICE,)), f"unscoped {{{{{q.SERVICE}}}}}"),
+        ),
+        p.lines(
+            "Budgets from others that were not believed",
+            "What another process sent along with a request and nobody believed, a second, by reason: a wrong signature is a wrong key "
+            "or an attack.",
+            "reqps",
+            p.series(
+                q.rate(q.of(semconv.CARRIER_REJECTED), (q.SERVICE, _CARRIER_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_CARRIER_REASON}}}}}"
+            ),
+        ),
+    ]
+
+
+def _collector() -> list[p.Lines]:
+    receiver = ("receiver", "transport")
+    return [
+        p.lines(
+            "Sending queue, used of capacity",
+            "By exporter. A queue that stays full is a backend that is down or too slow. It is on disk: what is in it survives a "
+            "restart. Dashed: 50 % and 80 %.",
+            "percentunit",
+            p.series(f"max by (exporter, data_type) ({_QUEUE})", _BY_EXPORTER),
+            steps=((None, "green"), (0.5, "orange"), (0.8, "red")),
+        ),
+        p.lines(
+            "Sending queue, waiting and capacity",
+            "What waits, and how much may, by exporter: in bytes, as our collector counts its queues. Another one may count requests or "
+            "items.",
+            "bytes",
+            p.series("max by (exporter, data_type) (otelcol_exporter_queue_size)", f"{_BY_EXPORTER}: waiting"),
+            p.series("max by (exporter, data_type) (otelcol_exporter_queue_capacity)", f"{_BY_EXPORTER}: capacity"),
+        ),
+        p.lines(
+            "Given up by exporters",
+            "Items a second that an exporter gave up sending, or that its full queue refused. What is being tried again is not among them.",
+            "none",
+            *_told("exporter_send_failed", ("exporter",), "{{{{exporter}}}}: {} given up"),
+            *_told("exporter_enqueue_failed", ("exporter",), "{{{{exporter}}}}: queue full for {}"),
+            bars=True,
+        ),
+        p.lines(
+            "Received",
+            "Spans, points and records a second that a collector took in, by receiver.",
+            "none",
+            *_told("receiver_accepted", receiver, "{{{{receiver}}}} {{{{transport}}}}: {}"),
+        ),
+        p.lines(
+            "Refused and failed at the door",
+            "Items a second that a receiver or the memory limiter sent back. Programs try again, and lose what does not fit into their "
+            "queues.",
+            "none",
+            *_told("receiver_refused", receiver, "{{{{receiver}}}} {{{{transport}}}}: {} refused"),
+            *_told("receiver_failed", receiver, "{{{{receiver}}}} {{{{transport}}}}: {} failed"),
+            *_told("processor_memory_limiter_refused", ("processor",), "{{{{processor}}}}: {} refused"),
+            bars=True,
+        ),
+        p.lines(
+            "Sent",
+            "Spans, points and records a second that arrived at a backend, by exporter.",
+            "none",
+            *_told("exporter_sent", ("exporter",), "{{{{exporter}}}}: {}"),
+        ),
+        p.lines(
+            "Traces kept and left out by sampling",
+            "Traces a second, by decision. Errors and traces with a limit event are always kept; metrics are counted before sampling.",
+            "none",
+            p.series(
+                _rate(f.counter("otelcol_processor_tail_sampling_global_count_traces_sampled"), ("sampled", "decision")),
+                "kept: {{sampled}}{{decision}}",
+            ),
+            p.series(
+                _rate(f.counter("otelcol_processor_tail_sampling_sampling_trace_dropped_too_early"), ()), "gone before they were decided"
+            ),
+        ),
+        p.lines(
+            "Memory of the collector",
+            "Resident memory. Near its limit the memory limiter refuses.",
+            "bytes",
+            p.series('max by (instance) ({__name__=~"otelcol_process_memory_rss(_bytes)?"})', "{{instance}}"),
+        ),
+        p.lines(
+            "Processor time of the collector",
+            "Cores in use.",
+            "none",
+            p.series(_rate(f.counter("otelcol_process_cpu_seconds"), ("instance",)), "{{instance}}"),
+        ),
+    ]
+
+
+def _prometheus() -> list[p.Lines]:
+    return [
+        p.lines(
+            "Rules that fail or are late",
+            "A second: rules that could not be worked out, and rounds of a group that were left out because the one before took too long.",
+            "none",
+            p.series("sum by (rule_group) (rate(prometheus_rule_evaluation_failures_total[$__rate_interval]))", "fails: {{rule_group}}"),
+            p.series(
+                "sum by (rule_group) (rate(prometheus_rule_group_iterations_missed_total[$__rate_interval]))", "left out: {{rule_group}}"
+            ),
+        ),
+        p.lines(
+            "Time for rules, of their interval",
+            "How much of its interval a group of rules takes. At 100 % rounds are left out.",
+            "percentunit",
+            p.series(
+                "max by (rule_group) (prometheus_rule_group_last_duration_seconds / (prometheus_rule_group_interval_seconds > 0))",
+                "{{rule_group}}",
+            ),
+            steps=((None, "green"), (0.5, "orange"), (1.0, "red")),
+        ),
+        p.lines(
+            "Alerts on their way to Alertmanager",
+            "Alerts a second that were dropped or could not be delivered, and how many wait.",
+            "none",
+            p.series("sum(rate(prometheus_notifications_dropped_total[$__rate_interval]))", "dropped"),
+            p.series("sum by (alertmanager) (rate(prometheus_notifications_errors_total[$__rate_interval]))", "errors: {{alertmanager}}"),
+            p.series("sum(prometheus_notifications_queue_length)", "waiting"),
+        ),
+        p.lines(
+            "Targets that answer",
+            "1 where Prometheus reaches what it scrapes, 0 where it does not. Programs are not among them: they send.",
+            "none",
+            p.series("min by (job, instance) (up)", "{{job}} {{instance}}"),
+        ),
+        p.lines(
+            "Samples that came too late",
+            "A second: out of order, which is taken within the window that is set, and too old, which is lost.",
+            "none",
+            p.series("sum(rate(prometheus_tsdb_out_of_order_samples_total[$__rate_interval]))", "out of order"),
+            p.series("sum(rate(prometheus_tsdb_too_old_samples_total[$__rate_interval]))", "too old"),
+        ),
+        p.lines(
+            "Series and exemplars",
+            "How many series are kept in memory, and how many exemplars, which lead from a point to its trace. Series that only grow "
+            "are a label with too many values.",
+            "none",
+            p.series("sum(prometheus_tsdb_head_series)", "series"),
+            p.series("sum(prometheus_tsdb_exemplar_exemplars_in_storage)", "exemplars"),
+        ),
+    ]

@@ -1,0 +1,139 @@
+"""Write the queries, each over the labels that its metric has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dashboards.source.names import label, prometheus
+from ravi_otel.telemetry import semconv
+
+SERVICE: Final = "service_name"
+ENVIRONMENT: Final = "deployment_environment_name"
+AGENT: Final = label(semconv.AGENT_NAME)
+MODEL: Final = label(semconv.REQUEST_MODEL)
+PROVIDER: Final = label(semconv.PROVIDER_NAME)
+OPERATION: Final = label(semconv.OPERATION_NAME)
+ERROR: Final = label(semconv.ERROR_TYPE)
+TOOL: Final = label(semconv.TOOL_NAME)
+WORKFLOW: Final = label(semconv.WORKFLOW_NAME)
+SCOPE: Final = label(semconv.LIMIT_SCOPE)
+KIND: Final = label(semconv.LIMIT_KIND)
+EVENT: Final = label(semconv.LIMIT_EVENT)
+DECISION: Final = label(semconv.LIMIT_DECISION)
+PRIORITY: Final = label(semconv.AGENT_PRIORITY)
+SOURCE: Final = label(semconv.USAGE_SOURCE)
+TENANT: Final = label(f"{semconv.TAG_PREFIX}tenant")
+TEAM: Final = label(f"{semconv.TAG_PREFIX}team")
+
+OF_LIMIT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
+"""What tells one limit of the gauges from another."""
+
+RATE: Final = "$__rate_interval"
+RANGE: Final = "$__range"
+
+CALLS: Final = "gen_ai_client_(${convention:raw})_duration_seconds"
+"""Calls under the names that services speak: the release's, or those of the convention's main branch."""
+FIRST_CHUNKS: Final = "gen_ai_client_(${convention:raw})_time_to_first_chunk_seconds"
+EACH_CHUNK: Final = "gen_ai_client_(${convention:raw})_time_per_output_chunk_seconds"
+
+_BY_AGENT: Final = frozenset(
+    {
+        semconv.AGENT_DURATION,
+        semconv.AGENT_INFERENCE_CALLS,
+        semconv.AGENT_TOOL_CALLS,
+        semconv.COST,
+        semconv.LIMIT_USED,
+        semconv.LIMIT_THRESHOLD,
+        semconv.LIMIT_FINAL_RATIO,
+        semconv.LIMIT_EVENTS,
+    }
+)
+_BY_MODEL: Final = frozenset(
+    {semconv.COST, semconv.TOKEN_USAGE, semconv.INPUT_COUNT, semconv.OUTPUT_COUNT, semconv.CACHE_READ_COUNT}
+    | {semconv.CACHE_WRITE_COUNT, semconv.REASONING_COUNT}
+)
+_WHERE: Final = (f'{SERVICE}=~"$service"', f'{ENVIRONMENT}=~"$environment"')
+
+
+def of(metric: str, *where: str, part: str = "") -> str:
+    """Select the series of a metric of ours, those of the variables alone; `part` is `_bucket`, `_sum` or `_count`."""
+    matchers = [*_WHERE]
+    if metric in _BY_AGENT:
+        matchers.append(f'{AGENT}=~"$agent"')
+    if metric in _BY_MODEL:
+        matchers.append(f'{MODEL}=~"$model"')
+    if metric == semconv.COST:
+        matchers += [f'{TENANT}=~"$tenant"', f'{TEAM}=~"$team"']
+    return f"{prometheus(metric)}{part}{{{','.join((*matchers, *where))}}}"
+
+
+def calls(pattern: str, part: str, *where: str) -> str:
+    """Select the series of model calls, under the names that the variable `convention` chooses."""
+    matchers = (f'__name__=~"{pattern}{part}"', *_WHERE, f'{MODEL}=~"$model"', *where)
+    return f"{{{','.join(matchers)}}}"
+
+
+def spans(part: str, *where: str) -> str:
+    """Select the collector's own metrics of spans, which know the agent of a call: `calls_total`, `duration_seconds_bucket`."""
+    matchers = (*_WHERE, f'{AGENT}=~"$agent"', f'{MODEL}=~"$model"', 'span_kind="SPAN_KIND_CLIENT"', f'{OPERATION}!=""', *where)
+    return f"traces_span_metrics_{part}{{{','.join(matchers)}}}"
+
+
+def total(expression: str, by: Sequence[str] = ()) -> str:
+    """Sum, by some labels or to one figure."""
+    return f"sum by ({', '.join(by)}) ({expression})" if by else f"sum({expression})"
+
+
+def rate(selector: str, by: Sequence[str] = ()) -> str:
+    """Give the rate a second, summed."""
+    return total(f"rate({selector}[{RATE}])", by)
+
+
+def moved(selector: str, by: Sequence[str] = ()) -> str:
+    """Give the increase in the time shown, summed."""
+    return total(f"increase({selector}[{RANGE}])", by)
+
+
+def quantile(share: float, buckets: str, by: Sequence[str] = (), window: str = RATE) -> str:
+    """Give a quantile of a histogram, by some labels."""
+    return f"histogram_quantile({share}, {total(f'rate({buckets}[{window}])', ('le', *by))})"
+
+
+def or_zero(expression: str) -> str:
+    """Give 0 where nothing has been counted yet: a counter is not there before its first count."""
+    return f"{expression} or vector(0)"
+
+
+def ratio(part: str, whole: str) -> str:
+    """Give a share, nothing where there is nothing to share."""
+    return f"{part} / ({whole} > 0)"
+
+
+def used() -> str:
+    """Give used over limit, of each process."""
+    return ratio(of(semconv.LIMIT_USED), of(semconv.LIMIT_THRESHOLD))
+
+
+def fullest(metric: str) -> str:
+    """Give `metric` of that process in which a limit is fullest: the greatest use and the smallest limit may be two processes'."""
+    of_limit = ", ".join(OF_LIMIT)
+    worst = f"({used()} == on ({of_limit}) group_left () max by ({of_limit}) ({used()}))"
+    return f"max by ({of_limit}) ({of(metric)} and {worst})"
+
+
+def exhaustion() -> str:
+    """Give the seconds until a limit is used up at the pace of the last quarter of an hour; nothing where nothing is used."""
+    left = f"clamp_min({of(semconv.LIMIT_THRESHOLD)} - {of(semconv.LIMIT_USED)}, 0)"
+    return f"min by ({', '.join(OF_LIMIT)}) ({left} / (deriv({of(semconv.LIMIT_USED)}[15m]) > 0))"
+
+
+def refused(*where: str) -> str:
+    """Select refusals that were meant: those of a limit that only observes let the call through."""
+    return of(semconv.LIMIT_DENIED, f'{DECISION}!="observed"', *where)
+
+
+def limit_events(*more: str) -> str:
+    """Select the log records of limit events and no other: the same line may come a second time through a logging handler."""
+    filters = ('event_name=~"ravi[.]limit[.].+"', f'{ENVIRONMENT}=~"$environment"', f'{AGENT}=~"$agent"', *more)
+    return f'{{{SERVICE}=~"$service"}} | {" | ".join(filters)}'

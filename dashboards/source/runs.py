@@ -1,0 +1,268 @@
+"""The dashboard of runs and agents: who is at work, who waits, what the gate says, and single runs by their traces."""
+
+from __future__ import annotations
+
+from dashboards.source import panels as p
+from dashboards.source import queries as q
+from dashboards.source.board import CALLS, RUNS, Board
+from dashboards.source.names import label
+from ravi_otel.telemetry import semconv
+
+_RUNS = q.of(semconv.WORKFLOW_DURATION, part="_count")
+_FAILED_RUNS = q.of(semconv.WORKFLOW_DURATION, f'{q.ERROR}!=""', part="_count")
+_RUN_BUCKETS = q.of(semconv.WORKFLOW_DURATION, part="_bucket")
+_AGENTS = q.of(semconv.AGENT_DURATION, part="_count")
+_OUTCOME = label(semconv.SPAWN_OUTCOME)
+_SPAWNS = q.of(semconv.SPAWN_EVENTS)
+_ACTIVE = q.of(semconv.AGENT_ACTIVE)
+_PAUSED = q.of(semconv.AGENT_PAUSED)
+_REVIEWS = q.of(semconv.REVIEW_DECISIONS)
+_REVIEW = label(semconv.REVIEW_DECISION)
+_REASON = label(semconv.REVIEW_REASON)
+_BY_AGENT = f"{{{{{q.AGENT}}}}}"
+_BY_PRIORITY = f"{{{{{q.PRIORITY}}}}}"
+_BY_RUN = f"{{{{{q.WORKFLOW}}}}}"
+
+
+def make() -> Board:
+    """Make the dashboard."""
+    board = Board(
+        RUNS,
+        "Ravi / Runs and agents",
+        "Who is at work and who waits, what becomes of requests for a slot, what the gate decides, and single runs, by their traces.",
+    )
+    board.row("Now", *_now())
+    board.row("One run: choose a trace below", _tree(), _logs_of_trace())
+    board.row("Run by run, from the trace store", *_run_by_run(board))
+    board.row("Runs and agents", *_runs(board), *_agents(board))
+    board.row("Slots: spawning, pausing, preemption", *_slots())
+    board.row("What the gate decides", *_gate())
+    board.row("Limit events", _events())
+    return board
+
+
+def _now() -> list[p.Figure]:
+    spawned = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="denied"')
+    preempted = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="preempted"')
+    blocked = q.of(semconv.REVIEW_DECISIONS, f'{_REVIEW}=~"block|escalate"')
+    return [
+        p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(_ACTIVE)))),
+        p.figure(
+            "Agents paused",
+            "Agents that wait now, for more urgent work or by an operator.",
+            "none",
+            p.reading(q.or_zero(q.total(_PAUSED))),
+            steps=p.ANY_IS_ODD,
+        ),
+        p.figure(
+            "Spawns denied",
+            "Requests for a slot that were refused in the time shown.",
+            "none",
+            p.reading(q.or_zero(q.moved(spawned))),
+            steps=p.ANY_IS_ODD,
+            decimals=0,
+        ),
+        p.figure(
+            "Preempted",
+            "Agents that lost their slot to more urgent work, in the time shown.",
+            "none",
+            p.reading(q.or_zero(q.moved(preempted))),
+            steps=p.ANY_IS_ODD,
+            decimals=0,
+        ),
+        p.figure(
+            "Blocked or escalated",
+            "What the gate did not let through by itself, in the time shown.",
+            "none",
+            p.reading(q.or_zero(q.moved(blocked))),
+            steps=p.ANY_IS_ODD,
+            decimals=0,
+        ),
+        p.figure(
+            "Runs that fail",
+            "Share of the runs in the time shown that ended in an error, a refusal among them.",
+            "percentunit",
+            p.reading(q.ratio(f"({q.or_zero(q.moved(_FAILED_RUNS))})", q.moved(_RUNS))),
+            steps=((None, "green"), (0.01, "orange"), (0.05, "red")),
+            decimals=1,
+        ),
+    ]
+
+
+def _tree() -> p.Plain:
+    return p.other(
+        "traces",
+        "The run as a tree",
+        "The run whose trace is chosen: its agents, calls and tools, with what each used of its budget. A refused call is red, and says "
+        "which limit refused it. "
+        "Choose one by its id in a table below, or type it in at the top.",
+        {},
+        p.JaegerQuery(query="$trace"),
+        width=16,
+        height=12,
+    )
+
+
+def _logs_of_trace() -> p.Logs:
+    of_trace = f'{{{q.SERVICE}=~"$service"}} | trace_id="$trace" | event_name=~"ravi[.]limit[.].+"'
+    found = p.log_lines(
+        "Limit events of that run", "Each limit that came near or was exceeded in the trace that is shown.", of_trace, width=8
+    )
+    return found.height(12)
+
+
+def _run_by_run(board: Board) -> list[p.Table]:
+    tree = board.to(RUNS, "Show its tree", trace="${__value.raw}")
+    run = label(semconv.RUN_ID)
+    cost = q.limit_events(f'{q.KIND}="cost"', f'{run}!=""', f"unwrap {label(semconv.LIMIT_USED)}")
+    dearest = p.rows(
+        "Dearest runs among those near a limit of cost",
+        "What each run had spent when its limit of cost was last told near or exceeded, the dearest first. From the records of limit "
+        "events: "
+        "a run far from its limit is not among them, nor one without such a limit.",
+        "currencyUSD",
+        [p.counted_records(f"topk(20, max by ({run}, {q.AGENT}, trace_id) (max_over_time({cost} [{q.RANGE}])))")],
+        {"trace_id": "Trace", q.AGENT: "Agent", run: "Run", "Value #A": "Spent"},
+        worst="Spent",
+    ).datasource(p.LOKI)
+    p.linked(dearest, "Trace", tree)
+    return [
+        p.found_traces(
+            "Refused runs",
+            "Traces of the service chosen at the top that hold something a limit refused or stopped, newest first. The id shows the "
+            "tree above.",
+            p.search(f"error.type={semconv.ERROR_LIMIT}", limit=100),
+            tree,
+        ),
+        dearest,
+        p.found_traces(
+            "Longest runs",
+            "Traces of runs of the service chosen at the top, the longest first, of the newest 200.",
+            p.search(f"{semconv.OPERATION_NAME}={semconv.INVOKE_WORKFLOW}", limit=200),
+            tree,
+            slowest=True,
+        ),
+        p.found_traces(
+            "Runs with an error",
+            "Traces of the service chosen at the top that hold a span that failed, refused ones among them, newest first.",
+            p.search("error=true", limit=100),
+            tree,
+        ),
+    ]
+
+
+def _runs(board: Board) -> list[p.Lines]:
+    failed = board.to(RUNS, "Runs with an error, one by one", trace_tags="error%3Dtrue")
+    return [
+        p.lines(
+            "Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN, exemplars=True)
+        ),
+        p.lines(
+            "Runs that end in an error, by error.type",
+            "Runs a second. ravi.limit_exceeded is one that a limit stopped.",
+            "reqps",
+            p.series(q.rate(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}", exemplars=True),
+            bars=True,
+        ).data_links([failed]),
+        p.lines(
+            "Duration of runs",
+            "Half and 95 % of runs take less, by name.",
+            "s",
+            p.series(q.quantile(0.5, _RUN_BUCKETS, (q.WORKFLOW,)), f"p50 {_BY_RUN}"),
+            p.series(q.quantile(0.95, _RUN_BUCKETS, (q.WORKFLOW,)), f"p95 {_BY_RUN}", exemplars=True),
+        ),
+    ]
+
+
+def _agents(board: Board) -> list[p.Lines]:
+    calls = board.to(CALLS, "Calls and tools", agent=f"${{__field.labels.{q.AGENT}}}")
+    buckets = q.of(semconv.AGENT_DURATION, part="_bucket")
+
+    def mean(metric: str) -> str:
+        return q.ratio(q.rate(q.of(metric, part="_sum"), (q.AGENT,)), q.rate(q.of(metric, part="_count"), (q.AGENT,)))
+
+    return [
+        p.lines(
+            "Agents, by name",
+            "Agents a second that ended, by name.",
+            "reqps",
+            p.series(q.rate(_AGENTS, (q.AGENT,)), _BY_AGENT, exemplars=True),
+        ).data_links([calls]),
+        p.lines(
+            "Duration of agents, 95 %",
+            "95 % of an agent's turns at work take less.",
+            "s",
+            p.series(q.quantile(0.95, buckets, (q.AGENT,)), _BY_AGENT, exemplars=True),
+        ).data_links([calls]),
+        p.lines(
+            "Model calls and tool calls of an agent",
+            "How many of each one invocation makes, on average. A rise is an agent that goes in circles.",
+            "none",
+            p.series(mean(semconv.AGENT_INFERENCE_CALLS), f"{_BY_AGENT}: model calls"),
+            p.series(mean(semconv.AGENT_TOOL_CALLS), f"{_BY_AGENT}: tool calls"),
+        ).data_links([calls]),
+        p.lines(
+            "Cost per hour, by agent",
+            "What is spent per hour, by agent. Points are single calls: each leads to its trace.",
+            "currencyUSD",
+            p.series(f"{q.rate(q.of(semconv.COST), (q.AGENT,))} * 3600", _BY_AGENT, exemplars=True),
+            width=24,
+        ).data_links([calls]),
+    ]
+
+
+def _slots() -> list[p.Lines]:
+    return [
+        p.lines(
+            "At work, by priority", "Agents that hold a slot, by priority.", "none", p.series(q.total(_ACTIVE, (q.PRIORITY,)), _BY_PRIORITY)
+        ),
+        p.lines(
+            "Paused, by priority",
+            "Agents that wait, by priority. Those of low priority that stay here get nothing done.",
+            "none",
+            p.series(q.total(_PAUSED, (q.PRIORITY,)), _BY_PRIORITY),
+        ),
+        p.lines(
+            "Requests for a slot, by outcome",
+            "A second: granted, denied, preempted, resumed. Denied without preempted: there is nobody less urgent to take a slot from.",
+            "reqps",
+            p.series(q.rate(_SPAWNS, (_OUTCOME, q.PRIORITY)), f"{{{{{_OUTCOME}}}}} {_BY_PRIORITY}"),
+            bars=True,
+        ),
+    ]
+
+
+def _gate() -> list[p.Lines | p.Table]:
+    decided = p.rows(
+        "Decisions, by tool",
+        "What the gate decided of each tool in the time shown, and why, the most frequent first. Rows without a tool are answers.",
+        "short",
+        [p.column(q.moved(_REVIEWS, (q.TOOL, _REVIEW, _REASON)))],
+        {q.TOOL: "Tool", _REVIEW: "Decision", _REASON: "Reason", "Value": "Times"},
+        width=8,
+        worst="Times",
+    )
+    return [
+        p.lines(
+            "Decisions",
+            "A second: approved, revised, blocked, escalated to a person.",
+            "reqps",
+            p.series(q.rate(_REVIEWS, (_REVIEW,)), f"{{{{{_REVIEW}}}}}"),
+            bars=True,
+        ).height(9),
+        p.lines(
+            "Why",
+            "Decisions a second by their reason, as the supervisor spells it. Many of one reason are a rule that belongs into the prompt.",
+            "reqps",
+            p.series(q.rate(_REVIEWS, (_REVIEW, _REASON)), f"{{{{{_REVIEW}}}}}: {{{{{_REASON}}}}}"),
+        ).height(9),
+        decided,
+    ]
+
+
+def _events() -> p.Logs:
+    return p.log_lines(
+        "Limit events",
+        "Each limit that came near or was exceeded, newest first, with agent, run, used, limit and the trace it happened in.",
+        q.limit_events(),
+    )
