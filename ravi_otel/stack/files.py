@@ -1,0 +1,120 @@
+"""Find the stack's files: in the wheel, else in the checkout; and put a copy of them where an engine may read them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local.wording import clean
+
+PARTS: Final = ("collector", "dashboards")
+_NEVER: Final = frozenset({"__pycache__", "source", "tests", "builder.yaml"})
+"""What the checkout has beside what is shipped: how dashboards are made, tests of rules, the collector of our own tests."""
+
+_LINE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
+_MOST_BYTES: Final = 1_000_000
+
+
+def shipped() -> Path:
+    """Give the folder that holds `collector` and `dashboards`."""
+    inside, checkout = Path(__file__).parent / "files", Path(__file__).parents[2]
+    for place in (inside, checkout):
+        if (place / "collector" / "compose.yaml").is_file():
+            return place
+    raise ConfigurationError(f"The stack's files are not in this installation of ravi-otel ({clean(str(inside), 200)}). Install it again.")
+
+
+def listed(place: Path) -> Iterator[Path]:
+    """Give every file of the stack below `place`, relative to it, in order."""
+    for part in PARTS:
+        for path in sorted((place / part).rglob("*")):
+            relative = path.relative_to(place)
+            if path.is_file() and not _NEVER.intersection(relative.parts):
+                yield relative
+
+
+def copied(to: Path) -> None:
+    """Write the shipped files below `to`, over what is there, readable by the users that containers run as.
+
+    An engine may read neither where Python keeps its packages nor what only we may read, so it is given a copy.
+    """
+    source = shipped()
+    _check_place(to)
+    for relative in listed(source):
+        target = to / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _open_to_all(target.parent, to)
+        aside = target.with_name(f".{target.name}.new")
+        shutil.copyfile(source / relative, aside)
+        aside.chmod(0o644)
+        aside.replace(target)
+
+
+def _check_place(to: Path) -> None:
+    for part in (to, *(to / name for name in PARTS)):
+        if part.is_symlink() or (part.exists() and not part.is_dir()):
+            raise ConfigurationError(
+                f"{clean(str(part), 200)} is not a folder, and the stack's files go there. Move it, or name another one."
+            )
+
+
+def _open_to_all(folder: Path, top: Path) -> None:
+    while folder != top and top in folder.parents:
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o755)
+        folder = folder.parent
+
+
+def digest(place: Path) -> str:
+    """Give a hash over all files: what an engine sees change, so that it makes the containers again."""
+    whole = hashlib.sha256()
+    for relative in listed(place):
+        whole.update(f"{relative.as_posix()}\0".encode())
+        whole.update(hashlib.sha256((place / relative).read_bytes()).digest())
+    return whole.hexdigest()[:16]
+
+
+def usual_place(environ: Mapping[str, str] = os.environ) -> Path:
+    """Give where the copy lives when nobody names a place: in the user's folder for state."""
+    state = environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return base / "ravi-otel" / "stack"
+
+
+def settings(place: Path, beside: Path | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Give every variable of `.env`; a file `beside` it is stronger, and the environment stronger still.
+
+    What is set to nothing counts as not set. The file `beside` may set variables that `.env` does not know.
+    """
+    found = _read(place / "collector" / ".env")
+    if beside is not None:
+        found |= {name: value for name, value in _read(beside).items() if value}
+    return found | {name: environ[name] for name in found if environ.get(name)}
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"{clean(str(path), 200)} cannot be read: {reason}.") from error
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        pair = _LINE.fullmatch(line.strip())
+        if pair is None:  # the line itself is not shown: it may hold a password
+            raise ConfigurationError(f"Line {number} of {clean(str(path), 200)} is no NAME=VALUE.")
+        found[pair[1]] = _unquoted(pair[2].strip())
+    return found
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
