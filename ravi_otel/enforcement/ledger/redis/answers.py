@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Line, Reservation
@@ -14,7 +14,8 @@ from ravi_otel.enforcement.ledger.redis.places import Sight, Twin, show
 from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
-_STRANGE: Final = "because it answers what no script of ours says"
+STRANGE: Final = "because it answers what no script of ours says"
+_LARGEST: Final = 1 << 63
 UNREADABLE: Final = "because what it says of an account cannot be read"
 _AMOUNT: Final = r" \d{1,20}"
 _WHY: Final = r" [a-z_]{1,16}"
@@ -66,16 +67,16 @@ class Reply:
 
     def __init__(self, raw: object) -> None:
         if not isinstance(raw, bytes):
-            raise StoreError(_STRANGE)
+            raise StoreError(STRANGE)
         try:
             head, _, rest = raw.decode("ascii").partition(";")
             crossings, *self.states = rest.split(";")
             if _HEAD.fullmatch(head) is None:
-                raise StoreError(_STRANGE)
+                raise StoreError(STRANGE)
             self.words = head.split(" ")
             self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
         except (ValueError, KeyError, IndexError):
-            raise StoreError(_STRANGE) from None
+            raise StoreError(STRANGE) from None
 
     @property
     def letter(self) -> str:
@@ -90,6 +91,38 @@ class Reply:
             raise StoreError(UNREADABLE)
         return self
 
+    def grants(self, count: int) -> tuple[int, list[int]]:
+        """Give which account is only observed (from 1; 0: none), and what is held of each of so many."""
+        at = self.tells(count)
+        try:
+            held = [int(one) for one in self.words[2].split(",")]
+        except (ValueError, IndexError):
+            raise StoreError(STRANGE) from None
+        if len(held) != count:
+            raise StoreError(STRANGE)
+        return at, held
+
+    def tells(self, count: int) -> int:
+        """Give which of so many accounts is only observed (from 1; 0: none)."""
+        try:
+            at = int(self.words[1])
+        except (ValueError, IndexError):
+            raise StoreError(STRANGE) from None
+        if at > count:
+            raise StoreError(STRANGE)
+        return at
+
+    def denies(self, count: int, begins: int = 1) -> tuple[int, str, int, int]:
+        """Give which of so many accounts refuses (from 0), why, and what is used and held of it; `begins` is where that stands."""
+        try:
+            number, reason, used, held = self.words[begins:]
+            at, amounts = int(number), (int(used), int(held))
+        except ValueError:
+            raise StoreError(STRANGE) from None
+        if not 1 <= at <= count:
+            raise StoreError(STRANGE)
+        return at - 1, reason, *amounts
+
     def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
         """Write the states into the accounts; under the ledger's lock."""
         try:
@@ -103,10 +136,22 @@ class Reply:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""
         found: list[Crossing] = []
         for at, event, used, held in self.crossings:
+            if not 0 <= at < len(accounts):
+                raise StoreError(STRANGE)
             account = accounts[at]
             said = decision or ("observed" if account.observe else other)
             found.append(Crossing(account, event, phase, said, used, held))
         return found
+
+
+def numbers(found: object, count: int) -> list[int]:
+    """Give so many whole numbers that a script answers, or StoreError."""
+    if not isinstance(found, list):
+        raise StoreError(STRANGE)
+    given = cast("list[object]", found)
+    if len(given) != count or not all(isinstance(one, int) and 0 <= one < _LARGEST for one in given):
+        raise StoreError(STRANGE)
+    return cast("list[int]", given)
 
 
 def _crossing(text: str) -> tuple[int, Literal["limit_nearing", "limit_exceeded"], int, int]:

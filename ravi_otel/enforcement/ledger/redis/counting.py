@@ -19,7 +19,7 @@ from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.pulse import Pulse
-from ravi_otel.enforcement.ledger.redis.answers import Shared
+from ravi_otel.enforcement.ledger.redis.answers import Shared, numbers
 from ravi_otel.enforcement.ledger.redis.leases import Lease, Leases
 from ravi_otel.enforcement.ledger.redis.line import Stander
 from ravi_otel.enforcement.ledger.redis.link import Link
@@ -200,10 +200,11 @@ class Counting(ABC):
         for _ in itertools.count() if everybody else range(_MOST_STEPS):
             if not left:
                 break
-            found = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
-            ended += int(found[0])
-            left = int(found[1]) + (int(found[0]) if everybody else 0)
-            self._ahead_s = int(found[2]) / 1_000 - self._clock.monotonic_ns() / _NS
+            answer = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
+            now_ended, left, now_ms = numbers(answer, 3)
+            ended += now_ended
+            left += now_ended if everybody else 0
+            self._ahead_s = now_ms / 1_000 - self._clock.monotonic_ns() / _NS
         return ended
 
     def _beat(self) -> float | None:
@@ -266,7 +267,7 @@ class Counting(ABC):
         alive = yield from self.link.call(
             BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms, *self.leases.silence_ms]
         )
-        if alive:
+        if numbers([alive], 1)[0]:
             self.leases.beaten(lease)
         else:
             self.over(lease)

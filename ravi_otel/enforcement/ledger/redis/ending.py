@@ -95,9 +95,12 @@ def _end(ledger: Counting, operation: Shared, sent: Sent, used: Callable[[], Map
         if not isinstance(error, GeneratorExit):
             ledger.pay_now()  # a cancellation does not keep an operation from its end
         raise
-    settled = None if sent.done is None else sent.done(reply)
     wake_first(operation.lines)
-    return settled
+    try:
+        return None if sent.done is None else sent.done(reply)
+    except StoreError:
+        ledger.failed()  # it was taken: what the answer shows of the accounts is not needed for that
+        return None
 
 
 def _keys(operation: Shared) -> list[str]:
@@ -157,19 +160,23 @@ def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int]
     accounts = [operation.lines[at].account for at in operation.shared]
     if reply.letter == "O":
         return Extended({})
-    tells = int(reply.words[1])
+    if reply.letter == "X":
+        at, reason, used, held = reply.denies(len(accounts), 2)
+        crossings = reply.crossed(accounts, "stream", None, "denied")
+        _observe(operation, accounts, reply.tells(len(accounts)))
+        return Extended({}, Denied(accounts[at], cast("Any", reason), used, held, 0), crossings)
+    return _extended(ledger, operation, reply, given, look=look)
+
+
+def _observe(operation: Shared, accounts: Sequence[Account], tells: int) -> None:
     if tells and operation.observed is None:
         operation.observed = accounts[tells - 1]
-    if reply.letter == "X":
-        number, reason, used, held = reply.words[2:]
-        crossings = reply.crossed(accounts, "stream", None, "denied")
-        return Extended({}, Denied(accounts[int(number) - 1], cast("Any", reason), int(used), int(held), 0), crossings)
-    return _extended(ledger, operation, reply, given, look=look)
 
 
 def _extended(ledger: Counting, operation: Shared, reply: Reply, given: Mapping[str, int], *, look: bool) -> Extended:
     accounts = [operation.lines[at].account for at in operation.shared]
-    gives = [int(one) for one in reply.words[2].split(",")]
+    tells, gives = reply.grants(len(accounts))
+    _observe(operation, accounts, tells)
     more = dict(given)
     with ledger.lock:
         held = operation.share()

@@ -132,8 +132,9 @@ class RedisLedger(Counting):
             state = run_sync(self.link.call(LOOK, [sight.place.key], [self.day(), f"{facts_of(sight, account)} {sight.warn}"]))
             if state is None:
                 return False
+            shown = Reply(b"S;;%b" % state if isinstance(state, bytes) else state)
             with self.lock:
-                Reply(b"S;;" + state).show([(account, sight)])
+                shown.show([(account, sight)])
         except StoreError as error:
             raise self.refusal(error, account) from None
         return True
@@ -156,10 +157,11 @@ class RedisLedger(Counting):
         words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:
             reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).there()
+            with self.lock:
+                reply.show([(account, sight)])
         except StoreError as error:
             raise self.refusal(error, account) from None
         with self.lock:
-            reply.show([(account, sight)])
             if value > TOP:
                 account.revalue(value)
             if account.claims:
@@ -171,14 +173,15 @@ class RedisLedger(Counting):
         words = [account.epoch or "", sight.birth(account), self.day(), facts, str(bounded(elapsed)), str(int(refuses))]
         try:
             reply = Reply((yield from self.link.call(CLOCK, [place.key], words))).there()
+            decision = "observed" if account.observe else "denied" if reply.words[1:] == ["1"] else "admitted"
+            crossings = reply.crossed([account], "timer", decision)
+            with self.lock:
+                reply.show([(account, sight)])
         except StoreError:
             self.failed()
             with self.lock:
                 return judging.clock(account, elapsed, refuses=refuses)  # time passes without the store
-        with self.lock:
-            reply.show([(account, sight)])
-        decision = "observed" if account.observe else "denied" if reply.words[1] == "1" else "admitted"
-        return reply.crossed([account], "timer", decision)
+        return crossings
 
     # -- operators ------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, cast
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.failing import StoreError
@@ -14,6 +14,11 @@ from ravi_otel.enforcement.ledger.redis.scripts import LIST, OPERATE
 
 _FIELDS: Final = 10
 _MOST_DIGITS: Final = 20
+_OF_A_PAGE, _OF_A_ROW = 3, 4
+_MOST_PAGES: Final = 1_000_000
+"""Looks at a store, of some hundred keys each; one that never comes to its end is no store."""
+
+_FOREIGN: Final = "because it holds what no process of ours writes"
 _NEAR, _EXCEEDED, _DRAINING = 1, 2, 4
 
 
@@ -23,15 +28,15 @@ def list_accounts(link: Link, namespace: str, most: int) -> Flow[Listing]:
     pattern = f"{tag[:-1]}[:}}]*"
     counters: dict[str, Counter] = {}
     cursor, processes, waiting = "0", 0, 0
-    while len(counters) <= most:
+    for _ in range(_MOST_PAGES):
         answer = yield from link.call(LIST, [f"{tag}:x"], [cursor, pattern])
-        cursor = _text(answer[0])
-        processes += int(answer[1])
-        for at, key, state, declared in answer[2]:
-            counter, stand = _counter(_text(at), _text(key), _text(state), _text(declared))
+        cursor, processes_here, rows = _page(answer)
+        processes += processes_here
+        for row in rows:
+            counter, stand = _row(row)
             waiting += 0 if counter.at in counters else stand
             counters[counter.at] = counter
-        if cursor == "0":
+        if cursor == "0" or len(counters) > most:
             break
     shown = list(counters.values())[:most]
     return Listing(shown, left_out=link.clustered or cursor != "0" or len(counters) > most, processes=processes, waiting=waiting)
@@ -40,7 +45,7 @@ def list_accounts(link: Link, namespace: str, most: int) -> Flow[Listing]:
 def set_limit(link: Link, counter: Counter, value: int) -> Flow[Counter | None]:
     """See `Operated.set_limit`."""
     found = yield from link.call(OPERATE, [counter.at], [str(bounded(value)), "0"])
-    return None if not found else _counter(counter.at, *(_text(each) for each in found))[0]
+    return None if not found else _row([counter.at, *_listed(found)])[0]
 
 
 def close_scope(link: Link, counters: Sequence[Counter]) -> Flow[int]:
@@ -52,18 +57,40 @@ def close_scope(link: Link, counters: Sequence[Counter]) -> Flow[int]:
     return closed
 
 
-def _text(found: Any) -> str:
+def _page(answer: object) -> tuple[str, int, list[object]]:
+    """Give the next cursor, how many processes are seen, and the rows of one answer."""
+    found = _listed(answer)
+    if len(found) != _OF_A_PAGE or not isinstance(found[1], int):
+        raise StoreError(_FOREIGN)
+    return _text(found[0]), max(0, found[1]), _listed(found[2])
+
+
+def _row(found: object) -> tuple[Counter, int]:
+    """Give a counter, and how many stand in line for it."""
+    parts = _listed(found)
+    if len(parts) != _OF_A_ROW:
+        raise StoreError(_FOREIGN)
+    return _counter(*(_text(each) for each in parts))
+
+
+def _listed(found: object) -> list[object]:
+    if not isinstance(found, list):
+        raise StoreError(_FOREIGN)
+    return cast("list[object]", found)
+
+
+def _text(found: object) -> str:
     try:
         return found.decode("utf-8", "surrogatepass") if isinstance(found, bytes) else str(found)
     except UnicodeDecodeError:
-        raise StoreError("because it holds what no process of ours writes") from None
+        raise StoreError(_FOREIGN) from None
 
 
 def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int]:
     words = state.split(" ")
     numbers = words[1 : _FIELDS - 1]
-    if len(words) < _FIELDS or not all(word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS for word in numbers):
-        raise StoreError("because it holds what no process of ours writes")
+    if len(words) < _FIELDS or not all(map(_is_amount, numbers)):
+        raise StoreError(_FOREIGN)
     value, used, held, denied, flags, _, waiting, last = (int(word) for word in numbers)
     counter = Counter(
         at,
@@ -75,8 +102,12 @@ def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int
         near=flags & _NEAR != 0,
         exceeded=flags & _EXCEEDED != 0,
         draining=flags & _DRAINING != 0,
-        declared=int(declared) if declared.isascii() and declared.isdigit() else None,
+        declared=int(declared) if _is_amount(declared) else None,
         used_s=float(last),
         epoch=words[0],
     )
     return counter, waiting
+
+
+def _is_amount(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS

@@ -12,7 +12,7 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Settled, Told, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.redis.answers import Reply, Shared, in_order
+from ravi_otel.enforcement.ledger.redis.answers import STRANGE, Reply, Shared, in_order
 from ravi_otel.enforcement.ledger.redis.asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
 from ravi_otel.enforcement.ledger.redis.counting import Counting
 from ravi_otel.enforcement.ledger.redis.ending import release
@@ -89,7 +89,9 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
     name, tombstone, bit = ledger.graves.of(ask.request.op_id, tag)
     if not ask.request.spent and ledger.reap_is_due(tag):  # what is spent must not fail for anything but itself
         yield from ledger.reap_tag(tag)
+    turns = 0
     while True:
+        turns += 1
         if ask.request.slot and not ask.request.spent:
             yield from ledger.make_sure(tag)
             yield from retake(ledger)
@@ -102,7 +104,7 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
         head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
         try:
             reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words])))
-            if reply.letter != "N":
+            if not _is_over(reply, turns):
                 ledger.leases.made(lease)
                 return _granted(ledger, ask, among, reply, (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
         except StoreError as error:
@@ -117,6 +119,13 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
                 ledger.pay_now()
             raise
         ledger.over(lease)
+
+
+def _is_over(reply: Reply, turns: int) -> bool:
+    """Tell that the lease is over; StoreError where each new one is, too."""
+    if reply.letter == "N" and turns > _TURNS:
+        raise StoreError(STRANGE)
+    return reply.letter == "N"
 
 
 def retake(ledger: Counting) -> Flow[None]:
@@ -151,10 +160,10 @@ def _granted(
         if ask.twins:
             show_twins(ask.twins)
         if reply.letter == "D":
-            at, reason, used, held = reply.words[1:]
-            line = ask.lines[among[int(at) - 1]]
+            at, reason, used, held = reply.denies(len(among))
+            line = ask.lines[among[at]]
             crossings = reply.crossed(accounts, "admission", "denied") or ()
-            return Denied(line.account, cast("Any", reason), int(used), int(held), line.minimum, crossings)
+            return Denied(line.account, cast("Any", reason), used, held, line.minimum, crossings)
         if reply.letter == "O":
             least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
             return Told(ask.request.op_id, min(least, default=None))
@@ -164,7 +173,7 @@ def _granted(
 
 
 def _taken(ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place: tuple[Lease, str, str, str]) -> Shared:
-    at, holds = int(reply.words[1]), [int(hold) for hold in reply.words[2].split(",")]
+    at, holds = reply.grants(len(among))
     held = [0] * len(ask.lines)
     for number, hold in zip(among, holds, strict=True):
         held[number] = hold
