@@ -1,8 +1,8 @@
 #!/bin/sh
 # See that the stack's servers are there as plain programs, of the versions in collector/.env: found on PATH, or built here.
 #
-#   stack_servers.sh          builds what is missing, and says how long it took
-#   stack_servers.sh paths    prints a program and its path a line, and builds nothing
+#   stack_servers.sh [build [server ...]]    builds what is missing, and says how long it took
+#   stack_servers.sh paths [server ...]      prints a program and its path a line, and builds nothing
 #
 # What is built goes to ${RAVI_SERVERS:-${XDG_CACHE_HOME:-~/.cache}/ravi-otel/servers}, is moved there whole, and is kept.
 # Source comes from the Go module proxy alone; Go too, where PATH has none that is new enough.
@@ -16,7 +16,7 @@ PYTHON=$ROOT/.venv/bin/python
 [ -x "$PYTHON" ] || PYTHON=python3
 
 # The programs of each server; the first one's path says whether it is there.
-SERVERS="${STACK_ONLY:-collector prometheus alertmanager loki jaeger}"
+SERVERS="collector prometheus alertmanager jaeger loki"
 
 fail() {
     echo "stack servers: $*" >&2
@@ -104,8 +104,7 @@ compile() {
 
 build_collector() {
     GOBIN=$SCRATCH go install -p 2 "go.opentelemetry.io/collector/cmd/builder@v$1"
-    "$SCRATCH/builder" --config "$MANIFEST" --ldflags "-s -w" --skip-strict-versioning --output-path "$SCRATCH/collector" >"$SCRATCH/builder.log" 2>&1 ||
-        { cat "$SCRATCH/builder.log" >&2; fail "the collector could not be built of collector/builder.yaml: see above."; }
+    "$SCRATCH/builder" --config "$MANIFEST" --ldflags "-s -w" --skip-strict-versioning --output-path "$SCRATCH/collector"
     mv "$SCRATCH/collector/otelcol-contrib" "$BUILT/"
 }
 
@@ -144,12 +143,25 @@ build_server() {
     trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
     trap 'exit 130' INT TERM HUP
     began=$(date +%s)
-    "build_$1" "$(built_version_of "$1")"
+    # What go and the builder say is wanted only of a build that failed. (In a condition, set -e would mean nothing.)
+    set +e
+    (
+        set -e
+        "build_$1" "$(built_version_of "$1")"
+    ) >"$SCRATCH/log" 2>&1
+    status=$?
+    set -e
+    if [ "$status" -ne 0 ]; then
+        grep -v "^go: downloading" "$SCRATCH/log" | tail -n 40 >&2
+        fail "$1 could not be built: see above."
+    fi
     for program in $(programs_of "$1"); do
         [ -x "$BUILT/$program" ] || fail "the build of $1 left no program $program."
     done
+    rm -rf "$(home_of "$1")"
     mv "$BUILT" "$(home_of "$1")"
-    echo "stack servers: built $1 $(built_version_of "$1") in $(($(date +%s) - began)) s; CPU of its programs: $(times | sed -n 2p)" >&2
+    times >"$SCRATCH/times"
+    echo "stack servers: built $1 $(built_version_of "$1") in $(($(date +%s) - began)) s; CPU (user, system): $(tail -n 1 "$SCRATCH/times")" >&2
 }
 
 # Two at once: the second waits, and finds what the first one made. The lock goes with the last process that holds it.
@@ -171,11 +183,14 @@ all_there() {
 }
 
 [ -f "$ROOT/collector/.env" ] && [ -f "$MANIFEST" ] || fail "collector/.env or collector/builder.yaml is not there."
+wish=${1:-build}
+[ $# -eq 0 ] || shift
+[ $# -eq 0 ] || SERVERS=$*
 for server in $SERVERS; do version_of "$server" >/dev/null; done
-case ${1:-build} in
+case $wish in
 paths) all_there || fail "not all of them are there; build them with: make servers" ;;
 build)
     all_there >/dev/null || build_missing
     ;;
-*) fail "say nothing, to build, or \"paths\", not \"$1\"." ;;
+*) fail "say build or paths, not \"$wish\"." ;;
 esac

@@ -45,9 +45,11 @@ ADDED = {
 OVERLAYS = ("production",)
 
 
-def programs() -> dict[str, str]:
-    """Give the path of each program, servers' and tools' alike (promtool, amtool)."""
-    asked = subprocess.run(["sh", str(ROOT / "scripts" / "stack_servers.sh"), "paths"], capture_output=True, text=True, check=False)
+def programs(*servers: str) -> dict[str, str]:
+    """Give the path of each program of these servers, or of all: servers' and tools' alike (promtool, amtool)."""
+    asked = subprocess.run(
+        ["sh", str(ROOT / "scripts" / "stack_servers.sh"), "paths", *servers], capture_output=True, text=True, check=False
+    )
     assert asked.returncode == 0, asked.stderr
     return dict(line.split(" ", 1) for line in asked.stdout.splitlines())
 
@@ -60,7 +62,7 @@ class Stack(Answers):
         self.overlays = overlays
         self.configs = Configs(directory, Ports(), webhook_addresses(webhook))
         self._compose = yaml.safe_load((COLLECTOR / "compose.yaml").read_text())["services"]
-        paths = programs()
+        paths = programs(*only)
         self.servers = {name: self._server(name, paths[PROGRAMS[name]], guard) for name in only}
         super().__init__(
             *(self.configs.url(name, READY[name][0]) for name in ("prometheus", "alertmanager")), self.jaeger_url, self.loki_url
@@ -148,8 +150,9 @@ class Stack(Answers):
 
 
 def overlay_variables(overlays: tuple[str, ...]) -> dict[str, str]:
-    """Give compose.yaml's variables for the overlays: base laid over itself is base."""
-    first, second = (*overlays, "base", "base")[:2]
+    """Give compose.yaml's variables for at most two overlays: base laid over itself is base."""
+    assert len(overlays) <= 2, f"compose.yaml lays two overlays over base, not {overlays}"
+    first, second = ("base", "base", *overlays)[-2:]
     return {"RAVI_OVERLAY_1": first, "RAVI_OVERLAY_2": second}
 
 
