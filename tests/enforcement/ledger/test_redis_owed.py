@@ -6,12 +6,14 @@ import logging
 import pytest
 import redis_servers
 
-from ravi_otel._flow import run_sync
+from ravi_otel._flow import Done, run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel.enforcement.ledger.redis import counting
 from ravi_otel.enforcement.ledger.redis import owed as owed_module
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.redis.scripts import RELEASE, RESERVE, SETTLE
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -114,3 +116,48 @@ def test_a_refusing_server_refuses_closed_limits(ledger, refusing):
     with refusing(), pytest.raises(BudgetExhaustedError) as caught:
         ask(ledger, account())
     assert caught.value.reason == "store_failed"
+
+
+class Ticking:
+    """Be a clock that goes on by so much at each look."""
+
+    def __init__(self, step_s):
+        self.now, self.step_s = 1_000.0, step_s
+
+    def monotonic(self):
+        self.now += self.step_s
+        return self.now
+
+
+def test_the_end_of_a_process_sends_for_a_second_and_leaves_the_rest_to_the_next(refusing, ledger, redis_server, monkeypatch, tmp_path):
+    kept = (RESERVE, SETTLE, RELEASE)
+    ledger.link.keep_in(tmp_path / "owed.jsonl", kept)
+    with ledger.beating:
+        owe(ledger, refusing, 40, account())
+        ledger.closed = True  # its thread does nothing more
+    monkeypatch.setattr(owed_module, "time", Ticking(0.1))
+    ledger.close()
+    monkeypatch.undo()
+    left = (tmp_path / "owed.jsonl").read_bytes().count(b"\n")
+    assert 60 < left < 80
+    following = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
+    following.link.keep_in(tmp_path / "owed.jsonl", kept)
+    ask(following, account())
+    redis_servers.until(lambda: used(following) == 42, "the next process did not send it")
+    following.close()
+
+
+@pytest.mark.parametrize(("each_s", "steps"), [(0.1, 10), (0.7, 2)])
+def test_a_caller_looks_for_the_dead_while_a_quarter_of_its_time_has_not_passed(ledger, monkeypatch, each_s, steps):
+    clock, asked = Ticking(0), []
+    monkeypatch.setattr(counting, "time", clock)
+
+    def call(script, keys, args):
+        asked.append(script.name)
+        clock.now += each_s
+        return Done([16, 200, 1_700_000_000_000])
+
+    monkeypatch.setattr(ledger.link, "call", call)
+    run_sync(ledger.reap_tag("{ravi:default}"))
+    monkeypatch.undo()
+    assert asked == ["reap"] * steps

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
@@ -37,7 +37,8 @@ _PAID_IN_A_BEAT_S: Final = 0.25
 
 _NS: Final = 1_000_000_000
 _MOST_STEPS: Final = 10
-"""How many steps of a few milliseconds one caller makes for the dead, once a second."""
+_MOST_STEPS_OF_ALL: Final = 100_000
+"""How many steps of a few milliseconds one caller makes for the dead, once a second, while a server is quick; and who ends all of them."""
 
 
 class Counting(ABC):
@@ -146,11 +147,6 @@ class Counting(ABC):
         if first:
             self.pulse.hurry()  # it may be asleep for a part of the lease
 
-    def pay(self) -> Flow[None]:
-        """Send what is owed."""
-        if self.owed:
-            yield from self.owed.pay(self.link)
-
     def pay_some(self) -> Flow[None]:
         """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
         self.pulse.start()
@@ -197,8 +193,9 @@ class Counting(ABC):
         with self.lock:
             own, silence = self.leases.on(tag).name, self.leases.silence_ms
         ended, left = 0, 1
-        for _ in itertools.count() if everybody else range(_MOST_STEPS):
-            if not left:
+        until = time.monotonic() + self.link.timeout_s / 4
+        for step in range(_MOST_STEPS_OF_ALL if everybody else _MOST_STEPS):
+            if not left or (step and not everybody and time.monotonic() >= until):
                 break
             answer = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
             now_ended, left, now_ms = numbers(answer, 3)
@@ -225,11 +222,14 @@ class Counting(ABC):
             self.pulse.stopped()
             return None
 
-    def sign_off(self) -> Flow[None]:
-        """Have what is still held settled at its grant now, until it says otherwise."""
+    def sign_off(self, *, for_s: float) -> Flow[None]:
+        """Have what is still held settled at its grant now, until it says otherwise; what is not done in time ends with its lease."""
         with self.lock:
             leases = [lease for lease in self.leases.current() if lease.made]
+        until = time.monotonic() + for_s
         for lease in leases:
+            if time.monotonic() >= until:
+                break
             yield from self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1, *self.leases.silence_ms])
             with self.lock:
                 self.leases.over(lease)

@@ -11,7 +11,7 @@ been asleep only, the real amount corrects that later, once. A message that was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.ledger import judging
@@ -29,6 +29,8 @@ from ravi_otel.enforcement.ledger.redis.places import TOP, Place, Sight, bounded
 from ravi_otel.enforcement.ledger.redis.scripts import CLOCK, LOOK, RETUNE
 
 T = TypeVar("T")
+_PAID_AT_THE_END_S: Final = 1.0
+"""How long the end of a process waits for what is owed to be sent, one by one."""
 
 
 class RedisLedger(Counting):
@@ -46,17 +48,19 @@ class RedisLedger(Counting):
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 
-        What the store could not be told goes to the link's journal, where that has one, for the next process.
+        What the store could not be told, in the second that there is for it, goes to the link's journal, where that has one, for the
+        next process.
         """
         self.pulse.end()
         with self.beating:
             self.closed = True
         try:
-            run_sync(self.pay())
-            run_sync(self.sign_off())
+            run_sync(self.owed.pay(self.link, for_s=_PAID_AT_THE_END_S))
+            run_sync(self.sign_off(for_s=_PAID_AT_THE_END_S / 2))
         except StoreError:
             self.failed()
-            self.link.keep(self.owed.hand_over())
+        if self.owed and not self.link.keep(self.owed.hand_over()):
+            self.failed()
         self.link.close()
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
