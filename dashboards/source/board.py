@@ -17,10 +17,14 @@ TAG: Final = "ravi-otel"
 BUDGETS, CALLS, RUNS, HEALTH = "ravi-budgets", "ravi-calls", "ravi-runs", "ravi-health"
 
 SOURCES: Final = ("prometheus", "jaeger", "loki")
-EVERYWHERE: Final = (*SOURCES, "service", "environment")
-_OF_WORK: Final = ("agent", "model", "tenant", "team", "trace_service", "trace_tags")
-VARIABLES: Final = {BUDGETS: _OF_WORK, CALLS: (*_OF_WORK, "convention"), RUNS: (*_OF_WORK, "trace"), HEALTH: ()}
-"""The variables of each dashboard besides those that all have; a link carries over what both ends have."""
+_OF_WORK: Final = (*SOURCES, "service", "environment", "agent", "model", "tenant", "team", "trace_service", "trace_tags")
+VARIABLES: Final = {
+    BUDGETS: _OF_WORK,
+    CALLS: (*_OF_WORK, "convention"),
+    RUNS: (*_OF_WORK, "trace"),
+    HEALTH: ("prometheus", "service", "environment"),
+}
+"""The variables of each dashboard, each of which filters something there; a link carries over what both ends have."""
 
 WIDTH: Final = 24
 
@@ -77,6 +81,7 @@ def _variables() -> dict[str, Any]:
     named = f'{{__name__=~"{_OF_AGENTS}|{_OF_COST}|{_OF_LIMITS}",{_THERE}}}'
     asked = f'{{__name__=~"{"|".join((*_OF_CALLS, _OF_COST))}",{_THERE}}}'
     return {
+        **{name: _source(name, name.capitalize()) for name in SOURCES},
         "service": _values("service", "Service", "service.name of a program.", f"label_values({{{_ANY}}}, {queries.SERVICE})", ".+"),
         "environment": _values(
             "environment",
@@ -121,18 +126,14 @@ class Board:
     """Hold a dashboard while rows are added to it; ids and places are given in their order."""
 
     def __init__(self, uid: str, title: str, description: str, since: str = "now-3h") -> None:
-        self.uid = uid
-        variables = VARIABLES[uid]
-        self._has = (*EVERYWHERE, *variables)
+        self._has = VARIABLES[uid]
         self._next, self._y = 1, 0
         self._built = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).timezone("browser").refresh("30s")
         self._built.time(since, "now").tooltip(model.DashboardCursorSync.CROSSHAIR).editable()
         known = _variables()
-        for name in SOURCES:
-            self._built.with_variable(_source(name, name.capitalize()))
-        for name in self._has[len(SOURCES) :]:
+        for name in self._has:
             self._built.with_variable(known[name])
-        if "agent" in variables:
+        if "agent" in self._has:
             self._built.annotation(_events(semconv.EXCEEDED_EVENT, "Limit exceeded", "red", shown=True))
             self._built.annotation(_events(semconv.NEARING_EVENT, "Limit near", "orange", shown=False))
         others = dashboard.DashboardLink("Dashboards").type(model.DashboardLinkType.DASHBOARDS).tags([TAG])
@@ -140,7 +141,7 @@ class Board:
 
     def to(self, uid: str, title: str, **values: str) -> dashboard.DashboardLink:
         """Make a link to one of the dashboards, with `values` for its variables in place of those that are chosen."""
-        return panels.link(title, uid, [name for name in self._has if name in (*EVERYWHERE, *VARIABLES[uid])], **values)
+        return panels.link(title, uid, [name for name in self._has if name in VARIABLES[uid]], **values)
 
     def row(self, title: str, *of_row: Any) -> None:
         """Add a row: panels from left to right, a new line where the next one has no room."""

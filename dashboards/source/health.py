@@ -133,7 +133,7 @@ def _lost() -> list[p.Lines]:
 def _unknown() -> list[p.Lines]:
     return [
         p.lines(
-            "Store errors",
+            "Store errors over time",
             "Failures a second of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
             "none",
             p.series(q.rate(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
@@ -226,7 +226,7 @@ def _collector() -> list[p.Lines]:
         ),
         p.lines(
             "Processor time of the collector",
-            "Cores in use.",
+            "Cores in use by the collector.",
             "none",
             p.series(_rate(f.counter("otelcol_process_cpu_seconds"), ("instance",)), "{{instance}}"),
         ),

@@ -1,0 +1,286 @@
+"""The committed dashboards are whole: shaped as Grafana takes them, told in words, and asking for nothing that does not exist."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from dashboard_files import FILES, PLACE, Query, asked, filled, panels, promql, selectors, used_variables, variables
+
+from dashboards.source import foreign
+from dashboards.source.names import label, prometheus
+from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry.catalog import METRICS, TABLE
+
+UIDS = {"budgets.json": "ravi-budgets", "calls.json": "ravi-calls", "runs.json": "ravi-runs", "health.json": "ravi-health"}
+SCHEMA = {
+    "type": "object",
+    "required": ["uid", "title", "description", "tags", "timezone", "refresh", "schemaVersion", "time", "templating", "panels", "links"],
+    "not": {"required": ["id"]},
+    "properties": {
+        "schemaVersion": {"type": "integer", "minimum": 41},
+        "timezone": {"const": "browser"},
+        "refresh": {"const": "30s"},
+        "tags": {"const": ["ravi-otel"]},
+        "description": {"type": "string", "minLength": 40},
+        "panels": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["id", "type", "title", "gridPos"],
+                "properties": {
+                    "id": {"type": "integer", "minimum": 1},
+                    "title": {"type": "string", "minLength": 3},
+                    "gridPos": {
+                        "type": "object",
+                        "required": ["x", "y", "w", "h"],
+                        "properties": {
+                            "x": {"type": "integer", "minimum": 0, "maximum": 23},
+                            "y": {"type": "integer", "minimum": 0},
+                            "w": {"type": "integer", "minimum": 1, "maximum": 24},
+                            "h": {"type": "integer", "minimum": 1},
+                        },
+                    },
+                },
+                "if": {"properties": {"type": {"const": "row"}}},
+                "then": {"required": ["collapsed", "panels"]},
+                "else": {
+                    "required": ["description", "fieldConfig"],
+                    "properties": {
+                        "type": {"enum": ["stat", "timeseries", "table", "heatmap", "logs", "traces", "alertlist"]},
+                        "description": {"type": "string", "minLength": 20},
+                        "fieldConfig": {
+                            "type": "object",
+                            "required": ["defaults"],
+                            "properties": {
+                                "defaults": {"type": "object", "required": ["unit"], "properties": {"unit": {"minLength": 1}}},
+                            },
+                        },
+                        "targets": {"type": "array", "items": {"type": "object", "required": ["refId", "datasource"]}},
+                    },
+                },
+            },
+        },
+        "templating": {
+            "type": "object",
+            "properties": {
+                "list": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["name", "type", "label", "description"],
+                        "properties": {"type": {"enum": ["datasource", "query", "custom", "textbox"]}},
+                    },
+                }
+            },
+        },
+    },
+}  # fmt: skip
+IS_WHOLE = fastjsonschema.compile(SCHEMA)
+
+PROMQL = promql()
+KNOWN = {
+    **{prometheus(name): name for name, row in METRICS.items() if row.instrument != "histogram"},
+    **{
+        f"{prometheus(name)}{part}": name
+        for name, row in METRICS.items()
+        if row.instrument == "histogram"
+        for part in ("_bucket", "_sum", "_count")
+    },
+}
+ATTRIBUTES = {label(row.name) for row in TABLE if row.instrument == "attribute"}
+OTHERS_LABELS = {
+    "service_name": "the resource, promoted by prometheus/prometheus.yaml",
+    "deployment_environment_name": "the resource, promoted by prometheus/prometheus.yaml",
+    "ravi_tag_tenant": "the tag tenant",
+    "ravi_tag_team": "the tag team",
+    "span_kind": foreign.SPAN_METRICS,
+    "alertname": foreign.RULES,
+    "event_name": "the record's event name",
+    "trace_id": "the record's trace",
+}
+
+each_file = pytest.mark.parametrize("name", FILES)
+
+
+def test_there_are_four_with_uids_that_stay():
+    assert {name: dashboard["uid"] for name, dashboard in FILES.items()} == UIDS
+
+
+@pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")  # of the library, which has two schemas
+def test_they_are_what_their_source_makes():
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    from dashboards.source.__main__ import files
+
+    made = files()
+    committed = {path.name: path.read_text(encoding="utf-8") for path in PLACE.glob("*.json")}
+    assert made.keys() == committed.keys()
+    assert [name for name in made if made[name] != committed[name]] == [], "run make dashboards"
+    for name, text in made.items():  # and the library reads them as its own
+        again = json.loads(json.dumps(Dashboard.from_json(json.loads(text)), cls=JSONEncoder))
+        assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in FILES[name]["panels"]]
+
+
+@each_file
+def test_each_is_a_classic_dashboard_whose_panels_have_title_description_and_unit(name: str):
+    IS_WHOLE(FILES[name])
+
+
+@each_file
+def test_ids_are_unique_and_so_are_titles_within_a_dashboard(name: str):
+    every = FILES[name]["panels"]
+    assert len({panel["id"] for panel in every}) == len(every)
+    titles = [panel["title"] for panel in panels(FILES[name])]
+    assert sorted(titles) == sorted(set(titles))
+
+
+@each_file
+def test_no_panel_lies_over_another_or_beyond_the_edge(name: str):
+    places = [(panel["title"], panel["gridPos"]) for panel in FILES[name]["panels"]]
+    assert [title for title, at in places if at["x"] + at["w"] > 24] == []
+    over = [(one, other) for (one, a), (other, b) in itertools.combinations(places, 2) if _overlap(a, b)]
+    assert over == []
+
+
+def _overlap(a: dict[str, int], b: dict[str, int]) -> bool:
+    return a["x"] < b["x"] + b["w"] and b["x"] < a["x"] + a["w"] and a["y"] < b["y"] + b["h"] and b["y"] < a["y"] + a["h"]
+
+
+@each_file
+def test_every_variable_that_is_used_exists_and_every_one_that_exists_is_used(name: str):
+    dashboard = FILES[name]
+    known = variables(dashboard)
+    assert used_variables(json.dumps(dashboard)) - known.keys() == set()
+    elsewhere = {key: value for key, value in dashboard.items() if key != "templating"}
+    queries = json.dumps([elsewhere["panels"], elsewhere.get("annotations")])
+    without_links = re.sub(r"/d/ravi-[^\"]*", "", queries)
+    assert known.keys() - used_variables(without_links) == set()
+
+
+@each_file
+def test_values_are_several_or_all_but_of_what_takes_one(name: str):
+    for variable in variables(FILES[name]).values():
+        if variable["type"] == "query" and variable["name"] != "trace_service":
+            assert (variable["multi"], variable["includeAll"]) == (True, True)
+            assert variable["allValue"] == (".+" if variable["name"] == "service" else ".*")  # Loki takes no selector that may be empty
+
+
+@each_file
+def test_data_sources_are_those_of_the_variables_and_begin_with_the_stacks(name: str):
+    known = variables(FILES[name])
+    for kind in ("prometheus", "jaeger", "loki"):
+        assert kind not in known or known[kind]["current"]["value"] == f"ravi-{kind}"
+    found = set(re.findall(r'"uid": "([^"]+)"', json.dumps(FILES[name]["panels"])))
+    assert found <= {f"${{{kind}}}" for kind in known}
+
+
+@each_file
+def test_links_lead_to_a_dashboard_there_is_and_set_variables_it_has(name: str):
+    by_uid = {dashboard["uid"]: dashboard for dashboard in FILES.values()}
+    found = re.findall(r"/d/(ravi-\w+)\?([^\"]*)", json.dumps(FILES[name]))
+    assert found or name == "health.json"
+    for uid, query in found:
+        assert query.startswith("from=${__from}&to=${__to}&")
+        carried = set(re.findall(r"\$\{(\w+):queryparam\}", query)) | set(re.findall(r"var-(\w+)=", query))
+        assert carried <= variables(by_uid[uid]).keys(), (uid, query)
+
+
+@each_file
+def test_each_leads_to_the_others(name: str):
+    (link,) = FILES[name]["links"]
+    assert (link["type"], link["tags"], link["includeVars"], link["keepTime"]) == ("dashboards", ["ravi-otel"], True, True)
+
+
+@each_file
+def test_no_address_of_a_machine_is_in_it(name: str):
+    text = (PLACE / name).read_text(encoding="utf-8")
+    assert re.findall(r"https?://|localhost|\d+\.\d+\.\d+\.\d+|/(?:home|root|work|tmp)/", text) == []
+
+
+def test_every_query_is_one_that_prometheus_reads():
+    assert len(PROMQL) > 100
+    for query in PROMQL:
+        selectors(filled(query.text))
+
+
+def test_rates_are_over_the_interval_that_grafana_finds_right():
+    for query in PROMQL:
+        spans = set(re.findall(r"(?:rate|increase)\([^\[]*\[([^\]]+)\]", query.text))
+        assert spans <= {"$__rate_interval", "$__range"}, query.where
+        assert "irate(" not in query.text
+
+
+def _named(selector: Any) -> str:
+    """Give the name that a selector asks for, or the pattern of it."""
+    return selector.name or next(matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__")
+
+
+def test_every_metric_is_in_semconv_or_in_the_list_of_others():
+    for query in PROMQL:
+        for selector in selectors(filled(query.text)):
+            pattern = re.compile(_named(selector))
+            found = [name for name in (*KNOWN, *foreign.NAMES) if pattern.fullmatch(name)]
+            assert found, f"{query.where}: nothing is called {pattern.pattern}"
+
+
+def test_every_other_metric_in_the_list_is_asked_for():
+    patterns = {_named(selector) for query in PROMQL for selector in selectors(filled(query.text))}
+    assert [name for name in foreign.NAMES if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
+
+
+def test_every_label_is_an_attribute_of_ours_or_said_whence_it_is():
+    for query in PROMQL:
+        for selector in selectors(filled(query.text)):
+            names = {matcher.name for matcher in selector.matchers.matchers} - {"__name__"}
+            assert names <= ATTRIBUTES | OTHERS_LABELS.keys(), query.where
+    for query in asked("loki"):
+        names = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)\s*\"", query.text))
+        assert names <= ATTRIBUTES | OTHERS_LABELS.keys(), query.where
+
+
+def test_log_queries_select_limit_events_and_nothing_else():
+    found = list(asked("loki"))
+    assert len(found) >= 8
+    for query in found:
+        assert _is_of_limit_events(query), query.where
+        assert query.text.count('{service_name=~"$service"}') == 1, query.where
+
+
+def _is_of_limit_events(query: Query) -> bool:
+    return '| event_name=~"ravi[.]limit[.].+"' in query.text
+
+
+def test_every_metric_of_limits_and_costs_is_shown():
+    shown = {KNOWN.get(_named(selector)) for query in PROMQL for selector in selectors(filled(query.text))}
+    ours = {name for name in METRICS if name.startswith("ravi.")}
+    assert ours - shown == set()
+
+
+def test_the_points_of_histograms_and_costs_lead_to_traces():
+    without = [query.where for query in PROMQL if "histogram_quantile(0.99" in query.text and not query.target.get("exemplar")]
+    assert without == []
+    assert {"budgets.json", "calls.json", "runs.json"} == {
+        query.where.split(":")[0] for query in PROMQL if query.target.get("exemplar") and prometheus(semconv.COST) in query.text
+    }
+
+
+def test_a_name_of_prometheus_is_made_as_prometheus_makes_it():
+    assert prometheus(semconv.COST) == "ravi_usage_cost_USD_total"
+    assert prometheus(semconv.CALL_DURATION) == "gen_ai_client_operation_duration_seconds"
+    assert prometheus(semconv.TOKEN_USAGE) == "gen_ai_client_token_usage"
+    assert prometheus(semconv.LIMIT_USED) == "ravi_limit_used"
+    assert prometheus(semconv.AGENT_ACTIVE) == "ravi_agent_active"
+    assert prometheus(semconv.RETRY_COUNT) == "ravi_retry_count_total"
+    with pytest.raises(KeyError):
+        prometheus("ravi.no.such")
