@@ -129,7 +129,7 @@ class Ticking:
         return self.now
 
 
-def test_the_end_of_a_process_sends_for_a_second_and_leaves_the_rest_to_the_next(refusing, ledger, redis_server, monkeypatch, tmp_path):
+def test_the_end_of_a_process_sends_for_a_moment_and_leaves_the_rest_to_the_next(refusing, ledger, redis_server, monkeypatch, tmp_path):
     kept = (RESERVE, SETTLE, RELEASE)
     ledger.link.keep_in(tmp_path / "owed.jsonl", kept)
     with ledger.beating:
@@ -139,7 +139,7 @@ def test_the_end_of_a_process_sends_for_a_second_and_leaves_the_rest_to_the_next
     ledger.close()
     monkeypatch.undo()
     left = (tmp_path / "owed.jsonl").read_bytes().count(b"\n")
-    assert 60 < left < 80
+    assert 60 < left < 80  # of two each
     following = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
     following.link.keep_in(tmp_path / "owed.jsonl", kept)
     ask(following, account())

@@ -29,7 +29,7 @@ from ravi_otel.enforcement.ledger.redis.places import TOP, Place, Sight, bounded
 from ravi_otel.enforcement.ledger.redis.scripts import CLOCK, LOOK, RETUNE
 
 T = TypeVar("T")
-_PAID_AT_THE_END_S: Final = 1.0
+_PAID_AT_THE_END_S: Final = 0.75
 """How long the end of a process waits for what is owed to be sent, one by one."""
 
 
@@ -48,7 +48,7 @@ class RedisLedger(Counting):
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 
-        What the store could not be told, in the second that there is for it, goes to the link's journal, where that has one, for the
+        What the store could not be told, in the three quarters of a second that there are for it, goes to the link's journal, where that has one, for the
         next process.
         """
         self.pulse.end()
