@@ -86,6 +86,7 @@ class Pipeline:
         self._sink: Sink | None = None
         self._processors: list[Any] = []
         self._closers: list[closing.Closer] = []
+        self._exports: Any = None
         self._standing_in: frozenset[str] = frozenset()
         self._lock = threading.RLock()
         self._retired = False
@@ -147,6 +148,8 @@ class Pipeline:
             return True
         atexit.unregister(self._exit)
         deadline = time.monotonic() + timeout_s
+        if self._exports is not None:
+            self._exports.end_by(deadline)
         for closer in closers:  # the store's metrics are collected by these, into the sink
             closer.begin()
         written = sink is None or sink.close(timeout_s)
@@ -185,7 +188,9 @@ class Pipeline:
         exported = [] if _a_global_is_set() else private.signals_with_endpoint()
         missing = [] if self._sink is None else [signal for signal in _SIGNALS if _is_proxy(_global(signal))]
         with without_signals():
-            built = private.build([each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped)
+            built, self._exports = private.build(
+                [each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped
+            )
         self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
         self._closers = [closing.Closer(provider) for provider in built.values()]
         self._standing_in = frozenset(built).difference(exported)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ravi_otel._extras import load
 from ravi_otel.errors import MissingExtraError
@@ -81,76 +81,60 @@ def _resource() -> Any:
         return resources.Resource({}).merge(resources.OTELResourceDetector().detect())
 
 
-def build(signals: Sequence[str], exported: Sequence[str], sink: Sink | None, lost: Lost) -> dict[str, Any]:
+class Built(NamedTuple):
+    """Be the providers by signal, and what their exports share, where any is exported."""
+
+    providers: dict[str, Any]
+    exports: Any
+
+
+def build(signals: Sequence[str], exported: Sequence[str], sink: Sink | None, lost: Lost) -> Built:
     """Build a provider for each of `signals`, with an exporter for those in `exported`; one that goes nowhere is left out."""
     resource = _resource() if signals else None
     builders = {"traces": _tracing, "metrics": _metering, "logs": _logging}
+    exports = _exports(lost) if exported else None
     built: dict[str, Any] = {}
     for signal in signals:
         try:
-            exporter = _exporter(signal) if signal in exported else None
-            if exporter is not None or sink is not None:
-                built[signal] = builders[signal](exporter, sink, resource, lost)
+            end = _end(exports, signal) if exports is not None and signal in exported else None
+            if end is not None or sink is not None:
+                built[signal] = builders[signal](end, sink, resource)
         except Exception as error:  # noqa: BLE001 - what the environment says must not stop the program
             _log.error("ravi-otel: no provider for %s could be built: %s", signal, error)
-    return built
+    return Built(built, exports)
 
 
-def _tracing(exporter: Any, sink: Sink | None, resource: Any, lost: Lost) -> Any:
+def _exports(lost: Lost) -> Any:
+    try:
+        return load("ravi_otel.telemetry.export.exports").Exports(lost)
+    except Exception as error:  # noqa: BLE001 - a package that is missing or half installed must not stop the program
+        _log.error("ravi-otel: nothing is exported: %s", error)
+        return None
+
+
+def _tracing(end: Any, sink: Sink | None, resource: Any) -> Any:
     provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
     if sink is not None:
         provider.add_span_processor(sink.span_processor())
-    if exporter is not None:
-        export = load("opentelemetry.sdk.trace.export")
-        provider.add_span_processor(export.BatchSpanProcessor(_Counting(exporter, export.SpanExportResult.FAILURE, lost)))
+    if end is not None:
+        provider.add_span_processor(end)
     return provider
 
 
-def _metering(exporter: Any, sink: Sink | None, resource: Any, lost: Lost) -> Any:
-    del lost
+def _metering(end: Any, sink: Sink | None, resource: Any) -> Any:
     readers = [] if sink is None else [sink.metric_reader()]  # first: a hung collector holds up the readers behind its own
-    if exporter is not None:
-        readers.append(load("opentelemetry.sdk.metrics.export").PeriodicExportingMetricReader(exporter))
+    if end is not None:
+        readers.append(end)
     return load("opentelemetry.sdk.metrics").MeterProvider(readers, resource=resource, shutdown_on_exit=False)
 
 
-def _logging(exporter: Any, sink: Sink | None, resource: Any, lost: Lost) -> Any:
+def _logging(end: Any, sink: Sink | None, resource: Any) -> Any:
     provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
     if sink is not None:
         provider.add_log_record_processor(sink.log_processor())
-    if exporter is not None:
-        export = load("opentelemetry.sdk._logs.export")
-        results: Any = getattr(export, "LogRecordExportResult", None) or export.LogExportResult  # renamed in 1.39
-        provider.add_log_record_processor(export.BatchLogRecordProcessor(_Counting(exporter, results.FAILURE, lost)))
+    if end is not None:
+        provider.add_log_record_processor(end)
     return provider
-
-
-class _Counting:
-    """Count what an exporter could not send, and keep its thread alive whatever it raises."""
-
-    def __init__(self, exporter: Any, failure: Any, lost: Lost) -> None:
-        self._exporter = exporter
-        self._failure = failure
-        self._lost = lost
-
-    def export(self, batch: Sequence[Any]) -> Any:
-        """Send a batch."""
-        try:
-            result = self._exporter.export(batch)
-        except BaseException as error:  # noqa: BLE001 - a BaseException would end the batch thread for good
-            _log.warning("ravi-otel: an exporter failed: %r", error)
-            result = self._failure
-        if result is self._failure:
-            self._lost("export_failed", len(batch))
-        return result
-
-    def shutdown(self) -> None:
-        """Close the exporter."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Flush the exporter."""
-        return self._exporter.force_flush(timeout_millis) is not False
 
 
 def _environment(name: str) -> str:
@@ -164,20 +148,24 @@ def _is_wanted(signal: str) -> bool:
     return bool(_environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _environment(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
 
 
-def _exporter_module(signal: str) -> Any:
+def _protocol(signal: str) -> str:
     variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
     protocol = _environment(variable) or _environment("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
-    package = _PACKAGES.get(protocol.lower())
-    if package is None:
+    if protocol.lower() not in _PACKAGES:
         msg = f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol[:64]!r} is not supported, use http/protobuf or grpc"
         raise ValueError(msg)
-    return load(f"{package}.{_EXPORTERS[signal][0]}")
+    return protocol.lower()
 
 
-def _exporter(signal: str) -> Any:
-    """Make the exporter that the environment asks for; None, and said, when it asks for what cannot be had."""
+def _exporter_module(signal: str) -> Any:
+    return load(f"{_PACKAGES[_protocol(signal)]}.{_EXPORTERS[signal][0]}")
+
+
+def _end(exports: Any, signal: str) -> Any:
+    """Make the export that the environment asks for; None, and said, when it asks for what cannot be had."""
     try:
-        return getattr(_exporter_module(signal), _EXPORTERS[signal][1])()
+        exporter = getattr(_exporter_module(signal), _EXPORTERS[signal][1])
+        return exports.make(signal, _protocol(signal), exporter)
     except Exception as error:  # noqa: BLE001 - a bad endpoint or certificate in the environment must not stop the program
         _log.error("ravi-otel: %s are not exported: %s", signal, error)
         return None

@@ -1,0 +1,210 @@
+"""Send over HTTP, to where and how the stock exporter would: it is asked once, and never sends.
+
+The stock exporter reads the OTEL_* variables. It is given a session that catches its first request, an empty one; from
+that come the URL, headers, compression, certificates, proxies and timeout, by nothing but public interfaces. What it does not do is
+ours: one deadline for the whole answer, a bound on its size, no redirect, and the verdict.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import socket
+import threading
+import zlib
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from ravi_otel._extras import load
+from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
+
+_AGAIN: Final = frozenset({429, 502, 503, 504})
+_MOST_ANSWER: Final = 64 * 1024
+_PROVIDERS: Final = "opentelemetry_otlp_credential_provider"
+_MADE_ANEW: Final = frozenset({"content-length", "connection", "accept-encoding", "cookie"})
+_TOO_LARGE: Final = b"too large"
+
+_here = threading.local()
+
+
+class HttpWire:
+    """Send requests of one signal; `exporter` makes the stock exporter with a session, `empty` is a batch of nothing."""
+
+    def __init__(self, signal: str, exporter: Any, empty: Any) -> None:
+        self._signal = signal
+        self._requests: Any = load("requests")
+        self._session: Any = _session(self._requests, signal)
+        caught = _caught(self._requests, self._session, exporter, empty)
+        self._url: str = caught.url
+        self._how: dict[str, Any] = {name: caught.how.get(name) for name in ("verify", "cert")}
+        self.timeout_s = float(caught.how.get("timeout") or 10.0)
+        self._headers = {name: value for name, value in caught.headers.items() if name.lower() not in _MADE_ANEW}
+        self._headers["Accept-Encoding"] = "identity"
+        self._encoding = self._headers.get("Content-Encoding", "").lower()
+        lines = sorted(f"{name.lower()}:{value!r}" for name, value in self._headers.items() if name.lower() != "user-agent")
+        self.place = hashlib.sha256("\n".join([self._url, *lines]).encode("utf-8", "replace")).hexdigest()[:16]
+        self._socket: socket.socket | None = None
+        self._pid = os.getpid()
+        self._mount()
+
+    def send(self, body: bytes, timeout_s: float) -> Answer:
+        """Send one request."""
+        _here.wire = self
+        try:
+            response = self._session.request(
+                "POST",
+                self._url,
+                data=self._compressed(body),
+                headers=self._headers,
+                timeout=timeout_s,
+                allow_redirects=False,
+                stream=True,
+                **self._how,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever a session of anybody's raises
+            return self._broken(error)
+        with response:
+            return self._read(response)
+
+    def cut(self) -> None:
+        """Break off what is under way: whoever reads or writes gets an error at once."""
+        if (connected := self._socket) is not None:
+            try:  # noqa: SIM105 - the reason
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the plain one: that of TLS would take its state away from the reader
+            except OSError:  # it is closed
+                pass
+
+    def renew(self) -> None:
+        """Let go of the connections in a forked child, without a word to the server: they are the parent's."""
+        self._socket = None
+        self._mount()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._session.close()
+
+    def connected(self, plain: socket.socket) -> None:
+        """Remember the connection under way."""
+        self._socket = plain
+
+    def _mount(self) -> None:
+        adapter: Any = self._requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=1, max_retries=0)
+        adapter.poolmanager.pool_classes_by_scheme = _POOLS
+        through = adapter.proxy_manager_for
+
+        def with_our_pools(proxy: str, **options: Any) -> Any:
+            manager = through(proxy, **options)
+            manager.pool_classes_by_scheme = _POOLS
+            return manager
+
+        adapter.proxy_manager_for = with_our_pools
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
+
+    def _compressed(self, body: bytes) -> bytes:
+        if self._encoding == "gzip":
+            return gzip.compress(body, compresslevel=6)
+        return zlib.compress(body) if self._encoding == "deflate" else body
+
+    def _broken(self, error: Exception) -> Answer:
+        errors = self._requests.exceptions
+        if isinstance(error, (errors.InvalidURL, errors.InvalidSchema, errors.MissingSchema, errors.InvalidHeader, errors.URLRequired)):
+            return Answer("never", "the endpoint or a header is not valid")
+        if isinstance(error, errors.SSLError):
+            return Answer("later", "TLS with the collector failed")
+        if isinstance(error, errors.Timeout):
+            return Answer("later", "the collector did not answer in time")
+        return Answer("later", "the collector cannot be reached")
+
+    def _read(self, response: Any) -> Answer:
+        status = int(response.status_code)
+        body = b""
+        try:
+            body = response.raw.read(_MOST_ANSWER, decode_content=False)
+        except Exception:  # noqa: BLE001 - the status has come, and it is what counts: a batch acknowledged is not sent again
+            self._socket = None
+        if 200 <= status < 300:  # noqa: PLR2004 - HTTP's
+            return Answer("sent", rejected=rejected(self._signal, body))
+        why = f"the collector answered {status}"
+        if status in _AGAIN:
+            return Answer("later", why, retry_after_s(response.headers.get("retry-after")))
+        if status == 413 or (status == 400 and _TOO_LARGE in body):  # noqa: PLR2004 - HTTP's; the collector says 400 in some versions
+            return Answer("smaller", why)
+        return Answer("never", why)
+
+
+class _Http(HTTPConnection):
+    def connect(self) -> None:
+        super().connect()
+        _note(self)
+
+
+class _Https(HTTPSConnection):
+    def connect(self) -> None:
+        super().connect()
+        _note(self)
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _Http  # pyright: ignore[reportAssignmentType]  # urllib3 types its own classes so that they do not fit
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _Https  # pyright: ignore[reportAssignmentType]  # the same
+
+
+_POOLS: Final = {"http": _HttpPool, "https": _HttpsPool}
+
+
+def _note(connection: HTTPConnection) -> None:
+    wire = getattr(_here, "wire", None)
+    if wire is not None and connection.sock is not None:
+        wire.connected(connection.sock)
+
+
+class _Catcher:
+    """Be an adapter that keeps a request and says that all went well."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self.url = ""
+        self.headers: dict[str, str] = {}
+        self.how: dict[str, Any] = {}
+
+    def send(self, request: Any, **how: Any) -> Any:
+        self.url, self.headers, self.how = request.url, dict(request.headers), how
+        response = self._response()
+        response.status_code, response.request, response.url, response.raw = 200, request, request.url, io.BytesIO()
+        return response
+
+    def close(self) -> None:
+        pass
+
+
+def _caught(requests: Any, session: Any, exporter: Any, empty: Any) -> _Catcher:
+    catcher = _Catcher(requests.Response)
+    session.mount("http://", catcher)
+    session.mount("https://", catcher)
+    stock = exporter(session=session)
+    stock.export(empty)
+    if not catcher.url:
+        raise ValueError("the endpoint of OTEL_EXPORTER_OTLP_* is no http or https URL; give one such as http://localhost:4318")
+    return catcher
+
+
+def _session(requests: Any, signal: str) -> Any:
+    """Make a session, or have the credential provider make it that the environment names."""
+    names = ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal.upper()}_CREDENTIAL_PROVIDER")
+    named = next((found for name in names if (found := os.environ.get(name))), None)
+    if named is None:
+        return requests.Session()
+    for entry in entry_points(group=_PROVIDERS, name=named):
+        session = entry.load()()
+        if isinstance(session, requests.Session):
+            return session
+    raise ValueError(f"{names[0]}={named[:64]!r} names no credential provider that gives a requests.Session")

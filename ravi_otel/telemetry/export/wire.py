@@ -1,0 +1,85 @@
+"""Say what became of one request."""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+Verdict = Literal["sent", "later", "smaller", "never"]
+
+LONGEST_WAIT_S: Final = 300.0
+"""The longest that a server can have us wait."""
+
+_RESPONSES: Final[dict[str, tuple[Any, str]]] = {
+    "traces": (ExportTraceServiceResponse, "rejected_spans"),
+    "metrics": (ExportMetricsServiceResponse, "rejected_data_points"),
+    "logs": (ExportLogsServiceResponse, "rejected_log_records"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Be a server's answer.
+
+    `sent`: it has it, without `rejected` items. `later`: try again, after `after_s` if it said so. `smaller`: too
+    large for it. `never`: it will not have it. `why` is a clause for the log, without anything of the server's own wording.
+    """
+
+    verdict: Verdict
+    why: str = ""
+    after_s: float | None = None
+    rejected: int = 0
+
+
+class Wire(Protocol):
+    """Send requests of one signal to one place, one at a time and from one thread."""
+
+    timeout_s: float
+    place: str
+    """Tells this place and whom we are to it from all others; nothing can be read from it."""
+
+    def send(self, body: bytes, timeout_s: float) -> Answer:
+        """Send one request; never raises, and takes at most `timeout_s` unless the server trickles."""
+        ...
+
+    def cut(self) -> None:
+        """Break off a request under way, from another thread."""
+        ...
+
+    def renew(self) -> None:
+        """Let go of what a fork has copied: connections are the parent's."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+def rejected(signal: str, body: bytes) -> int:
+    """Read from the body of a success how many items the server took out; 0 for what cannot be read."""
+    response, field = _RESPONSES[signal]
+    try:
+        return max(0, getattr(response.FromString(body).partial_success, field)) if body else 0
+    except Exception:  # noqa: BLE001 - whatever it wrote, it has what we sent
+        return 0
+
+
+def retry_after_s(value: str | None) -> float | None:
+    """Read Retry-After, seconds or a date, within LONGEST_WAIT_S."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return min(max(0.0, seconds), LONGEST_WAIT_S) if math.isfinite(seconds) else None
