@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "prune": "Delete old runs from the store.",
     "approvals": "List what waits for your approval, and answer it.",
     "audit": "Check that audit logs are as they were written.",
+    "stack": "Start and stop collector, stores and dashboards.",
     "demo": "Watch a runaway agent be stopped, and ten share a run.",
     "completion": "Print the completion script of a shell.",
 }

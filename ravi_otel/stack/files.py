@@ -43,11 +43,15 @@ def listed(place: Path) -> Iterator[Path]:
 def copied(to: Path) -> None:
     """Write the shipped files below `to`, over what is there, readable by the users that containers run as.
 
-    An engine may read neither where Python keeps its packages nor what only we may read, so it is given a copy.
+    An engine may read neither where Python keeps its packages nor what only we may read, so it is given a copy. What an
+    earlier version had and this one has not goes: rules and dashboards are read by the folder.
     """
     source = shipped()
     _check_place(to)
-    for relative in listed(source):
+    wanted = list(listed(source))
+    for old in set(listed(to)) - set(wanted):
+        (to / old).unlink()
+    for relative in wanted:
         target = to / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         _open_to_all(target.parent, to)
