@@ -58,7 +58,7 @@ class Guard:
 
 
 class Ports:
-    """Hand out ports of 127.0.0.1 that nobody listens on, each once."""
+    """Hand out ports of 127.0.0.1 that nobody listens on, each once: to all stacks of this process, also to what is down just now."""
 
     def __init__(self) -> None:
         self._next = _FIRST_PORT + (os.getpid() * 97) % (_LAST_PORT - _FIRST_PORT)
@@ -70,6 +70,9 @@ class Ports:
                 sock.bind(("127.0.0.1", self._next))
                 return self._next
         raise AssertionError("no port of 127.0.0.1 is free")
+
+
+PORTS = Ports()
 
 
 class ServerProcess:

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 from stack_answers import Answers
 from stack_configs import COLLECTOR, Configs
-from stack_process import Guard, Ports, ServerProcess
+from stack_process import PORTS, Guard, ServerProcess
 from webhook import Webhook
 
 ROOT = COLLECTOR.parent
@@ -60,7 +60,7 @@ class Stack(Answers):
     def __init__(self, directory: Path, overlays: tuple[str, ...], only: tuple[str, ...], guard: Guard, webhook: Webhook):
         self.webhook = webhook
         self.overlays = overlays
-        self.configs = Configs(directory, Ports(), webhook_addresses(webhook))
+        self.configs = Configs(directory, PORTS, webhook_addresses(webhook))
         self._compose = yaml.safe_load((COLLECTOR / "compose.yaml").read_text())["services"]
         paths = programs(*only)
         self.servers = {name: self._server(name, paths[PROGRAMS[name]], guard) for name in only}
