@@ -6,18 +6,30 @@ import redis_servers
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind
 
+BOTH = pytest.mark.parametrize("store", ["redis", "sqlite"])
+
 
 @pytest.fixture
-def process(redis_server):
+def store():
+    return "redis"
+
+
+@pytest.fixture
+def process(store, request, tmp_path):
     ledgers = []
 
     def process(lease_s=30.0):
-        ledger = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=2"), lease_s=lease_s)
+        if store == "sqlite":
+            ledger = SqliteLedger(tmp_path / "ledger.db", lease_s=lease_s)
+        else:
+            server = request.getfixturevalue("redis_server")
+            ledger = RedisLedger(Link(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s)
         ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=4, allow_preempt=False)
@@ -49,6 +61,7 @@ def slots_taken(run):
     return account.held
 
 
+@BOTH
 def test_slots_that_were_given_away_are_counted_again_and_nobody_is_let_in_meanwhile(process):
     asleep, other = process(lease_s=1.0), process()
     root = enter(other)
@@ -64,6 +77,7 @@ def test_slots_that_were_given_away_are_counted_again_and_nobody_is_let_in_meanw
     assert len(fill(other)) == 2
 
 
+@BOTH
 def test_a_slot_that_is_given_back_when_it_was_given_away_is_held_by_nobody(process):
     asleep, other = process(), process()
     mine = fill(asleep)

@@ -48,8 +48,8 @@ class RedisLedger(Counting):
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 
-        What the store could not be told, in the three quarters of a second that there are for it, goes to the link's journal, where that has one, for the
-        next process.
+        What the store could not be told, in the three quarters of a second that there are for it, goes to the link's journal, where
+        that has one, for the next process.
         """
         self.pulse.end()
         with self.beating:

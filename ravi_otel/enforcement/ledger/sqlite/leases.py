@@ -10,14 +10,15 @@ import os
 from typing import Final
 
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.sqlite.page import GIVEN_BACK, LIVE, PROVISIONAL
-from ravi_otel.enforcement.ledger.sqlite.rows import held_by
+from ravi_otel.enforcement.ledger.sqlite.page import GIVEN_BACK, LIVE, PROVISIONAL, Page
+from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL, charged_at_once, held_by
 from ravi_otel.enforcement.ledger.sqlite.store import Store, from_sql, to_sql
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
 _SLACK_NS: Final = _NS
 _NEVER: Final = -(1 << 62)
+_AGAIN: Final = "UPDATE operations SET state = ?, process = ?, at = ? WHERE op = ? AND state = ?"
 
 
 class Leases:
@@ -52,6 +53,10 @@ class Leases:
         self._seen = now
         return self.process
 
+    def was_given_up(self, store: Store, now: int) -> bool:
+        """Tell that this process was thought dead, which nobody can have thought before a sign of life was due."""
+        return self.process != 0 and self.due(now) and not store.all("SELECT 1 FROM processes WHERE id = ?", (self.process,))
+
     def may_reap(self, now: int) -> bool:
         """Tell that it is time to look for the dead again: once a second is enough."""
         return now - self._reaped >= min(_REAP_EVERY_NS, self.lease_ns) or now < self._reaped
@@ -72,6 +77,17 @@ class Leases:
         if self.process:
             _bury(store, self.process, now_s)
             self.process, self._seen = 0, _NEVER
+
+
+def take_slots_again(page: Page, process: int) -> None:
+    """Hold again, whatever is left, the slots that were given away while their agents lived, under this process's new number."""
+    for op_id, operation in page.operations.items():
+        if operation.request.slot and page.store.run(_AGAIN, (LIVE, process, page.now_s, op_id, GIVEN_BACK)).rowcount == 1:
+            page.bring(operation)
+            for line, hold in operation.holds:
+                if line.account.row is not LOCAL:
+                    line.account.held += hold
+                    line.account.used += charged_at_once(line)
 
 
 def _bury(store: Store, process: int, now_s: int) -> None:

@@ -203,7 +203,7 @@ class Page:
         operation = self.operations.get(op_id)
         if operation is None:
             return None
-        self._bring(operation)
+        self.bring(operation)
         self.ended.append((op_id, operation, operation.ended))
         del self.operations[op_id]
         if self.store.run("UPDATE operations SET state = 2, at = ? WHERE op = ? AND state = 0", (self.now_s, op_id)).rowcount != 1:
@@ -215,14 +215,14 @@ class Page:
         operation = self.operations.get(op_id)
         if operation is None:
             return Extended({})
-        self._bring(operation)
+        self.bring(operation)
         found = self.store.all("SELECT state FROM operations WHERE op = ?", (op_id,))
         if not found or found[0][0] != LIVE:
             return Extended({})
         self._extended.append((operation, list(operation.share()), operation.observed))
         return judging.extend(operation, more)
 
-    def _bring(self, operation: Operation) -> None:
+    def bring(self, operation: Operation) -> None:
         """Put an operation on the accounts that count in here."""
         accounts = [self.at_hand(line.account) for line in operation.lines]
         if any(account is not line.account for account, line in zip(accounts, operation.lines, strict=True)):

@@ -16,7 +16,7 @@ from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.pulse import Pulse
 from ravi_otel.enforcement.ledger.sqlite.forks import Gate, follow
-from ravi_otel.enforcement.ledger.sqlite.leases import Leases
+from ravi_otel.enforcement.ledger.sqlite.leases import Leases, take_slots_again
 from ravi_otel.enforcement.ledger.sqlite.owed import Owed
 from ravi_otel.enforcement.ledger.sqlite.page import Page, Stander, look
 from ravi_otel.enforcement.ledger.sqlite.past import Past
@@ -150,6 +150,8 @@ class Steps(ABC):
         if reap:
             self._past.clean(self.store, page.now_s)
         page.see_line()
+        if self._leases.was_given_up(self.store, now):
+            take_slots_again(page, self._leases.keep(self.store, now))
         owed, untold = self._owed.write(page)
         result = act(page)
         if owed or freed:
