@@ -229,7 +229,11 @@ def _meant(url: str, scheme: str, colon: str) -> str:
 
 def _split(parameter: str, shown: str, store: Store, rest: str) -> tuple[str, list[tuple[str, str]]]:
     """Part what is behind the scheme into the place and its options; what is ours must be known, and said once."""
-    path, _, query = rest.partition("?")
+    path, mark, query = rest.partition("?")
+    if not mark and any(f"&{name}=" in path for name in _OURS[store]):
+        raise ConfigurationError(
+            f"{parameter}={shown} has an option behind '&' and no '?': write '?' before the first option, and & after it."
+        )
     try:
         options = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=_MOST_OPTIONS) if query else []
     except ValueError:
