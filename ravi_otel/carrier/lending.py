@@ -20,12 +20,13 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
-from ravi_otel.carrier.configured import Configured, configured
+from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
+from ravi_otel.carrier.hosts import place_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.carrier.lots import Lot, absorb, charge_models, limits_of, lots_of, used_of
 from ravi_otel.carrier.standing import names_of, now_ms, process_here
-from ravi_otel.carrier.telling import Reason, rejected
+from ravi_otel.carrier.telling import Reason, rejected, say_once
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
 from ravi_otel.enforcement import refusal
@@ -87,6 +88,7 @@ class Lent:
         self._lots: list[Lot] = []
         self._scope: Scope | None = None
         self._attachment: _current.Attachment | None = None
+        self._passed_by = ""
 
     def __repr__(self) -> str:
         return f"<Lent {self.id[:8]} {self.status}>"
@@ -125,6 +127,12 @@ class Lent:
             if unsent:
                 self.status = "released"
         scope = self._scope
+        if unsent and self._passed_by:
+            say_once(
+                "unlisted loan",
+                f"a request to {checks.show(self._passed_by)} in a lend() block took no loan along, which was given back: "
+                f"{TO} does not list that host, or the proxy on the way there. List it there.",
+            )
         if unsent and scope is not None:
             for lot in self._lots:
                 yield from lot.release(scope)
@@ -273,6 +281,14 @@ def lend(
 def around() -> Lent | None:
     """Give the loan of the innermost `with lend(...)` block here; None in none."""
     return cast("Lent | None", otel_context.get_value(_LOAN))
+
+
+def pass_by(url: str) -> None:
+    """Note that a request to a host which is not listed took nothing of the loan around along."""
+    lent = around()
+    place = None if lent is None else place_of(url)
+    if lent is not None and place is not None:
+        lent._passed_by = place[0]  # noqa: SLF001 - its own module
 
 
 def returned(url: str, value: str) -> Flow[bool]:

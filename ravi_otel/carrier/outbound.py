@@ -52,6 +52,7 @@ def headers_for(
     """
     try:
         if not is_listed(url, via):
+            lending.pass_by(url)
             return without_ours(existing)
         config = configured()
         audience = _audience(url)

@@ -7,7 +7,11 @@ import pytest
 import ravi_otel
 from ravi_otel import ConfigurationError, child_environment, continue_run, outbound_headers, task_headers
 from ravi_otel.carrier import telling
-from ravi_otel.carrier.token import VERSION
+from ravi_otel.carrier.keys import read_keys
+from ravi_otel.carrier.lending import RETURN_HEADER
+from ravi_otel.carrier.token import VERSION, Spent, write_spent
+
+KEY = "k1:0123456789abcdef"
 
 
 @pytest.fixture
@@ -75,3 +79,27 @@ def test_a_peer_is_listed_by_its_address(carrying, said, monkeypatch, name):
         pass
     (sentence,) = said()
     assert "is no address or network" in sentence
+
+
+def test_a_loan_that_no_listed_host_took_says_so_once(carrying, said):
+    with ravi_otel.run(limits=["tokens=100"]):
+        for _ in range(2):
+            with ravi_otel.lend(tokens=10) as loan:
+                outbound_headers("http://user:secret@c.internal:8080/x?key=secret")
+        assert loan.status == "released"
+    (sentence,) = said()
+    assert "'c.internal' in a lend() block took no loan along" in sentence
+    assert "RAVI_CARRY_TO does not list" in sentence
+    assert "secret" not in sentence
+
+
+def test_a_loan_that_nothing_was_asked_with_or_that_a_later_request_took_is_no_mistake(carrying, said):
+    with ravi_otel.run(limits=["tokens=100"]):
+        with ravi_otel.lend(tokens=10):
+            pass
+        with ravi_otel.lend(tokens=10) as loan:
+            outbound_headers("http://c.internal/x")
+            outbound_headers("http://b.internal/x")
+        assert loan.is_sent
+        ravi_otel.take_return("http://b.internal/x", {RETURN_HEADER: write_spent(Spent(loan.id, {}), read_keys(KEY))})
+    assert said() == []

@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ravi_otel._flow import Done, Flow, run_async
 from ravi_otel.carrier.entries import without_ours
-from ravi_otel.carrier.lending import RETURN_HEADER, Lent, returned
+from ravi_otel.carrier.lending import RETURN_HEADER, Lent, pass_by, returned
 from ravi_otel.carrier.outbound import headers_for, is_listed
 from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.hooks.guard import swallow
@@ -99,12 +99,16 @@ class Rewriting:
             return seen.stripped()
 
     def _edit(self, seen: _Seen, to: Going, mark: object) -> Edit | None:
-        takes = not to.bare and is_listed(to.url, to.via) and not self._is_provider_call(mark)
+        carries = not to.bare and not self._is_provider_call(mark)
+        takes = carries and is_listed(to.url, to.via)
         existing, lent = seen.baggage, list[Lent]()
-        if takes:  # an exporter asks for silence, and what it sends is not what was lent to
-            now = headers_for(to.url, existing, to.via, lends=not silences_all(otel_context.get_current()), taken=lent.append)
+        lends = not silences_all(otel_context.get_current())  # an exporter asks for silence, and what it sends is not what was lent to
+        if takes:
+            now = headers_for(to.url, existing, to.via, lends=lends, taken=lent.append)
         else:
             now = without_ours(existing)
+            if carries and lends:
+                pass_by(to.url)
         drop = set(seen.spread)
         add: list[Field] = []
         if now != existing:
