@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 import ravi_otel
 from ravi_otel import Priority, Supervision
@@ -26,7 +26,7 @@ def test_the_programs_that_are_shown_run_as_one_and_print_what_is_shown():
     with ScriptedLLM(Text("Done.")) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60, check=False
         )
     told = [line for line in done.stderr.splitlines() if not line.startswith('{"event": "limit_')]  # our own logger

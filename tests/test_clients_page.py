@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 import ravi_otel
 from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
@@ -28,7 +28,7 @@ SHOWN = dict(re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", P
 def test_every_program_that_is_shown_runs_and_prints_what_is_shown(program, tmp_path):
     with ScriptedLLM(Text("Done.")) as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", program],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+import warm_starts
 
 import ravi_otel
 from ravi_otel.testing import ScriptedLLM, Text
@@ -26,7 +26,7 @@ def play(tmp_path):
         with ScriptedLLM(lambda _: Text("hello there")) as server:
             kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
             place = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any"}
-            done = subprocess.run(
+            done = warm_starts.run(
                 [sys.executable, "-c", PROGRAM.format(arguments=arguments)],
                 env=kept | place | environ,
                 cwd=tmp_path,

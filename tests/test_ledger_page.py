@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import commands
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")
 
 def run(program):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAVI_")}
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return warm_starts.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_commands_show_and_do_what_the_page_says(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel.policy import Kind, parse_limit
 from ravi_otel.runtime.config import effective
@@ -49,7 +50,7 @@ def test_every_program_that_is_shown_runs_and_prints_what_is_shown(program, tmp_
     with ScriptedLLM(Text("Done.", usage=(30_000, 1_000))) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", around + program],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

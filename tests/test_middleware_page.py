@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import warm_starts
 
 from ravi_otel.agents import middleware
 from ravi_otel.agents.middleware import AgentRun, ChatCall, ToolUse
@@ -25,7 +25,7 @@ PROGRAM, PRINTED = (re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL).grou
 def test_the_program_that_is_shown_prints_what_is_shown():
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
     with ScriptedLLM(Text("A book of accounts.")) as server:
-        done = subprocess.run(
+        done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", PROGRAM],
             env={**kept, "PYTHONPATH": str(ROOT), "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any"},
             capture_output=True, text=True, timeout=60, check=False,

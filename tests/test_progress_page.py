@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 import ravi_otel
 from ravi_otel import Priority, ProgressEvent, SpawnBudget
@@ -23,7 +23,7 @@ SHOWN = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 @pytest.mark.parametrize(("program", "printed"), SHOWN, ids=["async for", "for"])
 def test_every_program_that_is_shown_prints_what_is_shown(program, printed):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-    done = subprocess.run(
+    done = warm_starts.run(
         [sys.executable, "-W", "error", "-c", program],
         env={**kept, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip

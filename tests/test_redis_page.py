@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import warm_starts
 
 from ravi_otel.enforcement.ledger.redis import url as redis_url
 from ravi_otel.policy import parse_limit
@@ -25,7 +25,7 @@ def test_the_program_says_what_is_shown(tmp_path):
     program, said = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)[0]
     environment = {**os.environ, "RAVI_STORE": str(tmp_path)}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    done = warm_starts.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, said)
     assert "without the store: the shared ledger redis://127.0.0.1:1 cannot be used" in done.stderr
     kept = [path for path in tmp_path.rglob("owed-*.jsonl") if path.stat().st_size]

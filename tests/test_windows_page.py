@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel import cost_limit, request_limit, token_limit
 from ravi_otel.enforcement.series import MOST_COUNTERS, MOST_READ
@@ -28,7 +28,7 @@ def test_the_program_says_what_is_shown():
     program, said = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)[0]
     with ScriptedLLM("Hi.") as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any"}
-        done = subprocess.run([sys.executable, "-c", f"import ravi_otel\nravi_otel.instrument()\n{program}"],
+        done = warm_starts.run([sys.executable, "-c", f"import ravi_otel\nravi_otel.instrument()\n{program}"],
                               env=environment, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, said)
     told = [json.loads(line) for line in done.stderr.splitlines()]  # nothing but what limits tell

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+import warm_starts
 from approval_desk import pending, requested
 from click.testing import CliRunner
 
@@ -243,7 +243,7 @@ def test_a_program_that_waits_is_answered_from_another_terminal(path):
         asked = thread.submit(ApprovalQueue().ask, request)
         pending(path)
         words = [sys.executable, "-m", "ravi_otel", "approvals", "approve", request.id, "--comment", "ok"]
-        other = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ, timeout=60)
+        other = warm_starts.run(words, capture_output=True, text=True, check=False, env=os.environ, timeout=60)
         assert other.returncode == 0, other.stderr
         assert asked.result(30) == ApprovalAnswer(approved=True, comment="ok", who=login())
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import commands
@@ -35,7 +36,7 @@ def check(block, pid=None, **more):
             said = [str(status)]
         elif line.startswith("$ ravi-otel "):
             command = [sys.executable, "-m", "ravi_otel", *shlex.split(line.removeprefix("$ ravi-otel "))]
-            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **more)
+            done = warm_starts.run(command, capture_output=True, text=True, encoding="utf-8", check=False, **more)
             status, said = done.returncode, [squeezed(each) for each in (done.stdout + done.stderr).splitlines()]
         else:
             assert squeezed(line) == said.pop(0).replace(f"pid {pid}", "pid 4711").replace(str(more.get("cwd")), "~")

@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel.testing import ScriptedLLM, Text, ToolCalls
 
@@ -16,7 +16,7 @@ ASKED = [("Lisbon", False), ("Porto", False), ("Faro", False), ("Evora", False),
 
 
 def run(**environment):
-    return subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False)
+    return warm_starts.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False)
 
 
 def answer(request):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -21,7 +21,7 @@ PAGE = (ROOT / "docs" / "refund-desk.md").read_text(encoding="utf-8")
 def run(where, *options, **environment):
     command = [sys.executable, "-W", "error", str(PROGRAM), *options]
     given = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=60, env=given, check=False)
+    return warm_starts.run(command, cwd=where, capture_output=True, text=True, timeout=60, env=given, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_log_that_was_changed_does_not_hold_any_more(story):
     changed.write_bytes(path.read_bytes().replace(b'"block"', b'"allow"', 1))
     changed.with_name(path.name.replace(".jsonl", ".head")).write_bytes(path.with_name(path.name.replace(".jsonl", ".head")).read_bytes())
     command = [sys.executable, "-m", "ravi_otel", "audit", "verify", str(changed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = warm_starts.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "NOT as it was written" in done.stdout
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+import warm_starts
 
 from ravi_otel.cli.support_desk.model import answer
 from ravi_otel.testing import ScriptedLLM
@@ -12,7 +13,7 @@ PROGRAM = Path(__file__).parents[2] / "examples" / "support_desk.py"
 
 
 def run(**environment):
-    return subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False)
+    return warm_starts.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=60, env=os.environ | environment, check=False)
 
 
 def test_the_example_runs_against_the_api_that_the_environment_names():

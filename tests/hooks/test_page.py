@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, RunLogger, SpawnBudget
@@ -27,7 +27,7 @@ def test_every_program_that_is_shown_prints_what_is_shown(program, printed, tmp_
     with ScriptedLLM(Text("Done.", usage=(500, 400))) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
+        done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", program],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip

@@ -2,10 +2,10 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import warm_starts
 from test_pools import METHODS
 from test_servers import SERVERS
 
@@ -48,7 +48,7 @@ def test_the_program_on_the_page_spends_what_the_next_one_is_refused(tmp_path):
     (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
     first, second = (
-        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=kept, capture_output=True, text=True, check=False, timeout=60)
+        warm_starts.run([sys.executable, "-c", program], cwd=tmp_path, env=kept, capture_output=True, text=True, check=False, timeout=60)
         for _ in range(2)
     )
     assert (first.returncode, first.stdout) == (0, "A B C\n")

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -40,7 +41,7 @@ def call(telemetry):
 
 def _run(program: str, timeout_s: float = 30, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    return subprocess.run(
+    return warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
         env=clean | {"PYTHONPATH": str(ROOT)} | env,
         capture_output=True,
@@ -242,9 +243,9 @@ def test_what_could_not_be_sent_is_counted():
     call(telemetry)
     reader = InMemoryMetricReader()
     pipeline._signals.instruments.dropped = MeterProvider([reader]).get_meter("t").create_counter("ravi.telemetry.dropped")
-    pipeline.flush(8)
+    pipeline.shutdown(2)
     (point,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
-    assert (point.value, dict(point.attributes)) == (1, {"ravi.telemetry.reason": "export_failed"})
+    assert (point.value, dict(point.attributes)) == (1, {"ravi.telemetry.reason": "shutdown"})
     os._exit(0)
     """,
         OTEL_EXPORTER_OTLP_TRACES_ENDPOINT="http://127.0.0.1:9/v1/traces",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_starts
 
 from ravi_otel.local.store import Store
 from ravi_otel.local.store.replaying import Backend, replay
@@ -80,7 +80,7 @@ def receiver():
 
 def passes(run, program: str, timeout_s: float = 60, **env: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    done = subprocess.run(
+    done = warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
         env=clean | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "PLACE": str(run.path)} | env,
         capture_output=True,

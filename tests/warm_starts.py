@@ -1,0 +1,120 @@
+"""Start a program for what it does and not for how it is started: forked from a Python that has imported the client already.
+
+A new Python takes a second to import the client and us, and the tests start hundreds. Here each is a process of its own all the same,
+with its own environment, place, streams, main module and end. What a program imports, and when, has to be tested with a new Python:
+with RAVI_LONG, and wherever Linux is not, that is what all of them are.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WARM = sys.platform == "linux" and not os.environ.get("RAVI_LONG")
+
+
+class _Asked(NamedTuple):
+    warnings: list[str]
+    kind: str
+    target: str
+    args: list[str]
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | Path | None = None,
+    timeout: float = 60,
+    check: bool = False,
+    encoding: str = "utf-8",
+    **usual: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run `[sys.executable, …]` to its end as `subprocess.run` would, and give what it printed as text."""
+    if not WARM:
+        pipes = {"capture_output": True, "text": True, "encoding": encoding} | usual
+        return subprocess.run(command, env=env, cwd=cwd, timeout=timeout, check=check, **pipes)
+    assert set(usual) <= {"capture_output", "text"}, usual
+    status, out, err = _ended(_parsed(command), dict(os.environ if env is None else env), str(cwd or Path.cwd()), timeout, encoding)
+    done = subprocess.CompletedProcess(command, status, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _parsed(command: Sequence[str]) -> _Asked:
+    executable, *rest = map(str, command)
+    assert executable == sys.executable, command
+    actions = []
+    while rest[0] == "-W":
+        actions.append(rest[1])
+        rest = rest[2:]
+    if rest[0] in ("-c", "-m"):
+        return _Asked(actions, {"-c": "code", "-m": "module"}[rest[0]], rest[1], rest[2:])
+    assert not rest[0].startswith("-"), command
+    return _Asked(actions, "file", rest[0], rest[1:])
+
+
+def _ended(asked: _Asked, env: dict[str, str], cwd: str, timeout: float, encoding: str) -> tuple[int, str, str]:
+    job = json.dumps(asked._asdict() | {"env": env, "cwd": cwd}).encode() + b"\n"
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing, _server() as wire:
+        wire.settimeout(timeout)
+        socket.send_fds(wire, [job[:1]], [nothing.fileno(), out.fileno(), err.fileno()])
+        wire.sendall(job[1:])
+        said = wire.makefile("r")
+        child = int(said.readline())
+        try:
+            status = int(said.readline())
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(asked.target, timeout) from None
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(encoding).replace("\r\n", "\n"))
+    return status, texts[0], texts[1]
+
+
+_ONE = threading.Lock()
+
+
+def _server() -> socket.socket:
+    with _ONE:
+        address = _started(os.getpid())
+    wire = socket.socket(socket.AF_UNIX)
+    wire.connect(address)
+    return wire
+
+
+@functools.cache
+def _started(_process: int) -> str:
+    """Start the Python that forks; it ends with this process, which holds the other end of its standard input."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0ravi-otel-tests-{os.getpid()}-{os.urandom(8).hex()}")
+    listener.listen()
+    address: str = listener.getsockname().decode()
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_", "OPENAI_", "AZURE_", "COV_"))}
+    program = [sys.executable, str(Path(__file__).with_name("warm_server.py")), str(listener.fileno())]
+    server = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=clean)
+    listener.close()
+
+    def end() -> None:
+        assert server.stdin is not None
+        server.stdin.close()
+        server.wait(10)
+
+    atexit.register(end)
+    return address
