@@ -23,8 +23,12 @@ fail() {
     exit 1
 }
 
+# What checks the compose files, when it is asked for by name: the loader that every compose is built on.
+COMPOSE_BUILT=2.16.2
+
 # The number in a server's line of collector/.env, without v.
 version_of() {
+    [ "$1" != compose ] || { echo "$COMPOSE_BUILT" && return; }
     name=$(echo "$1" | tr '[:lower:]' '[:upper:]')
     found=$(sed -n "s/^${name}_TAG=v\{0,1\}\([0-9][0-9.]*\)\$/\1/p" "$ROOT/collector/.env")
     [ -n "$found" ] || fail "collector/.env has no line ${name}_TAG=<version>; it says which $1 to build."
@@ -36,6 +40,7 @@ programs_of() {
     collector) echo otelcol-contrib ;;
     prometheus) echo prometheus promtool ;;
     alertmanager) echo alertmanager amtool ;;
+    compose) echo compose-spec ;;
     *) echo "$1" ;;
     esac
 }
@@ -118,6 +123,8 @@ build_prometheus() {
 build_alertmanager() {
     source_of "github.com/prometheus/alertmanager@v$1" "$SCRATCH/alertmanager"
     cd "$SCRATCH/alertmanager"
+    # Its page is made with npm, and is no part of the module; nobody looks at it here.
+    [ -d ui/app/dist ] || { mkdir -p ui/app/dist && echo "Built without its page." >ui/app/dist/index.html; }
     compile "-X github.com/prometheus/common/version.Version=$1" "./cmd/alertmanager ./cmd/amtool"
 }
 
@@ -125,6 +132,13 @@ build_jaeger() {
     source_of "github.com/jaegertracing/jaeger@$JAEGER_MODULE" "$SCRATCH/jaeger"
     cd "$SCRATCH/jaeger"
     compile "-X github.com/jaegertracing/jaeger/internal/version.latestVersion=v$1" ./cmd/jaeger
+}
+
+build_compose() {
+    source_of "github.com/compose-spec/compose-go/v2@v$1" "$SCRATCH/compose"
+    cd "$SCRATCH/compose"
+    mv cmd compose-spec
+    compile "" ./compose-spec
 }
 
 build_loki() {

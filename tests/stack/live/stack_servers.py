@@ -163,8 +163,9 @@ def filled(argument: str, variables: Mapping[str, str]) -> str:
 
 def webhook_addresses(webhook: Webhook) -> dict[str, str]:
     """Give which addresses of alertmanager.yaml are the webhook's here: those of its webhook_configs."""
-    config = yaml.safe_load((COLLECTOR / "alertmanager" / "alertmanager.yaml").read_text())
-    urls = [hook["url"] for receiver in config["receivers"] for hook in receiver.get("webhook_configs", ()) if "url" in hook]
+    configs = [yaml.safe_load(file.read_text()) for file in sorted((COLLECTOR / "alertmanager").glob("*.yaml"))]
+    receivers = [receiver for config in configs for receiver in config["receivers"]]
+    urls = [hook["url"] for receiver in receivers for hook in receiver.get("webhook_configs", ()) if "url" in hook]
     return {found[0]: f"http://{webhook.address}" for url in urls if (found := re.match(r"https?://[^/]+", url))}
 
 
