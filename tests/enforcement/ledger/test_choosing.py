@@ -121,7 +121,7 @@ def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
         ("redis://h?slics=on", "'slics', which is unknown here, did you mean 'slices': there are"),
         ("redis://h?namespce=x", "did you mean 'namespace'"),
         ("sqlite:x.db?slics=on", "did you mean 'slices'"),
-        ("sqlite:x.db&slices=on", "RAVI_LEDGER=sqlite:x.db&slices=on has an option behind '&' and no '?': write '?' before the first option"),
+        ("sqlite:x.db&slices=on", "RAVI_LEDGER=sqlite:x.db&slices=on has an option behind '&' and no '?': write '?' before"),
         ("redis://h/0&namespace=a", "behind '&' and no '?'"),
         ("redis://h?ssl_keyfile=x", "'ssl_keyfile' is no parameter"),
         ("redis://h?x", "what is behind '?' cannot be read"),
