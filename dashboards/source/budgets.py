@@ -173,7 +173,7 @@ def _refusals(board: Board) -> list[p.Lines]:
             "none",
             p.series(q.rate(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
             p.series(q.rate(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
-            p.series(q.rate(q.of(semconv.LIMIT_SUSPENDED), (q.SCOPE,)), f"set aside: {{{{{q.SCOPE}}}}}"),
+            p.series(q.rate(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
             p.series(q.rate(q.of(semconv.LIMIT_OVERAGE), (q.KIND,)), f"overrun: {{{{{q.KIND}}}}}"),
         ),
         p.lines(

@@ -32,10 +32,10 @@ def make() -> Board:
         "Who is at work and who waits, what becomes of requests for a slot, what the gate decides, and single runs, by their traces.",
     )
     board.row("Now", *_now())
-    board.row("One run: choose a trace below", _tree(), _logs_of_trace())
+    board.row("One run", _tree(), _logs_of_trace())
     board.row("Run by run, from the trace store", *_run_by_run(board))
     board.row("Runs and agents", *_runs(board), *_agents(board))
-    board.row("Slots: spawning, pausing, preemption", *_slots())
+    board.row("Slots", *_slots())
     board.row("What the gate decides", *_gate())
     board.row("Limit events", _events())
     return board

@@ -284,3 +284,14 @@ def test_a_name_of_prometheus_is_made_as_prometheus_makes_it():
     assert prometheus(semconv.RETRY_COUNT) == "ravi_retry_count_total"
     with pytest.raises(KeyError):
         prometheus("ravi.no.such")
+
+
+def test_the_page_tells_every_row_and_every_variable():
+    page = (PLACE.parent / "docs" / "dashboards.md").read_text(encoding="utf-8")
+    for dashboard in FILES.values():
+        _, title = dashboard["title"].split(" / ")
+        told = re.search(rf"\n\*\*{title}\*\*\n\n\| row \| answers \|\n\|---\|---\|\n((?:\| .*\n)+)", page)
+        assert told is not None, title
+        rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
+        assert [line.split(" | ")[0].removeprefix("| ") for line in told[1].splitlines()] == rows
+        assert [variable["label"] for variable in variables(dashboard).values() if variable["label"] not in page] == []

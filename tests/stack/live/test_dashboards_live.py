@@ -1,0 +1,174 @@
+"""Every query of every dashboard finds something on the real servers, once everything that can happen has happened."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from dashboard_files import FILES, asked, filled, promql, selectors
+from dashboard_load import answer
+from stack_process import wait_for
+from stack_servers import Stack, program_environment, programs
+
+from dashboards.source import foreign
+from dashboards.source.names import prometheus
+from ravi_otel.telemetry.catalog import METRICS
+from ravi_otel.testing import ScriptedLLM
+
+HERE = Path(__file__).parent
+SERVICES = {"all": "fleet", "latest": "fleet-latest", "lossy": "fleet-lossy", "storeless": "fleet-storeless"}
+WITHIN_S = 120.0
+"""What is scraped is scraped every 15 s, and a rate needs two of them."""
+
+AT_A_FAULT = re.compile(
+    "otelcol_exporter_(send|enqueue)_failed_.*|otelcol_receiver_(refused|failed)_.*|otelcol_processor_memory_limiter_refused_.*"
+    "|otelcol_processor_tail_sampling_sampling_trace_dropped_too_early.*"
+)
+"""Counters of the collector that are not there before their first count: a stack that works has none of them."""
+
+
+@contextlib.contextmanager
+def load(stack: Stack, url: str, part: str) -> Iterator[None]:
+    """Run a part of the load until it has done all that it does, and go on with it until the end."""
+    settings = {"RAVI_TIME_PER_OUTPUT_CHUNK": "1"}
+    if part == "latest":
+        settings["OTEL_SEMCONV_STABILITY_OPT_IN"] = "gen_ai_latest_experimental"
+    if part == "lossy":  # spans have nowhere to go, and little room to wait
+        settings |= {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces"}
+        settings |= {"OTEL_BSP_MAX_QUEUE_SIZE": "4", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "2"}
+    program = subprocess.Popen(
+        [sys.executable, str(HERE / "dashboard_load.py"), url, part],
+        env=program_environment(stack, **stack.environment(SERVICES[part]), **settings),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "moving\n"
+        yield
+        program.communicate("stop\n", timeout=60)
+        assert program.returncode == 0
+    finally:
+        program.kill()
+        program.communicate()
+
+
+@pytest.fixture(scope="module")
+def moving(stack: Stack) -> Iterator[Stack]:
+    """Have every part of the load at work on the stack."""
+    with contextlib.ExitStack() as loads, ScriptedLLM(answer) as model:
+        for part in SERVICES:
+            loads.enter_context(load(stack, model.base_url, part))
+        yield stack
+
+
+def left_over(ask: Callable[[str], Any], questions: dict[str, str]) -> dict[str, str]:
+    """Ask until each has an answer; give what has none in the end, with what was asked."""
+    deadline = time.monotonic() + WITHIN_S
+    left = dict(questions)
+
+    def look() -> bool:
+        for where in [where for where, question in left.items() if ask(question)]:
+            del left[where]
+        return not left or time.monotonic() > deadline
+
+    wait_for(look, "the answers", WITHIN_S + 60)
+    return left
+
+
+def excused(query: str, stack: Stack) -> bool:
+    """Tell whether a query asks for faults alone, or for alerts where none is declared."""
+    names = {_named(selector) for selector in selectors(query)}
+    if names == {"ALERTS"}:
+        return not [rule for rule in stack.rules() if rule["type"] == "alerting"]
+    return all(AT_A_FAULT.fullmatch(re.sub(r"\(_total\)\?", "", name)) for name in names)
+
+
+def _named(selector: Any) -> str:
+    return selector.name or next(matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__")
+
+
+def test_prometheus_calls_our_metrics_what_we_say(moving: Stack):
+    parts = {"histogram": "_bucket"}
+    expected = {prometheus(name) + parts.get(row.instrument, "") for name, row in METRICS.items()}
+    left = left_over(lambda name: name in moving.metric_names(), {name: name for name in expected})
+    assert left == {}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_query_finds_something(moving: Stack, name: str):
+    questions = {query.where: filled(query.text) for query in promql() if query.where.startswith(name)}
+    wanted = {where: query for where, query in questions.items() if not excused(query, moving)}
+    assert left_over(moving.query, wanted) == {}
+
+
+def test_every_selector_finds_something_by_itself(moving: Stack):
+    found = {selector.prettify() for query in promql() for selector in selectors(filled(query.text))}
+    wanted = {each: each for each in found if not excused(each, moving)}
+    assert left_over(moving.query, wanted) == {}
+
+
+def test_what_is_not_there_before_a_fault_is_known_to_the_collector(stack: Stack):
+    binary = Path(programs()["collector"]).read_bytes()
+    at_a_fault = {name for name in foreign.NAMES if AT_A_FAULT.fullmatch(name) and not name.endswith("_total")}
+    assert len(at_a_fault) > 10
+    assert [name for name in at_a_fault if name.encode() not in binary] == []
+
+
+def test_the_values_of_every_variable_are_there(moving: Stack):
+    labels = {query.where: (filled(query.text), query.target["label"]) for query in promql() if "label" in query.target}
+    assert len(labels) > 15
+    for where, (selector, label) in labels.items():
+        wait_for(lambda s=selector, n=label: [one for one in moving.query(s) if one["metric"].get(n)], where)
+
+
+def test_points_lead_to_traces_that_jaeger_has(moving: Stack):
+    def traced(query: str) -> bool:
+        found = [one["labels"].get("trace_id") for one in moving.exemplars(query)]
+        return any(trace and moving.jaeger(trace) for trace in found[-20:])
+
+    questions = {query.where: filled(query.text) for query in promql() if query.target.get("exemplar") and "traces_span" not in query.text}
+    assert len(questions) > 20
+    assert left_over(traced, questions) == {}
+
+
+def test_log_queries_find_limit_events_with_their_trace(moving: Stack):
+    trace = wait_for(lambda: moving.logs(filled('{service_name="fleet"} | event_name="ravi.limit.exceeded"')), "a limit event")[-1]
+    questions = {query.where: filled(query.text, trace=trace["labels"]["trace_id"]) for query in asked("loki")}
+    counted = {where: query for where, query in questions.items() if query.startswith("topk")}
+    assert left_over(moving.logs, {where: query for where, query in questions.items() if where not in counted}) == {}
+
+    def figures(query: str) -> list[Any]:
+        return moving.get("loki", "/loki/api/v1/query", query=query)["data"]["result"]
+
+    assert left_over(figures, counted) == {}
+    for one in figures(next(iter(counted.values()))):
+        assert one["metric"].keys() >= {"ravi_run_id", "trace_id"}
+        assert moving.jaeger(one["metric"]["trace_id"]) is not None
+    assert wait_for(lambda: moving.jaeger(trace["labels"]["trace_id"]), "the trace of a limit event")
+
+
+def test_searches_find_traces(moving: Stack):
+    for query in asked("jaeger"):
+        target = query.target
+        if target.get("queryType") != "search":
+            continue
+        tags = dict(each.split("=", 1) for each in shlex.split(target["tags"].replace("$trace_tags", "")))
+        more = {"minDuration": target["minDuration"]} if "minDuration" in target else {}
+        if tags:
+            more["tags"] = json.dumps(tags)
+        wait_for(lambda m=more, n=target["limit"]: moving.jaeger_search("fleet", limit=n, **m), query.where, WITHIN_S)
