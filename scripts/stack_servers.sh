@@ -157,6 +157,7 @@ build_server() {
     trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
     trap 'exit 130' INT TERM HUP
     began=$(date +%s)
+    echo "stack servers: building $1 $(built_version_of "$1"); the first time it takes minutes" >&2
     # What go and the builder say is wanted only of a build that failed. (In a condition, set -e would mean nothing.)
     set +e
     (
