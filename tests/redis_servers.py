@@ -58,9 +58,10 @@ def until(true: Callable[[], object], what: str, within_s: float = _READY_WITHIN
         event.wait(0.01)
 
 
-def said(port: int, *words: str, timeout_s: float = 2.0) -> bytes:
+def said(port: int, *words: str | bytes, timeout_s: float = 2.0) -> bytes:
     """Say one command to a server in its own protocol; b"" when it does not answer."""
-    line = b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode()) for word in words)
+    sent = [word if isinstance(word, bytes) else word.encode() for word in words]
+    line = b"*%d\r\n" % len(sent) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in sent)
     try:
         with socket.create_connection(("127.0.0.1", port), timeout_s) as sock:
             sock.settimeout(timeout_s)
@@ -119,7 +120,7 @@ class Server:
             command.append(str(path))
         return [*command, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(self.directory), *self.arguments]
 
-    def say(self, *words: str) -> bytes:
+    def say(self, *words: str | bytes) -> bytes:
         return said(self.port, *words)
 
     def pause(self) -> None:

@@ -1,6 +1,8 @@
 """What the ledger in Redis does beyond the contract: leases, lost replies, what the store forgot, and who stands in line elsewhere."""
 
 import asyncio
+import re
+import struct
 import threading
 import uuid
 
@@ -11,9 +13,10 @@ from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis import scripts
 from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
+from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.enforcement.ledger.redis.places import TOP, tag_of
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
@@ -315,7 +318,7 @@ def test_a_settle_whose_reply_is_lost_counts_once_and_tells_its_events(new, prox
     grant = ask(ledger, (account, 50))
     setattr(proxy, lost, 1)
     told = list(settle(ledger, grant, 85).crossings)
-    run_sync(ledger.pay())
+    run_sync(ledger.owed.pay(ledger.link))
     grant = ask(ledger, (account, 1))
     told += [*grant.crossings, *settle(ledger, grant, 1).crossings]
     assert [one.event for one in told] == ["limit_nearing"]
@@ -350,7 +353,7 @@ def test_what_was_spent_while_the_store_failed_is_recorded_later(new, proxy):
     proxy.swallow = 1
     grant = ask(ledger, (account, 0), spent=True)
     settle(ledger, grant, 40)
-    run_sync(ledger.pay())
+    run_sync(ledger.owed.pay(ledger.link))
     assert state(new(), twin()) == (40, 0)
 
 
@@ -501,22 +504,31 @@ def kept(redis_server):
     return key
 
 
-SPOILT = [
-    "",
-    "nan nan",
-    "{epoch} 100 nan 0 0 0 1 0 0 ",
-    "{epoch} 100 -5 0 0 0 1 0 0 ",
-    "{epoch} 100 50 0 0 0 1 0 0 n1",
-    "{epoch} 100 50 0 0 999 1 0 0 ",
-]
+def packed(epoch, *, version=2, used=50.0, held=0.0, denied=0.0, revision=1.0, events=0):
+    """Write a state as the scripts do."""
+    return struct.pack("<B13sdddddIHBH", version, epoch.encode(), 100.0, used, held, denied, revision, 0, 0, 0, events)
 
 
-@pytest.mark.parametrize("state_of_it", SPOILT)
+SPOILT = {
+    "is nothing": lambda epoch: b"",
+    "is text": lambda epoch: f"{epoch} 100 50 0 0 0 1 0 0 and all that is behind it ............".encode(),
+    "is cut off": lambda epoch: packed(epoch)[:-1],
+    "is of another version": lambda epoch: packed(epoch, version=3),
+    "used no number": lambda epoch: packed(epoch, used=float("nan")),
+    "used less than nothing": lambda epoch: packed(epoch, used=-5.0),
+    "holds a part of one": lambda epoch: packed(epoch, held=0.5),
+    "denied without end": lambda epoch: packed(epoch, denied=float("inf")),
+    "was changed before it was there": lambda epoch: packed(epoch, revision=-1.0),
+    "tells more than there is": lambda epoch: packed(epoch, events=1),
+}
+
+
+@pytest.mark.parametrize("state_of_it", SPOILT.values(), ids=SPOILT)
 @pytest.mark.parametrize("seen", [True, False], ids=["seen before", "a newcomer"])
 def test_an_account_that_cannot_be_read_is_refused_and_never_begun_anew(new, redis_server, state_of_it, seen):
     ledger, account = new(), twin()
     ask(ledger, (account, 10))
-    key, spoilt = kept(redis_server), state_of_it.format(epoch=account.epoch)
+    key, spoilt = kept(redis_server), state_of_it(account.epoch)
     redis_server.say("HSET", key, "s", spoilt)
     for act in (
         lambda one: ask(ledger, (one, 1)),
@@ -526,7 +538,7 @@ def test_an_account_that_cannot_be_read_is_refused_and_never_begun_anew(new, red
         with pytest.raises(BudgetExhaustedError, match="cannot be read") as refused:
             act(account if seen else twin())
         assert refused.value.reason == "store_failed"
-    assert redis_server.say("HGET", key, "s") == f"${len(spoilt)}\r\n{spoilt}\r\n".encode()
+    assert redis_server.say("HGET", key, "s") == b"$%d\r\n%s\r\n" % (len(spoilt), spoilt)
 
 
 def test_an_account_without_its_state_is_refused(new, redis_server):
@@ -552,10 +564,10 @@ def test_what_a_later_version_writes_behind_is_kept(new, redis_server):
     ledger, account = new(), twin()
     grant = ask(ledger, (account, 10))
     key = kept(redis_server)
-    later = redis_server.say("HGET", key, "s").split(b"\r\n")[1] + b" 17 later"
-    redis_server.say("HSET", key, "s", later.decode())
+    later = redis_server.say("HGET", key, "s").split(b"\r\n", 1)[1].removesuffix(b"\r\n") + b" 17 later"
+    redis_server.say("HSET", key, "s", later)
     settle(ledger, grant, 85)
-    assert redis_server.say("HGET", key, "s").split(b"\r\n")[1].endswith(b" n 17 later")
+    assert redis_server.say("HGET", key, "s").endswith(b"n 17 later\r\n")
     assert state(ledger, twin()) == (85, 0)
     assert isinstance(ask(new(), (twin(), 50)), Denied)
     (counter,) = run_sync(ledger.list_accounts()).counters
@@ -565,10 +577,19 @@ def test_what_a_later_version_writes_behind_is_kept(new, redis_server):
 def test_a_use_beyond_all_numbers_is_kept_as_the_most_there_is(new, redis_server):
     ledger, account = new(), twin()
     ask(ledger, (account, 10))
-    redis_server.say("HSET", kept(redis_server), "s", f"{account.epoch} 100 {'9' * 400} 0 0 0 1 0 0 ")
+    redis_server.say("HSET", kept(redis_server), "s", packed(account.epoch, used=1e300))
     denied = ask(ledger, (account, 1))
     assert isinstance(denied, Denied)
     assert (denied.reason, denied.used) == ("exhausted", TOP)
+
+
+SCRIPTS = {script.name: script.source.decode() for script in vars(scripts).values() if isinstance(script, Script)}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_is_sent_has_a_number_wherever_it_was_written_with_a_name_for_it(name):
+    code = re.sub(r"--.*|'[^']*'", "", SCRIPTS[name])
+    assert set(re.findall(r"\b[A-Z_]{2,}\b", code)) <= {"KEYS", "ARGV", "HEAD"}
 
 
 @pytest.mark.parametrize("said", [b"D 1 exhausted inf 0;", b"G", b"X 1;;", b"G 1 x;;", b"S 2;", b"Z;;", b"D 1 ex hausted 1 1;;", b"L;;"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
@@ -10,19 +11,25 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Line, Reservation
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
-from ravi_otel.enforcement.ledger.redis.places import Sight, Twin, show
+from ravi_otel.enforcement.ledger.redis.places import Sight, Twin, bounded, show
 from ravi_otel.hooks.records import Phase
 
 _EVENTS: Final[dict[str, Literal["limit_nearing", "limit_exceeded"]]] = {"n": "limit_nearing", "x": "limit_exceeded"}
 STRANGE: Final = "because it answers what no script of ours says"
 _LARGEST: Final = 1 << 63
-UNREADABLE: Final = "because what it says of an account cannot be read"
+UNREADABLE: Final = "because what it says of an account cannot be read: it is spoilt, or of another version"
 _AMOUNT: Final = r" \d{1,20}"
 _WHY: Final = r" [a-z_]{1,16}"
 _HEAD: Final = re.compile(
-    f"[ONS]|S [01]|[LU]{_AMOUNT}|[GE]{_AMOUNT} [\\d,]*|D{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}|X{_AMOUNT}{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
+    f"[ONS]|S [01]|[LU]{_AMOUNT}|G{_AMOUNT} =|[GE]{_AMOUNT} [\\d,]*|D{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
+    f"|X{_AMOUNT}{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
 )
 """How each answer begins: what the scripts of this directory say in their first lines."""
+
+_OFTEN: Final = {b"G 0 =": ("G", "0", "="), b"S": ("S",)}
+_NO_STATE: Final = 0
+_ALL: Final = ("=",)
+_HELD: Final = Nature.HELD
 
 
 class Shared(Operation):
@@ -58,23 +65,21 @@ class Shared(Operation):
 
 
 class Reply:
-    """Be an answer's parts: its head's words, what was crossed, and the state of each account."""
+    """Be an answer's parts: its head's words, what was crossed, and the state of each account, one behind the other."""
 
     __slots__ = ("crossings", "states", "words")
 
-    words: list[str]
-    states: list[str]
+    words: Sequence[str]
+    states: bytes
 
     def __init__(self, raw: object) -> None:
         if not isinstance(raw, bytes):
             raise StoreError(STRANGE)
         try:
-            head, _, rest = raw.decode("ascii").partition(";")
-            crossings, *self.states = rest.split(";")
-            if _HEAD.fullmatch(head) is None:
-                raise StoreError(STRANGE)
-            self.words = head.split(" ")
-            self.crossings = [_crossing(one) for one in crossings.split(",")] if crossings else []
+            head, _, rest = raw.partition(b";")
+            crossings, _, self.states = rest.partition(b";")
+            self.words = _OFTEN.get(head) or _words(head.decode("ascii"))
+            self.crossings = [_crossing(one) for one in crossings.decode("ascii").split(",")] if crossings else []
         except (ValueError, KeyError, IndexError):
             raise StoreError(STRANGE) from None
 
@@ -90,6 +95,12 @@ class Reply:
         if self.letter == "U":
             raise StoreError(UNREADABLE)
         return self
+
+    def admits(self, lines: Sequence[Line]) -> tuple[int, list[int]]:
+        """Give which of these lines is only observed (from 1; 0: none), and what is held of each: "=" is all that was wanted."""
+        if self.words[2:] != _ALL:
+            return self.grants(len(lines))
+        return self.tells(len(lines)), [bounded(line.want) if line.carved or line.account.nature is _HELD else 0 for line in lines]
 
     def grants(self, count: int) -> tuple[int, list[int]]:
         """Give which account is only observed (from 1; 0: none), and what is held of each of so many."""
@@ -125,12 +136,14 @@ class Reply:
 
     def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
         """Write the states into the accounts; under the ledger's lock."""
+        said, at = self.states, 0
         try:
-            for (account, sight), state in zip(lines, self.states, strict=True):
-                if state:
-                    show(account, sight, state)
-        except ValueError:
+            for account, sight in lines:
+                at = at + 1 if said[at] == _NO_STATE else show(account, sight, said, at)
+        except (ValueError, IndexError, OverflowError, struct.error):
             raise StoreError(UNREADABLE) from None
+        if at != len(said):
+            raise StoreError(UNREADABLE)
 
     def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""
@@ -152,6 +165,12 @@ def numbers(found: object, count: int) -> list[int]:
     if len(given) != count or not all(isinstance(one, int) and 0 <= one < _LARGEST for one in given):
         raise StoreError(STRANGE)
     return cast("list[int]", given)
+
+
+def _words(head: str) -> Sequence[str]:
+    if _HEAD.fullmatch(head) is None:
+        raise StoreError(STRANGE)
+    return head.split(" ")
 
 
 def _crossing(text: str) -> tuple[int, Literal["limit_nearing", "limit_exceeded"], int, int]:

@@ -9,10 +9,9 @@ from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.operators import Counter, Listing
 from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.redis.places import bounded, tag_of
+from ravi_otel.enforcement.ledger.redis.places import bounded, read_state, tag_of
 from ravi_otel.enforcement.ledger.redis.scripts import LIST, OPERATE
 
-_FIELDS: Final = 10
 _MOST_DIGITS: Final = 20
 _OF_A_PAGE, _OF_A_ROW = 3, 4
 _MOST_PAGES: Final = 1_000_000
@@ -70,7 +69,8 @@ def _row(found: object) -> tuple[Counter, int]:
     parts = _listed(found)
     if len(parts) != _OF_A_ROW:
         raise StoreError(_FOREIGN)
-    return _counter(*(_text(each) for each in parts))
+    at, key, state, declared = parts
+    return _counter(_text(at), _text(key), state, _text(declared))
 
 
 def _listed(found: object) -> list[object]:
@@ -86,27 +86,26 @@ def _text(found: object) -> str:
         raise StoreError(_FOREIGN) from None
 
 
-def _counter(at: str, key: str, state: str, declared: str) -> tuple[Counter, int]:
-    words = state.split(" ")
-    numbers = words[1 : _FIELDS - 1]
-    if len(words) < _FIELDS or not all(map(_is_amount, numbers)):
-        raise StoreError(_FOREIGN)
-    value, used, held, denied, flags, _, waiting, last = (int(word) for word in numbers)
+def _counter(at: str, key: str, said: object, declared: str) -> tuple[Counter, int]:
+    try:
+        state = read_state(said if isinstance(said, bytes) else b"")
+    except ValueError:
+        raise StoreError(_FOREIGN) from None
     counter = Counter(
         at,
         key,
-        value,
-        used,
-        held,
-        denied,
-        near=flags & _NEAR != 0,
-        exceeded=flags & _EXCEEDED != 0,
-        draining=flags & _DRAINING != 0,
+        state.value,
+        state.used,
+        state.held,
+        state.denied,
+        near=state.flags & _NEAR != 0,
+        exceeded=state.flags & _EXCEEDED != 0,
+        draining=state.flags & _DRAINING != 0,
         declared=int(declared) if _is_amount(declared) else None,
-        used_s=float(last),
-        epoch=words[0],
+        used_s=float(state.last_s),
+        epoch=state.epoch,
     )
-    return counter, waiting
+    return counter, state.waiting
 
 
 def _is_amount(word: str) -> bool:

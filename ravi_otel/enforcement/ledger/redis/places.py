@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import secrets
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from ravi_otel.enforcement.ledger.account import Account, kept_back
 from ravi_otel.enforcement.ledger.claims import of_asker, of_others
@@ -81,9 +82,9 @@ class Sight:
         """Say how the account begins if the store has never seen it; empty once it was seen."""
         if self.known:
             return ""
-        epoch, width = secrets.token_hex(6), 0
+        epoch, width = f"e{secrets.token_hex(6)}", 0
         if account.roll_ns:
-            epoch, width = f"r{epoch}", width_ns(account.roll_ns)  # a script tells by the epoch that the window rolls
+            epoch, width = f"r{epoch[1:]}", width_ns(account.roll_ns)  # a script tells by the epoch that the window rolls
         return f"{epoch} {bounded(account.value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {width} {account.key}"
 
 
@@ -106,34 +107,80 @@ def asked(sight: Sight, line: Line, request: Reservation) -> str:
     facts, want, minimum = facts_of(sight, account, line), bounded(line.want), bounded(line.minimum)
     by_hand = account.used - sight.used if sight.known else 0
     if not by_hand and not account.claims:
-        return f"{facts} {want} {minimum} 0 0 0 {sight.warn}"
+        return f"{facts} {want} {minimum} {sight.warn}"
     if by_hand:
         sight.used = account.used
     others, mine = bounded(of_others(account, request)), bounded(of_asker(account, request))
-    return f"{facts} {want} {minimum} {others} {mine} {bounded(by_hand)} {sight.warn}"
+    return f"{facts} {want} {minimum} {sight.warn} {others} {mine} {bounded(by_hand)}"
 
 
-def show(account: Account, sight: Sight, state: str) -> None:
-    """Write what the store says into an account, unless it was shown something newer; under the ledger's lock."""
-    epoch, value, used, held, denied, flags, revision, _, _, told, *_ = state.split(" ")
-    number = int(revision)
-    if sight.known and epoch == account.epoch and number < sight.revision:
-        return
+_HEAD: Final = struct.Struct("<B13sdddddIHBH")
+_unpack: Final = _HEAD.unpack_from
+_HEAD_BYTES: Final = _HEAD.size
+_FORMAT: Final = 2
+_N: Final = ord("n")
+_NEAR, _EXCEEDED, _DRAINING = 1, 2, 4
+
+
+class State(NamedTuple):
+    """Be what the store keeps of an account, in the order of account.lua; `events` has a letter for each."""
+
+    format: int
+    epoch: str
+    value: int
+    used: int
+    held: int
+    denied: int
+    revision: int
+    last_s: int
+    waiting: int
+    flags: int
+    events: str
+
+
+def read_state(said: bytes) -> State:
+    """Read a state as it is kept; ValueError where that cannot be."""
+    try:
+        found, epoch, *amounts, last_s, waiting, flags, told = _unpack(said)
+        value, used, held, denied, revision = (int(amount) for amount in amounts)
+    except (struct.error, TypeError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+    if found != _FORMAT:
+        raise ValueError(f"its format is {found}")
+    events = said[_HEAD_BYTES : _HEAD_BYTES + told].decode("ascii")
+    return State(found, epoch.decode("ascii"), value, used, held, denied, revision, last_s, waiting, flags, events)
+
+
+def show(account: Account, sight: Sight, said: bytes, at: int) -> int:
+    """Write the state that begins at `at` into an account, unless it was shown something newer; under the ledger's lock.
+
+    Gives where it ends; ValueError, struct.error or OverflowError where it cannot be read. It is read here once more, since this is done
+    for each account of each call.
+    """
+    found, said_epoch, said_value, said_used, said_held, denied, revision, _, _, flags, told = _unpack(said, at)
+    begins = at + _HEAD_BYTES
+    ends: int = begins + told
+    if found != _FORMAT or ends > len(said):
+        raise ValueError
+    epoch = said_epoch.decode("ascii")
+    if sight.known and revision < sight.revision and epoch == account.epoch:
+        return ends
+    value, used = int(said_value), int(said_used)
     by_hand = account.used - sight.used if sight.known else 0
     if account.epoch != epoch:
         account.epoch = epoch
-    sight.known, sight.revision, sight.used = True, number, int(used)
-    account.used = sight.used + by_hand if by_hand > 0 else sight.used
-    account.held = int(held)
+    sight.known, sight.revision, sight.used = True, int(revision), used
+    account.used = used + by_hand if by_hand > 0 else used
+    account.held = int(said_held)
     account.denied = int(denied)
-    if int(value) != account.value and not (int(value) == TOP <= account.value):
-        account.revalue(int(value))
-    bits = int(flags)
-    near, exceeded, draining = bits & 1 != 0, bits & 2 != 0, bits & 4 != 0
+    if value != account.value and not (value == TOP <= account.value):
+        account.revalue(value)
+    near, exceeded, draining = flags & _NEAR != 0, flags & _EXCEEDED != 0, flags & _DRAINING != 0
     if near is not account.near or exceeded is not account.exceeded or draining is not account.draining:
         account.flag(near=near, exceeded=exceeded, draining=draining)
-    if len(told) != len(account.events):
-        account.events = tuple("limit_nearing" if one == "n" else "limit_exceeded" for one in told)
+    if told != len(account.events):
+        account.events = tuple("limit_nearing" if one == _N else "limit_exceeded" for one in said[begins:ends])
+    return ends
 
 
 Twin = tuple[Account, Sight, Account, Sight]

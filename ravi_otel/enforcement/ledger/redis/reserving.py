@@ -173,7 +173,7 @@ def _granted(
 
 
 def _taken(ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place: tuple[Lease, str, str, str]) -> Shared:
-    at, holds = reply.grants(len(among))
+    at, holds = reply.admits([ask.lines[number] for number in among])
     held = [0] * len(ask.lines)
     for number, hold in zip(among, holds, strict=True):
         held[number] = hold

@@ -1,114 +1,116 @@
 -- What every step does with an account; each script begins with this.
 --
--- An account is a hash. `s` is what changes: epoch, limit, used, held, denied, flags, revision, how many stand in line, when it was last
--- used (seconds since 1970), events told ("n" nearing, "x" exceeded), in this order, apart by one space; what a later version writes
--- behind them, apart by a space too and without a ";", is kept as it is. `n` is its key in words, `d` the
--- smallest limit that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never negative,
--- 2^53 at most.
--- The epoch of an account whose window rolls begins with "r": its `i` is how many ns a part of the window lasts, its `b` what rolling.py
--- writes of it.
+-- An account is a hash. `s` is what changes: the format's version, epoch, limit, used, held, denied, revision, when it was last used
+-- (seconds since 1970), how many stand in line, flags, and how many events were told, packed as HEAD says; behind that a letter for each
+-- event ("n" nearing, "x" exceeded), and behind those what a later version writes, which is kept as it is. `n` is its key in words, `d`
+-- the smallest limit that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never
+-- negative, 2^53 at most.
+-- The epoch of an account whose window rolls begins with "r", of any other with "e": the first has `i`, how many ns a part of the window
+-- lasts, and `b`, what rolling.py writes of it.
+--
+-- A local whose name is in capitals and whose value is a number is a constant: scripts.py puts the number in its place. An account is a
+-- list, since that is made in a third of the time; these are the places in it. `x % (2 * FLAG) >= FLAG` tells whether a flag is set.
+
+local KEY, STATE, DIRTY, TODAY, ROLLING, FACTS, WARN, NATURE, CARVED, KEPT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local WANT, LEAST, OTHERS, MINE = 11, 12, 13, 14
+local VERSION, EPOCH, LIMIT, USED, HELD, DENIED, REVISION, LAST, WAITING, FLAGS, EVENTS = 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
 
 local TOP = 9007199254740992
-local COUNTED, HELD, AFTER, LEVEL = 0, 1, 2, 3
-local OBSERVE, DRAINABLE, SHARED, TENTH, ONE, FREE, CARVED, CLAIMED = 8, 16, 32, 64, 128, 256, 512, 1024
+local FORMAT, HEAD_BYTES, MOST_WAITING, MOST_EVENTS = 2, 63, 65535, 1000
+local BY_COUNT, BY_HOLD, BY_CHARGE, BY_LEVEL = 0, 1, 2, 3
+local OBSERVES, DRAINABLE, SHARED, TENTH, ONE, FREE, CARVES, CLAIMED = 8, 16, 32, 64, 128, 256, 512, 1024
 local NEAR, EXCEEDED, DRAINING = 1, 2, 4
-local MOST_EVENTS = 1000
 
-local has, call = bit.band, redis.call
-local function is(number, flag) return has(number, flag) ~= 0 end
-local match, format = string.match, string.format
-
--- Whole numbers are written in half the time by %d, where a long has 64 bits.
-local WIDE = format('%d', TOP) == '9007199254740992'
-local STATE = WIDE and '%s %d %d %d %s %d %d %s %s %s%s' or '%s %.0f %.0f %.0f %s %d %.0f %s %s %s%s'
-local PART = WIDE and '%s %d %d;' or '%s %.0f %.0f;'
-local WHOLE = WIDE and '%d' or '%.0f'
-local function text(number) return format(WHOLE, number) end
+local HEAD = '<Bc13dddddI4HBH'
+local call, match, byte, sub, format, concat = redis.call, string.match, string.byte, string.sub, string.format, table.concat
+local pack, unpacked = struct.pack, struct.unpack
 
 -- Give an account that is kept; nil where there is none, nil and true where there is one that cannot be read: that is never begun anew.
--- Of what seldom matters it gives the words: x and w.
 local function read(key)
   local s = call('HGET', key, 's')
   if not s then return nil, call('EXISTS', key) == 1 end
-  local e, v, u, h, x, f, r, w, last, told, tail =
-    match(s, '^(%w+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%a*)([^;]*)$')
-  if not e or #x > 14 or #f > 2 or #r > 14 or (tail ~= '' and string.byte(tail) ~= 32) then return nil, true end
-  v, u, h = tonumber(v), tonumber(u), tonumber(h)
-  if v > TOP then v = TOP end
-  if u > TOP then u = TOP end
-  if h > TOP then h = TOP end
-  return {key = key, e = e, v = v, u = u, h = h, x = x, f = tonumber(f), r = tonumber(r),
-    w = w, last = last, told = told, tail = tail, s = s, dirty = false,
-    -- what the scripts note of it: a table that has room for that from the start never grows
-    today = false, rolling = false, facts = 0, warn = 0, nature = 0, carved = false, want = 0, minimum = 0, others = 0, mine = 0}
+  if #s < HEAD_BYTES or byte(s) ~= FORMAT then return nil, true end
+  local a = {key, s, false, '', false, 0, 0, 0, false, 0, 0, 0, 0, 0, unpacked(HEAD, s)}
+  local v, u, h, x, r = a[LIMIT], a[USED], a[HELD], a[DENIED], a[REVISION]
+  if v > TOP then v = TOP a[LIMIT] = v end
+  if u > TOP then u = TOP a[USED] = u end
+  if h > TOP then h = TOP a[HELD] = h end
+  -- what is no number is neither more than nothing nor less
+  if not (v >= 0 and u >= 0 and h >= 0 and x >= 0 and x <= TOP and r >= 0 and r <= TOP) then return nil, true end
+  if v % 1 + u % 1 + h % 1 + x % 1 + r % 1 ~= 0 or #s < HEAD_BYTES + a[EVENTS] then return nil, true end
+  return a
 end
 
 local function fold(a)
-  local u, h = a.u, a.h
-  if u < 0 then a.u = 0 elseif u > TOP then a.u = TOP end
-  if h < 0 then a.h = 0 elseif h > TOP then a.h = TOP end
-  a.s = format(STATE, a.e, a.v, a.u, a.h, a.x, a.f, a.r, a.w, a.last, a.told, a.tail)
-  return a.s
+  local u, h, s = a[USED], a[HELD], a[STATE]
+  if u < 0 then u = 0 elseif u > TOP then u = TOP end
+  if h < 0 then h = 0 elseif h > TOP then h = TOP end
+  a[USED], a[HELD] = u, h
+  local head = pack(HEAD, FORMAT, a[EPOCH], a[LIMIT], u, h, a[DENIED], a[REVISION], a[LAST], a[WAITING], a[FLAGS], a[EVENTS])
+  a[STATE] = #s == HEAD_BYTES and head or head .. sub(s, HEAD_BYTES + 1)
 end
 
 local function write(a)
-  a.r = a.r + 1
-  a.dirty = false
-  call('HSET', a.key, 's', fold(a))
-  if a.rolling then
-    local said = {text(a.rolling.last), text(a.rolling.told)}
-    for at = 1, #a.rolling do said[#said + 1] = string.format('%.0f:%.0f', a.rolling[at].at, a.rolling[at].amount) end
-    call('HSET', a.key, 'b', table.concat(said, ' '))
+  a[REVISION], a[DIRTY] = a[REVISION] + 1, false
+  fold(a)
+  call('HSET', a[KEY], 's', a[STATE])
+  local rolling = a[ROLLING]
+  if rolling then
+    local said = {format('%.0f %.0f', rolling.last, rolling.told)}
+    for at = 1, #rolling do said[#said + 1] = format('%.0f:%.0f', rolling[at].at, rolling[at].amount) end
+    call('HSET', a[KEY], 'b', concat(said, ' '))
   end
 end
 
 -- Give an account as it is now; nil when the store has forgotten it, nil and true when it cannot be read. `birth` says how it begins if
--- nobody has seen it yet.
-local function open(key, epoch, birth, today)
-  local last, a, odd = match(today, '^%d+'), read(key)
+-- nobody has seen it yet, `now` is in seconds.
+local function open(key, epoch, birth, now, today)
+  local a, odd = read(key)
   if odd then return nil, true end
   if birth ~= '' then
-    local e, value, used, seconds, width, name = string.match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+    local e, value, used, seconds, width, name = match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
       if epoch ~= '' then return nil end
-      call('HSET', key, 's', e .. ' ' .. value .. ' ' .. used .. ' 0 0 0 1 0 ' .. last .. ' ', 'd', value, 't', seconds, 'n', name, 'i', width)
+      call('HSET', key, 's', pack(HEAD, FORMAT, e, value, used, 0, 0, 1, now, 0, 0, 0), 'd', value, 't', seconds, 'n', name, 'i', width)
       call('EXPIRE', key, seconds)
       a = read(key)
     elseif tonumber(value) < tonumber(call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
       call('HSET', key, 'd', value)
-      a.v = math.min(a.v, tonumber(value))
-      a.dirty = true
+      a[LIMIT] = math.min(a[LIMIT], tonumber(value))
+      a[DIRTY] = true
     end
   end
-  if not a or (epoch ~= '' and epoch ~= a.e) then return nil end
-  if a.last ~= last then
-    if math.floor(a.last / 86400) ~= math.floor(last / 86400) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
-    a.last = last
-    a.dirty = true
+  if not a or (epoch ~= '' and epoch ~= a[EPOCH]) then return nil end
+  local last = a[LAST]
+  if last ~= now then
+    if math.floor(last / 86400) ~= math.floor(now / 86400) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
+    a[LAST], a[DIRTY] = now, true
   end
-  a.today = today
+  a[TODAY] = today
   return a
 end
 
-local function warn_value(a) return math.ceil(a.v * a.warn) end
-
 local function flag(a, which, on)
-  if is(a.f, which) ~= on then
-    a.f = on and a.f + which or a.f - which
-    a.dirty = true
+  if (a[FLAGS] % (2 * which) >= which) ~= on then
+    a[FLAGS] = on and a[FLAGS] + which or a[FLAGS] - which
+    a[DIRTY] = true
   end
 end
 
--- Let go of what a rolling window has left behind: the arithmetic of rolling.py.
-local function roll(a)
-  local found = call('HMGET', a.key, 'b', 'i')
-  local now = tonumber(string.match(a.today, '@(.*)$'))
+-- Learn what the process knows of an account.
+local function know(a, facts, warn)
+  a[FACTS], a[WARN], a[NATURE], a[CARVED] = facts, warn, facts % 8, facts % (2 * CARVES) >= CARVES
+  if byte(a[EPOCH]) ~= 114 then return end
+
+  -- Let go of what a rolling window has left behind: the arithmetic of rolling.py.
+  local found = call('HMGET', a[KEY], 'b', 'i')
+  local now = tonumber(match(a[TODAY], '@(.*)$'))
   if not now then
     local time = call('TIME')
     now = tonumber(time[1]) * 1e9 + tonumber(time[2]) * 1e3
   end
   local index, parts = math.floor(now / tonumber(found[2])), {}
-  local last, told = string.match(found[1] or '', '^(%d+) (%d+)')
+  local last, told = match(found[1] or '', '^(%d+) (%d+)')
   last, told = tonumber(last or 0), tonumber(told or 0)
   local back, sum = math.max(0, last - index), 0
   for at, amount in string.gmatch(found[1] or '', '(%d+):(%d+)') do
@@ -118,7 +120,7 @@ local function roll(a)
   last = last > 0 and last - back or index
   if told > 0 then told = math.max(1, told - back) end
 
-  local since = a.u - sum  -- charged since the last look, which every step begins with
+  local since = a[USED] - sum  -- charged since the last look, which every step begins with
   if since > 0 then
     if #parts > 0 and parts[#parts].at == last then
       parts[#parts].amount = parts[#parts].amount + since
@@ -126,22 +128,21 @@ local function roll(a)
       parts[#parts + 1] = {at = last, amount = since}
     end
   end
-  a.rolling = {last = index, told = told}
+  local rolling = {last = index, told = told}
   for at = 1, #parts do
     local part = parts[at]
     local taken = since < 0 and math.min(part.amount, -since) or 0
     since, part.amount = since + taken, part.amount - taken
     if part.at < index - 60 then
-      a.u = a.u - part.amount
+      a[USED] = a[USED] - part.amount
     elseif part.amount > 0 then
-      a.rolling[#a.rolling + 1] = part
+      rolling[#rolling + 1] = part
     end
   end
-  a.dirty = true
-  if a.u < warn_value(a) then
-    local again = told > 0 and index - told > 60
-    if again then
-      a.rolling.told = 0
+  a[ROLLING], a[DIRTY] = rolling, true
+  if a[USED] < math.ceil(a[LIMIT] * a[WARN]) then
+    if told > 0 and index - told > 60 then
+      rolling.told = 0
       flag(a, NEAR, false)
       flag(a, EXCEEDED, false)
     end
@@ -149,50 +150,51 @@ local function roll(a)
   end
 end
 
--- Learn what the process knows of an account.
-local function know(a, facts, warn)
-  a.facts, a.warn = tonumber(facts), tonumber(warn)
-  a.nature, a.carved = a.facts % 8, is(a.facts, CARVED)
-  if string.byte(a.e) == 114 then roll(a) end  -- an r
-end
-
 local function kept_back(a, wraps_up)
   if wraps_up then return 0 end
-  if is(a.facts, TENTH) then return math.floor((a.v + 9) / 10) end
-  return (is(a.facts, ONE) and a.v > 1) and 1 or 0
-end
-
-local function note(a, at, crossings, which, event, spent)
-  flag(a, which, true)
-  a.told = string.sub(a.told .. event, -MOST_EVENTS)
-  a.dirty = true
-  if a.rolling then a.rolling.told = a.rolling.last end
-  crossings[#crossings + 1] = format('%d%s %.0f %.0f', at, event, a.u + spent, a.h - spent)
+  local facts, v = a[FACTS], a[LIMIT]
+  if facts % (2 * TENTH) >= TENTH then return math.floor((v + 9) / 10) end
+  return (facts % (2 * ONE) >= ONE and v > 1) and 1 or 0
 end
 
 -- Note what the account passed just now; `spent` is what a stream that is cut has used of its hold.
 local function cross(a, at, crossings, denied, spent)
-  local used = a.u + spent
-  if used >= a.v * a.warn and a.v > 0 and not is(a.f, NEAR) then note(a, at, crossings, NEAR, 'n', spent) end
-  if (denied or used > a.v) and not is(a.f, EXCEEDED) then note(a, at, crossings, EXCEEDED, 'x', spent) end
+  local used, v, flags = a[USED] + spent, a[LIMIT], a[FLAGS]
+  local near = used >= v * a[WARN] and v > 0 and flags % (2 * NEAR) < NEAR
+  local exceeded = (denied or used > v) and flags % (2 * EXCEEDED) < EXCEEDED
+  if not near and not exceeded then return end
+  local s, said = a[STATE], HEAD_BYTES + a[EVENTS]
+  local told, tail, events = sub(s, HEAD_BYTES + 1, said), sub(s, said + 1), (near and 'n' or '') .. (exceeded and 'x' or '')
+  told = sub(told .. events, -MOST_EVENTS)
+  a[STATE], a[EVENTS], a[DIRTY] = sub(s, 1, HEAD_BYTES) .. told .. tail, #told, true
+  a[FLAGS] = flags + (near and NEAR or 0) + (exceeded and EXCEEDED or 0)
+  if a[ROLLING] then a[ROLLING].told = a[ROLLING].last end
+  for event in string.gmatch(events, '.') do crossings[#crossings + 1] = format('%d%s %.0f %.0f', at, event, used, a[HELD] - spent) end
 end
 
 -- Say which account there is not, or cannot be read.
 local function missing(at, odd) return (odd and 'U ' or 'L ') .. at end
 
+-- Show an account as an answer does, without what a later version wrote; a zero stands for none.
+local function shown(a)
+  if not a then return '\0' end
+  local s, said = a[STATE], HEAD_BYTES + a[EVENTS]
+  return #s > said and sub(s, 1, said) or s
+end
+
 -- Write what changed, and say how all of it is now: `head`, then the crossings, then each account's state.
 local function answer(head, crossings, accounts)
-  local said = {head, table.concat(crossings, ',')}
+  local said = {head, ';', concat(crossings, ','), ';', '', '', '', ''}
   for at = 1, #accounts do
     local a = accounts[at]
-    if a.dirty then write(a) end
-    said[#said + 1] = a.s
+    if a and a[DIRTY] then write(a) end
+    said[at + 4] = shown(a)
   end
-  return table.concat(said, ';')
+  return concat(said)
 end
 
 -- An answer that tells of an event is kept for a while: the reply may be lost, and is asked for again.
-local function keep(key, crossings, said)
-  if #crossings > 0 then call('SET', key, said, 'EX', 3600) end
+local function keep(first, name, crossings, said)
+  if #crossings > 0 then call('SET', first .. name, said, 'EX', 3600) end
   return said
 end

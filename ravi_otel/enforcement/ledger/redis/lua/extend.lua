@@ -7,97 +7,91 @@
 
 local WRAPS_UP, ONLY_LOOK, OBSERVED = 8, 64, 512
 
-local mode, name, number = tonumber(ARGV[1]), ARGV[2], ARGV[3]
-local wraps_up = is(mode, WRAPS_UP)
-local accounts, crossings, given = {}, {}, {}
+local mode, name, number = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local wraps_up, only_look = mode % (2 * WRAPS_UP) >= WRAPS_UP, mode % (2 * ONLY_LOOK) >= ONLY_LOOK
+local accounts, crossings, given, kinds = {}, {}, {}, {}
+local now = tonumber(match(ARGV[4], '^%d+'))
 
 for at = 1, #KEYS - 1 do
   local first = 3 + at * 2
-  local a, odd = open(KEYS[at + 1], ARGV[first], '', ARGV[4])
+  local a, odd = open(KEYS[at + 1], ARGV[first], '', now, ARGV[4])
   if not a then return missing(at, odd) end
-  local facts, more, kind, others, warn = string.match(ARGV[first + 1], '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
-  know(a, facts, warn)
-  a.more, a.kind, a.others = tonumber(more), tonumber(kind), tonumber(others)
+  local facts, more, kind, others, warn = match(ARGV[first + 1], '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
+  know(a, tonumber(facts), tonumber(warn))
+  a[WANT], a[OTHERS], a[KEPT], kinds[at] = tonumber(more), tonumber(others), kept_back(a, wraps_up), kind
   accounts[at] = a
 end
 
-local record = redis.call('HGET', KEYS[1], name)
+local record = call('HGET', KEYS[1], name)
 if not record then return answer('O', crossings, accounts) end
-local letter, last, gave, rest = string.match(record, '^(%a) (%d+) ([%d,]*)|(.*)$')
-if last == number then
-  return redis.call('GET', KEYS[1] .. ':' .. name) or answer('E 0 ' .. gave, crossings, accounts)
+local held, keys = parts(record)
+if keys ~= concat(KEYS, ' ', 2) then return answer('O', crossings, accounts) end
+
+local function gave(amounts)
+  local said = {}
+  for at = 1, #accounts do said[at] = format('%.0f', amounts[at]) end
+  return concat(said, ',')
 end
 
-local held = {}
-for key, hold, back in string.gmatch(rest, '([^%s|;]+) (%d+) (%d+);') do
-  held[#held + 1] = {key = key, hold = tonumber(hold), back = back}
+if held[3] == number then
+  local amounts = {}
+  for at = 1, #accounts do amounts[at] = held[2 * #accounts + 3 + at] end
+  return call('GET', KEYS[1] .. ':' .. name) or answer('E 0 ' .. gave(amounts), crossings, accounts)
 end
 
-local function filled(a, hold) return a.u + hold + kept_back(a, wraps_up) >= a.v end
+local function is(a, fact) return a[FACTS] % (2 * fact) >= fact end
+local function filled(a, hold) return a[USED] + hold + a[KEPT] >= a[LIMIT] end
 
 local function note(head)
   local said = answer(head, crossings, accounts)
-  return keep(KEYS[1] .. ':' .. name, crossings, said)
+  return keep(KEYS[1] .. ':', name, crossings, said)
 end
 
-local function write_down(gives)
-  local parts = {letter, ' ', number, ' ', gives, '|'}
-  for at = 1, #held do parts[#parts + 1] = string.format('%s %.0f %s;', held[at].key, held[at].hold, held[at].back) end
-  redis.call('HSET', KEYS[1], name, table.concat(parts))
-end
-
-local observed = is(mode, OBSERVED)
+local observed = mode % (2 * OBSERVED) >= OBSERVED
 local tells = 0
 
 local function refuse(at, hold)
   local a, reason = accounts[at], 'contended'
-  if is(a.f, DRAINING) and is(a.facts, DRAINABLE) then
+  if a[FLAGS] % (2 * DRAINING) >= DRAINING and is(a, DRAINABLE) then
     reason = 'draining'
   elseif filled(a, hold) then
     reason = 'exhausted'
-    if is(a.facts, DRAINABLE) then flag(a, DRAINING, true) end
+    if is(a, DRAINABLE) then flag(a, DRAINING, true) end
     cross(a, at, crossings, true, hold)
   end
-  if reason ~= 'contended' then
-    a.x = a.x + 1
-    a.dirty = true
-  end
-  return note(string.format('X %d %d %s %.0f %.0f', tells, at, reason, a.u, a.h))
+  if reason ~= 'contended' then a[DENIED], a[DIRTY] = a[DENIED] + 1, true end
+  return note(format('X %d %d %s %.0f %.0f', tells, at, reason, a[USED], a[HELD]))
 end
 
 for at = 1, #accounts do
-  local a = accounts[at]
-  if a.more > 0 then
-    local hold = held[at].hold
-    local left = a.v - a.u - a.h - kept_back(a, wraps_up) - a.others
-    local closed = is(a.f, DRAINING) and is(a.facts, DRAINABLE) and not (wraps_up and kept_back(a, false) > 0)
-    given[a.kind] = given[a.kind] or a.more
-    if is(a.facts, OBSERVE) then
-      if (left <= 0 or closed) and (is(a.f, DRAINING) or filled(a, hold)) then
+  local a, hold, kind = accounts[at], held[2 * at + 2], kinds[at]
+  if a[WANT] > 0 then
+    local left = a[LIMIT] - a[USED] - a[HELD] - a[KEPT] - a[OTHERS]
+    local draining = a[FLAGS] % (2 * DRAINING) >= DRAINING
+    local closed = draining and is(a, DRAINABLE) and not (wraps_up and kept_back(a, false) > 0)
+    given[kind] = given[kind] or a[WANT]
+    if is(a, OBSERVES) then
+      if (left <= 0 or closed) and (draining or filled(a, hold)) then
         if not observed then
           observed, tells = true, at
-          a.x = a.x + 1
-          a.dirty = true
+          a[DENIED], a[DIRTY] = a[DENIED] + 1, true
         end
         cross(a, at, crossings, true, hold)
       end
-    elseif not is(a.facts, FREE) then
+    elseif not is(a, FREE) then
       if left <= 0 or closed then return refuse(at, hold) end
-      given[a.kind] = math.min(given[a.kind], left)
+      given[kind] = math.min(given[kind], left)
     end
   end
 end
 
-local gives = {}
+local gives, after = {}, {sub(record, 1, 1), #accounts, number}
 for at = 1, #accounts do
-  local a = accounts[at]
-  local more = a.more > 0 and given[a.kind] or 0
-  gives[at] = text(more)
-  if more > 0 and not is(mode, ONLY_LOOK) then
-    a.h, held[at].hold = a.h + more, held[at].hold + more
-    a.dirty = true
-  end
+  local a, hold = accounts[at], held[2 * at + 2]
+  gives[at] = a[WANT] > 0 and given[kinds[at]] or 0
+  if gives[at] > 0 and not only_look then a[HELD], a[DIRTY] = a[HELD] + gives[at], true end
+  after[2 * at + 2], after[2 * at + 3] = hold + gives[at], held[2 * at + 3]
 end
-gives = table.concat(gives, ',')
-if not is(mode, ONLY_LOOK) then write_down(gives) end
-return note(string.format('E %d %s', tells, gives))
+for at = 1, #accounts do after[#after + 1] = gives[at] end
+if not only_look then call('HSET', KEYS[1], name, pack(shape(#accounts, true), unpack(after)) .. keys) end
+return note(format('E %d %s', tells, gave(gives)))

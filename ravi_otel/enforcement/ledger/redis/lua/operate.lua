@@ -7,10 +7,10 @@ local a, odd = read(KEYS[1])
 if not a then return odd and {'', '', ''} end
 local value = tonumber(ARGV[1])
 if ARGV[2] == '1' then
-  a.v, a.f = 0, NEAR + EXCEEDED + DRAINING
+  a[LIMIT], a[FLAGS] = 0, NEAR + EXCEEDED + DRAINING
 else
-  if value > a.v then a.f = 0 end
-  a.v = value  -- what was declared stays: a program that states that again changes nothing
+  if value > a[LIMIT] then a[FLAGS] = 0 end
+  a[LIMIT] = value  -- what was declared stays: a program that states that again changes nothing
 end
 write(a)
-return {redis.call('HGET', a.key, 'n') or '', a.s, redis.call('HGET', a.key, 'd') or ''}
+return {call('HGET', a[KEY], 'n') or '', shown(a), call('HGET', a[KEY], 'd') or ''}

@@ -28,18 +28,21 @@ end
 local function settle(letter, key, hold, back)
   local a = read(key)
   if not a then return end
-  a.h = a.h - hold
-  if letter == 'S' then a.u = a.u - back else a.u = a.u + hold end  -- what this crosses is told by whoever knows the limit, next time
+  a[HELD] = a[HELD] - hold
+  -- what this crosses is told by whoever knows the limit, next time
+  if letter == 'S' then a[USED] = a[USED] - back else a[USED] = a[USED] + hold end
   write(a)
 end
 
 local function bury(operations, name, record)
-  local letter = string.sub(record, 1, 1)
-  for key, hold, back in string.gmatch(record, '([^%s|;]+) (%d+) (%d+);') do
-    settle(letter, key, tonumber(hold), tonumber(back))
+  local letter, held, keys = sub(record, 1, 1), parts(record)
+  local at = 0
+  for key in string.gmatch(keys or '', '%S+') do
+    at = at + 1
+    if at <= held[2] then settle(letter, key, held[2 * at + 2], held[2 * at + 3]) end
   end
-  redis.call('HDEL', operations, name)
-  redis.call('HSET', operations .. ':p', name, (letter == 'S' and 'R' or 'P') .. string.sub(record, 2))
+  call('HDEL', operations, name)
+  call('HSET', operations .. ':p', name, (letter == 'S' and 'R' or 'P') .. sub(record, 2))
 end
 
 local done = 0

@@ -1,21 +1,21 @@
 -- Give back everything an operation holds, and what it was charged at once: nothing left this process.
 --
--- After the keys and arguments of operation.lua: the day; then for each account its epoch and facts. Answers: S given back, O it is over.
+-- After the keys and arguments of operation.lua: for each account its epoch and facts. Answers: S given back, O it is over.
 
 local letter, held = take_out(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-local said = {letter and 'S' or 'O', ''}
+local accounts, now = {}, tonumber(match(ARGV[3], '^%d+'))
 for at = 1, #KEYS - 2 do
   local given = 2 + at * 2
-  local a, part = open(KEYS[at + 2], ARGV[given], '', ARGV[3]), held and held[at]
-  if a and part and part.key == a.key then
-    local facts, warn = string.match(ARGV[given + 1], '^(%d+) (%S+)')
-    know(a, facts, warn)
-    if letter == 'P' then a.u = a.u - part.hold else a.h = a.h - part.hold end
-    a.u = a.u - part.back
-    a.dirty = true
-    if part.back > 0 and a.u < warn_value(a) then flag(a, DRAINING, false) end
+  local a, hold = open(KEYS[at + 2], ARGV[given], '', now, ARGV[3]), held and held[2 * at + 2]
+  if a and hold then
+    local facts, warn = match(ARGV[given + 1], '^(%d+) (%S+)')
+    know(a, tonumber(facts), tonumber(warn))
+    local back = held[2 * at + 3]
+    if letter == 'P' then a[USED] = a[USED] - hold else a[HELD] = a[HELD] - hold end
+    a[USED] = a[USED] - back
+    a[DIRTY] = true
+    if back > 0 and a[USED] < math.ceil(a[LIMIT] * a[WARN]) then flag(a, DRAINING, false) end
   end
-  if a and a.dirty then write(a) end
-  said[#said + 1] = a and a.s or ''
+  accounts[at] = a or false
 end
-return table.concat(said, ';')
+return answer(letter and 'S' or 'O', {}, accounts)

@@ -3,156 +3,23 @@
 -- KEYS: the operations of this lease, the operation's tombstone, the leases, then the accounts, root to leaf. ARGV: mode, the
 -- operation's name, its bit in the tombstones, the lease, for how many milliseconds it is to be made ('' where it is there), the day, a
 -- ticket for the line, the number of the account in whose line it stands (0: in none); then for each account its epoch, its facts, and
--- its birth.
+-- its birth. Facts are the facts, what is wanted and the least of it, the warning level; and, where one of them is not 0, what is set
+-- aside for others, what for the asker, and what the program's own hand has used.
 --
--- Answers: G granted, O it is over, D denied, L lost, U unreadable, N no lease any more.
+-- Answers: G granted ("=": all that was wanted), O it is over, D denied, L lost, U unreadable, N no lease any more.
 
-local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST = 1, 2, 4, 8, 16, 32, 64, 128, 256
-local STALE_MS, LINE_S = 2000, 3600
+local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST_TRY = 1, 2, 4, 8, 16, 32, 64, 128, 256
+local STALE_MS, LINE_S, WEEK = 2000, 3600, 604800
 
 local operations, tombstone, leases = KEYS[1], KEYS[2], KEYS[3]
-local mode, name, buried_at, lease = tonumber(ARGV[1]), ARGV[2], ARGV[3], ARGV[4]
-local day, ticket, stands_at = ARGV[6], ARGV[7], tonumber(ARGV[8])
-local newcomer, patient, wraps_up = is(mode, NEWCOMER), is(mode, PATIENT), is(mode, WRAPS_UP)
-local accounts, crossings = {}, {}
-local function process_of(one) return string.match(one, '^(.*)/') end
+local mode, name, buried_at, lease = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4]
+local day, ticket, stands_at = ARGV[6], ARGV[7], ARGV[8] + 0
+local wraps_up = mode % (2 * WRAPS_UP) >= WRAPS_UP
+local accounts, crossings, over_limit, observed = {}, {}, {}, 0
 
 local function now_ms()
   local now = call('TIME')
   return tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-end
-
--- the line
-
--- What is made at each call costs at each call: these are made where somebody stands.
-local function in_line()
-  local function count_line(a)
-    local waiting = call('ZCARD', a.key .. ':l')
-    if waiting ~= tonumber(a.w) then
-      a.w = waiting
-      a.dirty = true
-    end
-  end
-
-  -- Show who is first in line; whoever comes from a process that is silent drops out.
-  local function first_in_line(a, now)
-    while true do
-      local first = call('ZRANGE', a.key .. ':l', 0, 0)[1]
-      local seen = first and call('HGET', a.key .. ':s', process_of(first))
-      if not first or (seen and now - tonumber(seen) <= STALE_MS) then
-        count_line(a)
-        return first
-      end
-      call('ZREM', a.key .. ':l', first)
-    end
-  end
-
-  local function leave_line(a)
-    if call('ZREM', a.key .. ':l', ticket) == 1 then count_line(a) end
-  end
-
-  local function join_line(a, now)
-    call('ZADD', a.key .. ':l', 'NX', call('HINCRBY', a.key, 'q', 1), ticket)
-    call('HSET', a.key .. ':s', process_of(ticket), now)
-    call('EXPIRE', a.key .. ':l', LINE_S)
-    call('EXPIRE', a.key .. ':s', LINE_S)
-    count_line(a)
-  end
-
-  return {first = first_in_line, leave = leave_line, join = join_line}
-end
-
--- one line of the request: the arithmetic of judging.py
-
-local function left(a) return a.v - a.u - a.h - kept_back(a, wraps_up) - a.others end
-
-local function least(a)
-  if not patient or a.carved then return a.minimum end
-  local enough = is(mode, SURE) and a.want or math.floor((a.want + a.minimum) / 2)
-  return math.max(a.minimum, math.min(enough, a.v - a.u - kept_back(a, wraps_up) - a.others))
-end
-
-local function over(a)
-  local kept = kept_back(a, wraps_up)
-  if a.nature == HELD or a.carved then return a.u + kept + a.minimum > a.v end
-  if a.nature == COUNTED then return a.u + kept + a.want > a.v end
-  if a.nature == AFTER then return a.u + kept >= a.v end
-  return a.want > a.v
-end
-
-local function stands_behind(a)
-  local needs = least(a)
-  if left(a) < needs then return true end
-  if not (newcomer and patient and tonumber(a.w) > 0) then return false end
-  if not in_line().first(a, now_ms()) then return false end
-  return not is(a.facts, CLAIMED) or a.mine < needs
-end
-
-local function refusal(a)
-  if is(a.f, DRAINING) and not (wraps_up and kept_back(a, false) > 0) then return 'draining' end
-  if over(a) then return 'exhausted' end
-  local contends
-  if a.nature == COUNTED and not a.carved then
-    contends = (a.h > 0 or is(a.facts, CLAIMED)) and left(a) < a.want
-  elseif a.nature ~= HELD and not a.carved then
-    contends = is(a.facts, CLAIMED) and left(a) <= 0
-  else
-    contends = stands_behind(a)
-  end
-  return contends and 'contended' or nil
-end
-
-local function deny(at, reason)
-  local a = accounts[at]
-  if reason ~= 'contended' then
-    local told = call('GET', operations .. ':' .. name)
-    if told then return told end
-    a.x = a.x + 1
-    a.dirty = true
-  end
-  if reason == 'exhausted' then
-    local alone = is(a.facts, CLAIMED) or is(a.facts, SHARED) or a.u < warn_value(a)
-    if a.u < a.v - kept_back(a, false) and alone then
-      reason = 'too_large'
-    else
-      flag(a, DRAINING, is(a.facts, DRAINABLE))
-      cross(a, at, crossings, true, 0)
-    end
-  end
-  local said = answer(string.format('D %d %s %.0f %.0f', at, reason, a.u, a.h), crossings, accounts)
-  return keep(operations .. ':' .. name, crossings, said)
-end
-
-local function hold(a)
-  if a.nature ~= HELD and not a.carved then return 0 end
-  local room = left(a)
-  if a.want <= room or is(a.facts, OBSERVE) or is(a.facts, FREE) then return a.want end
-  return math.max(0, room)
-end
-
-local function admit(observed)
-  local holds, record = {}, {is(mode, SLOT) and 'S' or 'L', ' 0 |'}
-  for at = 1, #accounts do holds[at] = hold(accounts[at]) end
-  for at = 1, #accounts do
-    local a, back = accounts[at], 0
-    local denied = is(a.facts, OBSERVE) and over(a)
-    if a.nature == COUNTED and not a.carved then
-      a.u, back = a.u + a.want, a.want
-    elseif a.nature == LEVEL and not a.carved then
-      a.u = a.want
-    else
-      a.h = a.h + holds[at]
-    end
-    a.dirty = true
-    cross(a, at, crossings, denied, 0)
-    if observed == at then a.x = a.x + 1 end
-    record[at + 2] = format(PART, a.key, holds[at], back)
-    holds[at] = text(holds[at])
-  end
-  call('HSET', operations, name, table.concat(record))
-  if buried_at == '' then call('SET', tombstone, 'held', 'EX', 604800) end
-  local said = answer(string.format('G %d %s', observed, table.concat(holds, ',')), crossings, accounts)
-  return keep(operations .. ':' .. name, crossings, said)
 end
 
 -- the request
@@ -160,23 +27,29 @@ end
 if ARGV[5] ~= '' then
   call('ZADD', leases, 'NX', now_ms() + tonumber(ARGV[5]), lease)
   call('HSET', operations, '@', '1')
-  call('EXPIRE', operations, 604800)
+  call('EXPIRE', operations, WEEK)
 elseif not call('ZSCORE', leases, lease) then
   return 'N'
 end
 
+local now, plain = tonumber(match(day, '^%d+')), stands_at == 0
 for at = 1, #KEYS - 3 do
   local given = 6 + at * 3
-  local a, odd = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], day)
+  local a, odd = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], now, day)
   if not a then return missing(at, odd) end
-  local facts, want, minimum, others, mine, by_hand, warn =
-    match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
-  know(a, facts, warn)
-  a.want, a.minimum, a.others, a.mine = tonumber(want), tonumber(minimum), tonumber(others), tonumber(mine)
-  if by_hand ~= '0' then
-    a.u = a.u + tonumber(by_hand)
-    a.dirty = true
+  local facts, want, least, warn, more = match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%S+)(.*)$')
+  facts, want, least = facts + 0, want + 0, least + 0
+  know(a, facts, warn + 0)
+  local kept = facts % (2 * ONE) >= TENTH and kept_back(a, wraps_up) or 0
+  a[WANT], a[LEAST], a[KEPT] = want, least, kept
+  if more ~= '' then
+    local others, mine, by_hand = match(more, '^ (%d+) (%d+) (%d+)$')
+    a[OTHERS], a[MINE], by_hand = tonumber(others), tonumber(mine), tonumber(by_hand)
+    if by_hand ~= 0 then a[USED], a[DIRTY] = a[USED] + by_hand, true end
   end
+  -- Where all is there that is wanted, nobody waits, and nothing drains, none of the reasons below is one.
+  local room = a[LIMIT] - a[USED] - a[HELD] - kept - a[OTHERS]
+  plain = plain and room > 0 and room >= want and room >= least and a[WAITING] == 0 and a[FLAGS] < DRAINING
   accounts[at] = a
 end
 
@@ -187,44 +60,176 @@ local record = call('HGET', operations, name)
 if record then
   local told = call('GET', operations .. ':' .. name)
   if told then return told end
-  local holds = {}
-  for held in string.gmatch(record, '%S+ (%d+) %d+;') do holds[#holds + 1] = held end
-  return answer('G 0 ' .. table.concat(holds, ','), crossings, accounts)
+  local held, holds = parts(record), {}
+  for at = 1, #accounts do holds[at] = format('%.0f', held[2 * at + 2] or 0) end
+  return answer('G 0 ' .. concat(holds, ','), crossings, accounts)
 end
 if buried_at == '' and call('EXISTS', tombstone) == 1 then return answer('O', crossings, accounts) end
 
-local waits_at = stands_at > 0 and accounts[stands_at] or nil
-if waits_at and is(mode, LAST) then
-  in_line().leave(waits_at)
-  waits_at = nil
-elseif waits_at then
-  local now = now_ms()
-  call('HSET', waits_at.key .. ':s', process_of(ticket), now)
-  if not call('ZSCORE', waits_at.key .. ':l', ticket) then
-    in_line().join(waits_at, now)  -- thought dead: it stands behind all others now
-  end
-  local first = in_line().first(waits_at, now)  -- which of its own comes first is the process's business
-  if first and process_of(first) ~= process_of(ticket) and not is(waits_at.facts, CLAIMED) then return deny(stands_at, 'contended') end
-end
+-- What is made at each call costs at each call: all of this is made where it is needed.
+if not plain then
+  local newcomer, patient = mode % (2 * NEWCOMER) >= NEWCOMER, mode % (2 * PATIENT) >= PATIENT
+  local function process_of(one) return match(one, '^(.*)/') end
+  local function is(a, fact) return a[FACTS] % (2 * fact) >= fact end
 
-local observed = 0
-if not is(mode, SPENT) then
+  -- the line
+
+  local function count_line(a)
+    local waiting = math.min(call('ZCARD', a[KEY] .. ':l'), MOST_WAITING)
+    if waiting ~= a[WAITING] then a[WAITING], a[DIRTY] = waiting, true end
+  end
+
+  -- Show who is first in line; whoever comes from a process that is silent drops out.
+  local function first_in_line(a, at_ms)
+    while true do
+      local first = call('ZRANGE', a[KEY] .. ':l', 0, 0)[1]
+      local seen = first and call('HGET', a[KEY] .. ':s', process_of(first))
+      if not first or (seen and at_ms - tonumber(seen) <= STALE_MS) then
+        count_line(a)
+        return first
+      end
+      call('ZREM', a[KEY] .. ':l', first)
+    end
+  end
+
+  local function leave_line(a)
+    if a and call('ZREM', a[KEY] .. ':l', ticket) == 1 then count_line(a) end
+  end
+
+  local function join_line(a, at_ms)
+    call('ZADD', a[KEY] .. ':l', 'NX', call('HINCRBY', a[KEY], 'q', 1), ticket)
+    call('HSET', a[KEY] .. ':s', process_of(ticket), at_ms)
+    call('EXPIRE', a[KEY] .. ':l', LINE_S)
+    call('EXPIRE', a[KEY] .. ':s', LINE_S)
+    count_line(a)
+  end
+
+  -- one line of the request: the arithmetic of judging.py
+
+  local function left(a) return a[LIMIT] - a[USED] - a[HELD] - a[KEPT] - a[OTHERS] end
+
+  local function least(a)
+    if not patient or a[CARVED] then return a[LEAST] end
+    local enough = mode % (2 * SURE) >= SURE and a[WANT] or math.floor((a[WANT] + a[LEAST]) / 2)
+    return math.max(a[LEAST], math.min(enough, a[LIMIT] - a[USED] - a[KEPT] - a[OTHERS]))
+  end
+
+  local function over(a)
+    local used = a[USED] + a[KEPT]
+    if a[NATURE] == BY_HOLD or a[CARVED] then return used + a[LEAST] > a[LIMIT] end
+    if a[NATURE] == BY_COUNT then return used + a[WANT] > a[LIMIT] end
+    if a[NATURE] == BY_CHARGE then return used >= a[LIMIT] end
+    return a[WANT] > a[LIMIT]
+  end
+
+  local function stands_behind(a)
+    local needs = least(a)
+    if left(a) < needs then return true end
+    if not (newcomer and patient and a[WAITING] > 0) then return false end
+    if not first_in_line(a, now_ms()) then return false end
+    return not is(a, CLAIMED) or a[MINE] < needs
+  end
+
+  local function refusal(a)
+    if a[FLAGS] % (2 * DRAINING) >= DRAINING and not (wraps_up and kept_back(a, false) > 0) then return 'draining' end
+    if over(a) then return 'exhausted' end
+    local contends
+    if a[NATURE] == BY_COUNT and not a[CARVED] then
+      contends = (a[HELD] > 0 or is(a, CLAIMED)) and left(a) < a[WANT]
+    elseif a[NATURE] ~= BY_HOLD and not a[CARVED] then
+      contends = is(a, CLAIMED) and left(a) <= 0
+    else
+      contends = stands_behind(a)
+    end
+    return contends and 'contended' or nil
+  end
+
+  local function deny(at, reason)
+    local a = accounts[at]
+    if reason ~= 'contended' then
+      local told = call('GET', operations .. ':' .. name)
+      if told then return told end
+      a[DENIED], a[DIRTY] = a[DENIED] + 1, true
+    end
+    if reason == 'exhausted' then
+      local alone = is(a, CLAIMED) or is(a, SHARED) or a[USED] < math.ceil(a[LIMIT] * a[WARN])
+      if a[USED] < a[LIMIT] - kept_back(a, false) and alone then
+        reason = 'too_large'
+      else
+        flag(a, DRAINING, is(a, DRAINABLE))
+        cross(a, at, crossings, true, 0)
+      end
+    end
+    local said = answer(format('D %d %s %.0f %.0f', at, reason, a[USED], a[HELD]), crossings, accounts)
+    return keep(operations .. ':', name, crossings, said)
+  end
+
+  local waits_at = stands_at > 0 and accounts[stands_at] or nil
+  if waits_at and mode % (2 * LAST_TRY) >= LAST_TRY then
+    leave_line(waits_at)
+    waits_at = nil
+  elseif waits_at then
+    local at_ms = now_ms()
+    call('HSET', waits_at[KEY] .. ':s', process_of(ticket), at_ms)
+    if not call('ZSCORE', waits_at[KEY] .. ':l', ticket) then
+      join_line(waits_at, at_ms)  -- thought dead: it stands behind all others now
+    end
+    local first = first_in_line(waits_at, at_ms)  -- which of its own comes first is the process's business
+    if first and process_of(first) ~= process_of(ticket) and not is(waits_at, CLAIMED) then return deny(stands_at, 'contended') end
+  end
+
+  if mode % (2 * SPENT) < SPENT then
+    for at = 1, #accounts do
+      local a = accounts[at]
+      local reason = not is(a, FREE) and refusal(a) or nil
+      if reason and is(a, OBSERVES) then
+        if reason ~= 'contended' and observed == 0 then observed = at end
+      elseif reason then
+        if reason ~= 'contended' then
+          leave_line(waits_at)
+        elseif mode % (2 * STAND) >= STAND and at ~= stands_at then
+          leave_line(waits_at)
+          join_line(a, now_ms())
+        end
+        return deny(at, reason)
+      end
+    end
+  end
+  leave_line(waits_at)
   for at = 1, #accounts do
     local a = accounts[at]
-    local reason = not is(a.facts, FREE) and refusal(a) or nil
-    if reason and is(a.facts, OBSERVE) then
-      if reason ~= 'contended' and observed == 0 then observed = at end
-    elseif reason then
-      if reason ~= 'contended' then
-        if waits_at then in_line().leave(waits_at) end
-      elseif is(mode, STAND) and at ~= stands_at then
-        if waits_at then in_line().leave(waits_at) end
-        in_line().join(a, now_ms())
-      end
-      return deny(at, reason)
+    local room = left(a)
+    over_limit[at] = is(a, OBSERVES) and over(a)
+    if (a[NATURE] == BY_HOLD or a[CARVED]) and a[WANT] > room and not is(a, OBSERVES) and not is(a, FREE) then
+      a[WANT] = math.max(0, room)
     end
   end
 end
-if waits_at then in_line().leave(waits_at) end
-if is(mode, ONLY_LOOK) then return answer('G 0 ', crossings, accounts) end
-return admit(observed)
+if mode % (2 * ONLY_LOOK) >= ONLY_LOOK then return answer('G 0 ', crossings, accounts) end
+
+-- It is admitted.
+record = {mode % (2 * SLOT) >= SLOT and 'S' or 'L', #accounts, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+for at = 1, #accounts do
+  local a, hold, back = accounts[at], 0, 0
+  local nature, want = a[NATURE], a[WANT]
+  if nature == BY_HOLD or a[CARVED] then
+    a[HELD], hold = a[HELD] + want, want
+  elseif nature == BY_COUNT then
+    a[USED], back = a[USED] + want, want
+  elseif nature == BY_LEVEL then
+    a[USED] = want
+  end
+  a[DIRTY] = true
+  cross(a, at, crossings, over_limit[at], 0)
+  if observed == at then a[DENIED] = a[DENIED] + 1 end
+  record[2 * at + 2], record[2 * at + 3] = hold, back
+end
+call('HSET', operations, name, pack(shape(#accounts), unpack(record)) .. concat(KEYS, ' ', 4))
+if buried_at == '' then call('SET', tombstone, 'held', 'EX', WEEK) end
+local holds = '='
+if not plain then
+  holds = {}
+  for at = 1, #accounts do holds[at] = format('%.0f', record[2 * at + 2]) end
+  holds = concat(holds, ',')
+end
+return keep(operations .. ':', name, crossings, answer('G ' .. observed .. ' ' .. holds, crossings, accounts))
