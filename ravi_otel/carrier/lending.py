@@ -88,7 +88,7 @@ class Lent:
         self._lots: list[Lot] = []
         self._scope: Scope | None = None
         self._attachment: _current.Attachment | None = None
-        self._passed_by = ""
+        self.passed_by = ""
 
     def __repr__(self) -> str:
         return f"<Lent {self.id[:8]} {self.status}>"
@@ -127,10 +127,10 @@ class Lent:
             if unsent:
                 self.status = "released"
         scope = self._scope
-        if unsent and self._passed_by:
+        if unsent and self.passed_by:
             say_once(
                 "unlisted loan",
-                f"a request to {checks.show(self._passed_by)} in a lend() block took no loan along, which was given back: "
+                f"a request to {checks.show(self.passed_by)} in a lend() block took no loan along, which was given back: "
                 f"{TO} does not list that host, or the proxy on the way there. List it there.",
             )
         if unsent and scope is not None:
@@ -288,7 +288,7 @@ def pass_by(url: str) -> None:
     lent = around()
     place = None if lent is None else place_of(url)
     if lent is not None and place is not None:
-        lent._passed_by = place[0]  # noqa: SLF001 - its own module
+        lent.passed_by = place[0]
 
 
 def returned(url: str, value: str) -> Flow[bool]:

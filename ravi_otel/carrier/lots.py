@@ -8,11 +8,12 @@ for each agent that has limits of its own, and one for each model where models a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from ravi_otel._flow import Flow
+from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain
 from ravi_otel.carrier.token import ModelAmount, Spent
 from ravi_otel.enforcement.ledger.account import Account, Nature
@@ -128,9 +129,16 @@ def absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, in
     if not lines:
         return
     op_id, engine = new_op_id(), scope.engine
-    begun = yield from engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))
-    engine.tell(begun.crossings)
-    settled = yield from engine.ledger.settle(op_id, amounts)
+    try:
+        begun = yield from engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))
+        engine.tell(begun.crossings)
+        settled = yield from engine.ledger.settle(op_id, amounts)
+    except GeneratorExit:
+        raise  # perhaps a finaliser's, which must do no I/O
+    except BaseException:  # a signal's, or a cancellation: what was begun is ended, once, as what it was
+        with suppress(Exception):  # what goes to the caller is what interrupted him
+            run_sync(engine.ledger.settle(op_id, amounts))
+        raise
     engine.settled(settled)
 
 

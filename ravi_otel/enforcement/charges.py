@@ -62,9 +62,9 @@ def charge(scope: Scope, kind: str, amount: int, op_id: str | None) -> None:
         raise
 
 
-def charge_lines(scope: Scope, lines: Sequence[Line], at: CallRecord | ToolRecord | None) -> str | None:
+def charge_lines(scope: Scope, lines: Sequence[Line], at: CallRecord | ToolRecord | None, op_id: str | None) -> str | None:
     """See `Scope.charge_lines`."""
-    op_id = new_op_id()
+    op_id = op_id or new_op_id()
     try:
         return _answered(scope, _ask(scope, lines, op_id), at)
     except BaseException as error:
@@ -156,8 +156,13 @@ def absorb(scope: Scope, amounts: Mapping[str, int], model: str | None = None) -
         if amounts.get(account.kind)
     ]
     op_id, engine = new_op_id(), scope.engine
-    begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
-    settled = run_sync(engine.ledger.settle(op_id, amounts))
+    try:
+        begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+        settled = run_sync(engine.ledger.settle(op_id, amounts))
+    except BaseException:  # a signal's: what was begun is ended, once, as what it was
+        with suppress(Exception):  # what goes to the caller is what interrupted him
+            run_sync(engine.ledger.settle(op_id, amounts))
+        raise
 
     def tell() -> None:
         engine.tell(begun.crossings)

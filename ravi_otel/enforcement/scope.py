@@ -270,9 +270,12 @@ class Scope:
         """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
         charges.charge_now(self, lines, at)
 
-    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> str | None:
-        """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge."""
-        return charges.charge_lines(self, lines, at)
+    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, op_id: str | None = None) -> str | None:
+        """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge.
+
+        Who makes `op_id` himself can end it also where something interrupts this before he was given it.
+        """
+        return charges.charge_lines(self, lines, at, op_id)
 
     def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
         """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""

@@ -50,10 +50,8 @@ class SharedSlots:
     def cover(self, count: int) -> bool:
         """Hold at least `count` units, taking more where needed; False when all others are taken."""
         while len(self._units) < count:
-            unit = self._take(self.account)
-            if unit is None:
+            if not self._take(self.account, self._units.append):
                 return False
-            self._units.append(unit)
         return True
 
     def keep(self, count: int) -> None:
@@ -63,8 +61,7 @@ class SharedSlots:
 
     def root(self) -> bool:
         """Be the process whose first agent is the run's root; False when another is."""
-        self._root_unit = self._root_unit or self._take(self._root)
-        return self._root_unit is not None
+        return self._root_unit is not None or self._take(self._root, self._be_root)
 
     @staticmethod
     def shown(live: int, most: int, *, denied: bool) -> int:
@@ -82,12 +79,23 @@ class SharedSlots:
         """Go by another number of agents, in all processes."""
         self._tried(lambda: run_sync(self._engine.ledger.retune(self.account, most - 1)))
 
-    def _take(self, account: Account) -> str | None:
+    def _take(self, account: Account, keep: Callable[[str], object]) -> bool:
         op_id = new_op_id()
         self.troubled = None
         request = Reservation(op_id, [Line(account, 1, 1, carved=True)], {}, slot=True)
-        answer = self._tried(lambda: run_sync(self._engine.ledger.reserve(request)))
-        return op_id if isinstance(answer, Grant) else None
+        try:
+            answer = self._tried(lambda: run_sync(self._engine.ledger.reserve(request)))
+            if isinstance(answer, Grant):
+                keep(op_id)
+        except BaseException:  # a signal's: nobody would give back what it has cut off
+            self._units = [unit for unit in self._units if unit != op_id]
+            self._root_unit = None if self._root_unit == op_id else self._root_unit
+            self._give_back(op_id)
+            raise
+        return isinstance(answer, Grant)
+
+    def _be_root(self, op_id: str) -> None:
+        self._root_unit = op_id
 
     def _give_back(self, op_id: str) -> None:
         self._tried(lambda: run_sync(self._engine.ledger.release(op_id)))  # what cannot be written comes back with the lease

@@ -135,11 +135,17 @@ class CarveOut:
             return
         op_id = new_op_id()
         lines = self._whole(scope, sources, more, have)
-        answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self)))
-        self._engine.tell(answer.crossings)
+        try:
+            answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self)))
+            self._engine.tell(answer.crossings)
+            if not isinstance(answer, Denied):
+                self._grown.append((op_id, kind, more))
+        except BaseException:  # a signal's: what is grown is given back with the part, and what is not, here
+            if not any(grown == op_id for grown, _, _ in self._grown):
+                run_sync(self._engine.ledger.release(op_id))
+            raise
         if isinstance(answer, Denied):
             raise self._refused(scope, answer, more=True)
-        self._grown.append((op_id, kind, more))
         if self.closed:  # meanwhile, by another thread
             self._todo.append(self._drop_grown)
             self.settle()

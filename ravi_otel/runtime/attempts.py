@@ -33,8 +33,8 @@ def charge_rest(engine: Engine, holds: Holds, actual: Mapping[str, int], record:
         engine.settle(op_id, None, record)
 
 
-def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRecord) -> str | None:
-    """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; give the operation.
+def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRecord, op_id: str) -> str | None:
+    """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; give `op_id`, or None.
 
     Raises BudgetExhaustedError where nothing but the call's own hold stands in the way, BudgetContendedError where others hold it:
     a retry never waits in line.
@@ -45,7 +45,6 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
         return None
     for line in asked:
         line.free = line.account in scope.free
-    op_id = new_op_id()
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked, {})))
     scope.engine.tell(answer.crossings, record)
     if isinstance(answer, Denied):

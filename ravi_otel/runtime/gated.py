@@ -236,19 +236,19 @@ def _pass(one: Passage) -> Flow[Any]:
 
 def _admit(one: Passage) -> Flow[None]:
     """Charge it, and give that back where the gate does not admit it: nothing was executed."""
-    paid = one.scope.charge_lines(tool_lines(one.scope, one.name), one.record)
+    op_id = new_op_id()  # known before it is charged: whatever interrupts that
     try:
+        paid = one.scope.charge_lines(tool_lines(one.scope, one.name), one.record, op_id)
         one.admitted((yield from ask(one.name, one.gate, "admit", one.request, copied(one.name, one.effective))))
-    except BaseException as raised:
         if paid is not None:
-            back = partial(_give_back, one, paid)
-            if isinstance(raised, GeneratorExit):
-                later(back)
-            else:
-                back()
+            one.engine.settle(paid, None, one.record)
+    except BaseException as raised:
+        back = partial(_give_back, one, op_id)
+        if isinstance(raised, GeneratorExit):
+            later(back)
+        else:
+            back()
         raise
-    if paid is not None:
-        one.engine.settle(paid, None, one.record)
     add_counts(one.scope.tallies, tool_calls=1)
     one.record.decision = one.record.decision or "admitted"
 

@@ -6,7 +6,7 @@ from ravi_otel._flow import Flow, is_done, run_sync
 from ravi_otel.enforcement import admission, charges, refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation
+from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.tally import add_counts, add_request
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.records import RetryRecord
@@ -131,10 +131,16 @@ class LiveCall(Settlement):
             return
         self._settle_attempt()
         lines = admission.attempt_lines(self.scope, self.record.call.model)
-        if self._doubtful and self.capped is not None:
-            self._paid_attempt = pay_again(self.scope, lines, self.holds, self.record)
-        else:
-            self._paid_attempt = self.scope.charge_lines(lines, self.record)
+        op_id = new_op_id()
+        try:
+            if self._doubtful and self.capped is not None:
+                self._paid_attempt = pay_again(self.scope, lines, self.holds, self.record, op_id)
+            else:
+                self._paid_attempt = self.scope.charge_lines(lines, self.record, op_id)
+        except BaseException:
+            self._paid_attempt = None
+            run_sync(self.scope.engine.ledger.release(op_id))  # it is not sent
+            raise
         self._between = False
         add_counts(self.scope.tallies, requests=1)
         self.record.requests += 1

@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, Self
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.admission import tool_lines
+from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
@@ -66,10 +67,10 @@ class _Tab:
         """Give the time since it began, without what the run has waited for people meanwhile."""
         return (self._worked_ns() - self._started_ns) / _NANO
 
-    def charge(self, tool: str) -> str | None:
+    def charge(self, tool: str, op_id: str) -> str | None:
         """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""
         own = self.scope.facts
-        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account.facts is own])
+        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account.facts is own], None, op_id)
 
     def close(self) -> None:
         """Charge nothing any more."""
@@ -131,20 +132,20 @@ class _BudgetedGate(Gate):
     def _afford(self, call: Call) -> None:
         tab = self.tab()
         _refuse_late(tab, self._budget)
+        op_id = new_op_id()  # known before it is charged: whatever interrupts that
         try:
-            paid = tab.charge(call.tool)
-        except BudgetError as spent:
-            if spent.limit_kind == f"tool.{call.tool}":
-                raise loop(PER_TOOL, call) from spent
-            raise Refused("max_tool_calls", str(spent), ends_run=True) from spent
-        try:
+            try:
+                paid = tab.charge(call.tool, op_id)
+            except BudgetError as spent:
+                if spent.limit_kind == f"tool.{call.tool}":
+                    raise loop(PER_TOOL, call) from spent
+                raise Refused("max_tool_calls", str(spent), ends_run=True) from spent
             super()._afford(call)
-        except Refused:
             if paid is not None:
-                run_sync(tab.scope.engine.ledger.release(paid))
+                tab.scope.engine.settle(paid, None)
+        except BaseException:
+            run_sync(tab.scope.engine.ledger.release(op_id))
             raise
-        if paid is not None:
-            tab.scope.engine.settle(paid, None)
 
     def _patience(self) -> float | None:
         left = max(0.001, self._budget.max_seconds - self.tab().seconds())

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.enforcement import charges, scope
+import ravi_otel
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import charges, scope, shared_slots, sharing
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger import memory
 from ravi_otel.enforcement.ledger.contract import Line
@@ -15,12 +17,15 @@ from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.hooks.listener import Listeners
+from ravi_otel.policy.gate import GateVerdict
+from ravi_otel.runtime import gated
+from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger)}
+FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gated, shared_slots, sharing)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
@@ -113,3 +118,61 @@ def test_a_piece_of_work_that_is_charged_again_after_an_interruption_counts_once
         before = account.used
         run.charge("rows", 1, op_id=f"work {moment}")
         assert more + account.used - before == 1
+
+
+@LEDGERS
+def test_a_slot_that_its_asker_never_got_is_given_back(at_every_moment):
+    def act(run, _account, _moment):
+        slots = shared_slots.SharedSlots(run.engine, run.facts, 4)
+        try:
+            slots.root()
+            slots.cover(2)
+        finally:
+            sys.settrace(None)
+            slots.leave()
+
+    assert [struck for struck, _, _ in at_every_moment(act)][-2:] == [True, False]
+
+
+@LEDGERS
+def test_what_was_used_elsewhere_is_charged_and_ended_when_that_is_interrupted(at_every_moment):
+    charged = [more for _, _, more in at_every_moment(lambda run, account, _: run.absorb({account.kind: 3}))]
+    assert set(charged) == {0, 3}
+
+
+class Open:
+    """Let everything through."""
+
+    def before(self, request):
+        return GateVerdict(allowed=True)
+
+    def admit(self, request, arguments):
+        return GateVerdict(allowed=True)
+
+    after = admit
+
+    def audit(self, request, outcome):
+        pass
+
+
+@LEDGERS
+def test_a_tool_behind_a_gate_holds_nothing_whatever_interrupts_it(tmp_path, shared):
+    ledger = SqliteLedger(tmp_path / "ledger.db") if shared else MemoryLedger()
+    before, ran, moment = (STATE.engine, STATE.limits), [], 0
+    STATE.install(Engine(ledger=ledger), ())
+    try:
+        with ravi_otel.run(limits=["tool_calls=100000"]) as run:
+            struck = True
+            while struck:
+                moment += 1
+                used = run.limits[0].used
+                interrupter = Interrupter(moment)
+                interrupter.during(lambda: run_sync(gated.walk_gated("act", lambda **_: ran.append(1), {"x": 1}, Open())))
+                struck = interrupter.struck
+                assert (len(ledger), run.limits[0].held) == (0, 0), f"something is left at moment {moment}"
+                assert run.limits[0].used - used <= 1
+            assert len(ran) <= run.limits[0].used
+    finally:
+        STATE.install(*before)
+        if shared:
+            ledger.close()
