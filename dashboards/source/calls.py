@@ -98,13 +98,13 @@ def _calls(board: Board) -> list[p.Lines]:
             "Calls, by model",
             "Calls a second, by the model that was asked for.",
             "reqps",
-            p.series(q.rate(_COUNT, (q.MODEL,)), _BY_MODEL, exemplars=True),
+            p.series(q.rate(_COUNT, (q.MODEL,)), _BY_MODEL),
         ),
         p.lines(
             "Calls, by provider and operation",
             "Calls a second, by who answers and what is asked: chat, embeddings and others.",
             "reqps",
-            p.series(q.rate(_COUNT, (q.PROVIDER, q.OPERATION)), f"{{{{{q.PROVIDER}}}}} {{{{{q.OPERATION}}}}}", exemplars=True),
+            p.series(q.rate(_COUNT, (q.PROVIDER, q.OPERATION)), f"{{{{{q.PROVIDER}}}}} {{{{{q.OPERATION}}}}}"),
         ),
         p.lines(
             "Answered by another model",
@@ -117,9 +117,9 @@ def _calls(board: Board) -> list[p.Lines]:
         ),
         p.lines(
             "Errors, by error.type",
-            "Failed calls a second, by what was raised or what the answer stated. Points are single calls: each leads to its trace.",
+            "Failed calls a second, by what was raised or what the answer stated.",
             "reqps",
-            p.series(q.rate(_FAILED, (q.ERROR, q.PROVIDER)), f"{{{{{q.ERROR}}}}} {{{{{q.PROVIDER}}}}}", exemplars=True),
+            p.series(q.rate(_FAILED, (q.ERROR, q.PROVIDER)), f"{{{{{q.ERROR}}}}} {{{{{q.PROVIDER}}}}}"),
             bars=True,
         ).data_links([failed]),
         p.lines(
@@ -202,7 +202,7 @@ def _tokens(board: Board) -> list[p.Lines]:
             "Tokens, by model",
             "Tokens a second, in and out together, by the model that was asked for.",
             "suffix: tokens/s",
-            p.series(q.rate(_TOKENS, (q.MODEL,)), _BY_MODEL, exemplars=True),
+            p.series(q.rate(_TOKENS, (q.MODEL,)), _BY_MODEL),
             p.series(
                 f"{q.rate(q.of(semconv.INPUT_COUNT), (q.MODEL,))} + {q.rate(q.of(semconv.OUTPUT_COUNT), (q.MODEL,))}",
                 f"{_BY_MODEL} (latest names)",
@@ -282,7 +282,7 @@ def _retries(board: Board) -> list[p.Lines]:
             "Agents that end in an error, by error.type",
             "Agents a second that ended in an error, by agent. ravi.limit_exceeded is one that a limit stopped.",
             "reqps",
-            p.series(q.rate(stopped, (q.AGENT, q.ERROR)), f"{{{{{q.AGENT}}}}} {{{{{q.ERROR}}}}}", exemplars=True),
+            p.series(q.rate(stopped, (q.AGENT, q.ERROR)), f"{{{{{q.AGENT}}}}} {{{{{q.ERROR}}}}}"),
             width=12,
             bars=True,
         ).data_links([by_agent]),
@@ -309,14 +309,12 @@ def _tools() -> list[p.Lines | p.Table]:
     p.dressed(found, "Share failed", "percentunit", _ERRORS)
     p.dressed(found, "95 % take less than", "s")
     return [
-        p.lines(
-            "Tool calls, by tool", "Tool calls a second, by name.", "reqps", p.series(q.rate(_TOOLS, (q.TOOL,)), legend, exemplars=True)
-        ),
+        p.lines("Tool calls, by tool", "Tool calls a second, by name.", "reqps", p.series(q.rate(_TOOLS, (q.TOOL,)), legend)),
         p.lines(
             "Tool errors, by tool and error.type",
-            "Failed tool calls a second. Points are single calls: each leads to its trace.",
+            "Failed tool calls a second.",
             "reqps",
-            p.series(q.rate(_FAILED_TOOLS, (q.TOOL, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}", exemplars=True),
+            p.series(q.rate(_FAILED_TOOLS, (q.TOOL, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}"),
             bars=True,
         ),
         p.lines(

@@ -50,6 +50,10 @@ def _lost_by(what: str) -> str:
     return " + ".join(f"({q.or_zero(q.moved(_named(pattern)))})" for pattern in f.counters(what).values())
 
 
+def _heard(metric: str) -> str:
+    return f"max by ({q.SERVICE}) (timestamp({q.of(metric, part='_count')}))"
+
+
 def _now() -> list[p.Figure]:
     failing = "increase(prometheus_rule_evaluation_failures_total[$__range])"
     return [
@@ -125,7 +129,7 @@ def _lost() -> list[p.Lines]:
             "Time since a program that made calls was last heard of. It climbs for a program that has ended too, and its line ends "
             "after five minutes.",
             "s",
-            p.series(f"time() - max by ({q.SERVICE}) (timestamp({q.of(semconv.CALL_DURATION, part='_count')}))", f"{{{{{q.SERVICE}}}}}"),
+            p.series(f"time() - ({_heard(semconv.CALL_DURATION)} or {_heard(semconv.INFERENCE_DURATION)})", f"{{{{{q.SERVICE}}}}}"),
         ),
     ]
 

@@ -162,13 +162,8 @@ def rows(
     panel.span(width).height(9).filterable(True)
     if len(targets) > 1:
         panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
-    places = {name: place for place, name in enumerate(names)}
-    organize = {
-        "indexByName": places,
-        "renameByName": dict(names),
-        "includeByName": dict.fromkeys(names, True),
-        "excludeByName": {"Time": True},
-    }
+    panel.with_transformation(model.DataTransformerConfig(id_val="filterFieldsByName", options={"include": {"names": list(names)}}))
+    organize = {"indexByName": {name: place for place, name in enumerate(names)}, "renameByName": dict(names)}
     panel.with_transformation(model.DataTransformerConfig(id_val="organize", options=organize))
     if worst:
         panel.sort_by([common.TableSortByFieldState().display_name(worst).desc(True)])

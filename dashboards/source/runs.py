@@ -154,14 +154,12 @@ def _run_by_run(board: Board) -> list[p.Table]:
 def _runs(board: Board) -> list[p.Lines]:
     failed = board.to(RUNS, "Runs with an error, one by one", trace_tags="error%3Dtrue")
     return [
-        p.lines(
-            "Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN, exemplars=True)
-        ),
+        p.lines("Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN)),
         p.lines(
             "Runs that end in an error, by error.type",
             "Runs a second. ravi.limit_exceeded is one that a limit stopped.",
             "reqps",
-            p.series(q.rate(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}", exemplars=True),
+            p.series(q.rate(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}"),
             bars=True,
         ).data_links([failed]),
         p.lines(
@@ -186,7 +184,7 @@ def _agents(board: Board) -> list[p.Lines]:
             "Agents, by name",
             "Agents a second that ended, by name.",
             "reqps",
-            p.series(q.rate(_AGENTS, (q.AGENT,)), _BY_AGENT, exemplars=True),
+            p.series(q.rate(_AGENTS, (q.AGENT,)), _BY_AGENT),
         ).data_links([calls]),
         p.lines(
             "Duration of agents, 95 %",

@@ -267,12 +267,18 @@ def test_every_metric_of_limits_and_costs_is_shown():
     assert ours - shown == set()
 
 
-def test_the_points_of_histograms_and_costs_lead_to_traces():
-    without = [query.where for query in PROMQL if "histogram_quantile(0.99" in query.text and not query.target.get("exemplar")]
-    assert without == []
-    assert {"budgets.json", "calls.json", "runs.json"} == {
-        query.where.split(":")[0] for query in PROMQL if query.target.get("exemplar") and prometheus(semconv.COST) in query.text
-    }
+def test_points_are_asked_for_where_prometheus_keeps_them_and_told_of_nowhere_else():
+    """It keeps them with buckets and counters, never with a histogram's sum and count."""
+    for query in PROMQL:
+        if query.target.get("exemplar"):
+            assert {_named(selector).rpartition("_")[2] for selector in selectors(filled(query.text))} <= {"bucket", "total"}, query.where
+    for dashboard in FILES.values():
+        for panel in panels(dashboard):
+            if "Points are" in panel["description"]:
+                assert any(target.get("exemplar") for target in panel["targets"]), panel["title"]
+    quantiles = [query for query in PROMQL if "histogram_quantile(0.99" in query.text]
+    assert quantiles
+    assert [query.where for query in quantiles if not query.target.get("exemplar")] == []
 
 
 def test_a_name_of_prometheus_is_made_as_prometheus_makes_it():

@@ -88,6 +88,8 @@ def limits(client: openai.OpenAI) -> None:
                 ask(client)
     with contextlib.suppress(ravi_otel.RaviError), ravi_otel.run("cut", limits=["tokens=1000:admission=strict"]):
         ask(client, "o4-mini")
+    with contextlib.suppress(ravi_otel.RaviError, openai.OpenAIError), ravi_otel.run("failing"), ravi_otel.agent("hasty"):
+        client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Say something."}])
     with ravi_otel.run("overrun", limits=["tokens=600"]):
         ask(client, max_completion_tokens=5)
 
