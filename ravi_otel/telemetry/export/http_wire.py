@@ -42,6 +42,10 @@ class HttpWire:
         caught = _caught(self._requests, self._session, exporter, empty)
         self._url: str = caught.url
         self._how: dict[str, Any] = {name: caught.how.get(name) for name in ("verify", "cert")}
+        if isinstance(
+            self._session.verify, str
+        ):  # a certificate that was named holds; requests itself lets REQUESTS_CA_BUNDLE go before it
+            self._how["verify"] = self._session.verify
         self.timeout_s = float(caught.how.get("timeout") or 10.0)
         self._headers = {name: value for name, value in caught.headers.items() if name.lower() not in _MADE_ANEW}
         self._headers["Accept-Encoding"] = "identity"

@@ -64,10 +64,12 @@ class Lane:
         self._failing = 0
         self._misses = 0
         self._again_s = 0.0
+        self._held_s = 0.0  # until when the server wants to be left alone
         self._behind = self._spool is not None  # until the disk was looked at
         self._looked_s = 0.0
+        self._kept = 0
         self._close_by_s: float | None = None
-        self._over = False
+        self.over = False
         with without_signals():
             threading.Thread(target=self._run, args=(self._bell,), name=f"ravi-otel-{self.signal}", daemon=True).start()
 
@@ -81,11 +83,20 @@ class Lane:
 
     def put(self, parcel: Parcel) -> None:
         """Take a batch; onto the disk while others wait there. Never waits for the network."""
-        if self._over:
+        if self.over:
             self._losses.add("shutdown", parcel.items)
-        elif not self._behind or self._spool is None or not self._spool.put(parcel):
+        elif not self._behind or not self._keep(parcel):
             self._hold(parcel)
         self._bell.ring()
+
+    def _keep(self, parcel: Parcel) -> bool:
+        """Put a batch on the disk; False when there is none, or it does not take it."""
+        if self._spool is None or not self._spool.put(parcel):
+            return False
+        with self._lock:
+            self._kept += 1
+            self._behind = True
+        return True
 
     def _hold(self, parcel: Parcel) -> None:
         with self._lock:
@@ -100,9 +111,9 @@ class Lane:
         """Try at once, and wait until all was sent, one thing failed, or `by_s`; tell whether all was sent."""
         with self._lock:
             misses = self._misses
-            self._again_s = 0.0
+            self._again_s = self._held_s
             self._bell.ring()
-            while not self._is_idle() and self._misses == misses and not self._over:
+            while not self._is_idle() and self._misses == misses and self._held_s <= by_s and not self.over:
                 left = by_s - time.monotonic()
                 if left <= 0:
                     return False
@@ -112,24 +123,26 @@ class Lane:
     def close(self, by_s: float) -> bool:
         """Send what waits until `by_s`; then put it on the disk, or count it. Tells whether nothing was lost."""
         with self._lock:
-            if self._over:
+            if self.over:
                 return True
-            self._close_by_s = 0.0 if self._spool is not None and self._failing else by_s
-            self._again_s = 0.0
+            hopeless = self._held_s > by_s or (self._spool is not None and self._failing)
+            self._close_by_s = 0.0 if hopeless else by_s
+            self._again_s = self._held_s
             self._bell.ring()
             while not self._is_idle() and (left := self._close_by_s - time.monotonic()) > 0:
                 self._lock.wait(left)
         with self._moving:
             with self._lock:
-                self._over = True
+                self.over = True
                 under_way = self._sending is not None
                 rest = [self._sending] if self._sending is not None and self._claim is None else []
                 rest += self._waiting
                 self._waiting.clear()
             self._bell.ring()
-            lost = [parcel for parcel in rest if self._spool is None or not self._spool.put(parcel)]
+            lost = [parcel for parcel in rest if not self._keep(parcel)]
         for parcel in lost:
             self._losses.add("shutdown", parcel.items)
+        self._watch()
         if not under_way:
             self._wire.close()
         return not lost
@@ -152,7 +165,7 @@ class Lane:
 
     def _run(self, bell: Bell) -> None:
         otel_context.attach(otel_context.Context(dict.fromkeys(_SILENT, True)))
-        while bell is self._bell and not self._over:
+        while bell is self._bell and not self.over:
             parcel = self._next()
             if parcel is None:
                 bell.wait(self._pause_s())
@@ -168,7 +181,7 @@ class Lane:
         """Take what is to be sent next: from memory, else from the disk."""
         now_s = time.monotonic()
         with self._lock:
-            if self._over or now_s < self._again_s:
+            if self.over or now_s < self._again_s:
                 return None
             if self._waiting:
                 self._sending = self._waiting.popleft()
@@ -178,11 +191,15 @@ class Lane:
         if self._spool is None or not look:
             return None
         self._looked_s = now_s
+        kept = self._kept
         claim = self._spool.oldest()
         with self._lock:
+            if claim is not None and self.over:
+                claim.back()
+                return None
             self._claim = claim
             self._sending = None if claim is None else claim.parcel
-            self._behind = claim is not None
+            self._behind = claim is not None or self._kept != kept
             self._lock.notify_all()
             return self._sending
 
@@ -206,7 +223,7 @@ class Lane:
             claim = self._claim
             if claim is None:
                 self._sending = None
-                if self._over:  # `close` has taken care of it
+                if self.over:  # `close` has taken care of it
                     return
             if answer.verdict == "later":
                 if claim is None:
@@ -247,22 +264,20 @@ class Lane:
         if answer.after_s is not None:
             pause_s = max(answer.after_s * random.uniform(1.0, 1.1), _SHORTEST_S)  # noqa: S311 - no secret
         self._again_s = time.monotonic() + pause_s
+        self._held_s = 0.0 if answer.after_s is None else time.monotonic() + answer.after_s
         if self._close_by_s is not None and (self._spool is not None or self._failing >= _AT_THE_END or self._again_s > self._close_by_s):
             self._close_by_s = 0.0  # `close` waits no longer
             self._lock.notify_all()
 
     def _spill(self) -> None:
         """Move what waits in memory to the disk, the oldest first, as far as that takes it."""
-        if self._spool is None:
-            return
-        self._behind = True
-        while True:
+        while self._spool is not None:
             with self._moving:
                 with self._lock:
                     if not self._waiting:
                         return
                     oldest = self._waiting[0]
-                if not self._spool.put(oldest):
+                if not self._keep(oldest):
                     return
                 with self._lock:
                     if self._waiting and self._waiting[0] is oldest:  # else it went out as the oldest meanwhile, and was counted

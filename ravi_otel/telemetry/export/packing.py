@@ -85,7 +85,7 @@ class Packer:
         self._bell.ring()
 
     def _run(self, bell: Bell) -> None:
-        while bell is self._bell:
+        while bell is self._bell and not (self.lanes and all(lane.over for lane in self.lanes)):
             asked = [self.losses.due_s, *(source.due_s for source in self.sources), *(lane.due_s for lane in self.lanes)]
             dues = [due for due_s in asked if (due := due_s()) is not None]
             bell.wait(min(dues) - time.monotonic() if dues else None)

@@ -1,0 +1,187 @@
+"""Batches that wait on disk through an outage."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+from misbehaving import status
+
+from ravi_otel.telemetry.export.losses import Losses
+from ravi_otel.telemetry.export.parcel import Parcel
+from ravi_otel.telemetry.export.settings import Spooling
+from ravi_otel.telemetry.export.spool import Spool
+
+ROOT = Path(__file__).parents[3]
+
+
+class Kept:
+    """Be spools on one directory, and what they lost."""
+
+    def __init__(self, directory: Path, most_bytes: int = 1 << 20, age_s: float = 3_600) -> None:
+        self.lost: dict[str, int] = {}
+        self._settings = Spooling(directory, most_bytes, age_s)
+        self._losses = Losses(lambda reason, amount: self.lost.update({reason: self.lost.get(reason, 0) + amount}), lambda: None)
+
+    def spool(self) -> Spool:
+        return Spool(self._settings, "traces", "here", self._losses)
+
+
+def parcel(number: int, size: int = 100, items: int = 3, *, age_s: float = 0) -> Parcel:
+    return Parcel("traces", bytes([number]) * size, items, time.time_ns() - int(age_s * 1e9) + number)
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def test_what_cannot_be_sent_waits_on_disk_and_goes_in_order_with_the_next_start(collector, exporting, spool):
+    collector.otherwise = status(503)
+    first = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    first.spans("one", "two")
+    assert first.flush() is False
+    first.spans("three")
+    first.end()
+    assert (first.lost, len(files(spool))) == ({}, 2)
+    collector.otherwise = status(200)
+    second = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    second.spans("four")
+    collector.wait(lambda: len(collector.received) == 3)
+    assert second.flush() is True
+    assert (collector.received, files(spool), second.lost) == (["one", "two", "three", "four"], [], {})
+
+
+def test_after_an_outage_the_disk_is_emptied_by_the_process_that_filled_it(collector, exporting, spool):
+    collector.answers.extend([status(503, headers={"retry-after": "0"})] * 2)
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    exports.spans("one")
+    exports.flush()
+    exports.spans("two")
+    collector.wait(lambda: collector.received)
+    assert exports.flush() is True
+    assert (collector.received, files(spool)) == (["one", "two"], [])
+
+
+def test_only_its_owner_can_read_the_directory_and_its_files(collector, exporting, spool):
+    collector.otherwise = status(503)
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    exports.spans("one")
+    exports.end()
+    (file,) = files(spool)
+    assert [oct(path.stat().st_mode & 0o777) for path in (spool, file.parent, file)] == ["0o700", "0o700", "0o600"]
+
+
+def test_a_directory_that_others_may_use_is_refused_and_spans_are_sent_without_it(collector, exporting, spool, caplog):
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    exports.end()
+    (directory,) = spool.iterdir()
+    directory.chmod(0o777)
+    again = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    again.spans("one")
+    assert again.flush() is True
+    assert "cannot be used: it holds a directory that others may use" in caplog.text
+
+
+def test_a_file_that_was_damaged_is_counted_and_the_others_are_sent(collector, exporting, spool):
+    collector.otherwise = status(503)
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    exports.spans("one")
+    exports.flush()
+    exports.spans("two")
+    exports.end()
+    damaged = files(spool)[0]
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    damaged.with_name("00000-1-1.otlp").symlink_to("/etc/passwd")
+    os.mkfifo(damaged.with_name("00000-1-2.otlp"))
+    collector.otherwise = status(200)
+    again = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    collector.wait(lambda: collector.received)
+    assert again.flush() is True
+    assert (collector.received, again.lost) == (["two"], {"spool_corrupt": 2})
+
+
+def test_a_spool_that_is_full_lets_the_oldest_go_and_counts_it(spool):
+    kept = Kept(spool, most_bytes=1_000)
+    writing = kept.spool()
+    assert all(writing.put(parcel(number, size=200)) for number in range(6))
+    claim = kept.spool().oldest()
+    assert claim is not None
+    assert (claim.parcel.body[0], kept.lost) == (2, {"spool_full": 6})
+    claim.back()
+
+
+def test_what_is_too_old_is_not_sent_and_counted(spool):
+    kept = Kept(spool, age_s=60)
+    writing = kept.spool()
+    writing.put(parcel(1, age_s=61))
+    writing.put(parcel(2))
+    claim = writing.oldest()
+    assert claim is not None
+    assert (claim.parcel.body[0], kept.lost) == (2, {"spool_expired": 3})
+    claim.back()
+
+
+def test_a_batch_that_one_sends_is_left_alone_by_the_others_until_he_gives_it_back(spool):
+    kept = Kept(spool)
+    one, other = kept.spool(), kept.spool()
+    one.put(parcel(1))
+    one.put(parcel(2))
+    first, second = one.oldest(), other.oldest()
+    assert first is not None
+    assert second is not None
+    assert (first.parcel.body[0], second.parcel.body[0], one.oldest()) == (1, 2, None)
+    second.done()
+    first.back()
+    again = other.oldest()
+    assert again is not None
+    assert again.parcel == first.parcel
+    again.done()
+    assert (other.oldest(), files(spool)) == (None, [])
+
+
+def test_what_a_killed_process_was_sending_is_sent_by_the_next(spool):
+    program = """
+    import os, signal, sys, time
+    from pathlib import Path
+    from ravi_otel.telemetry.export.losses import Losses
+    from ravi_otel.telemetry.export.parcel import Parcel
+    from ravi_otel.telemetry.export.settings import Spooling
+    from ravi_otel.telemetry.export.spool import Spool
+    spool = Spool(Spooling(Path(sys.argv[1]), 1 << 20, 3600), "traces", "here", Losses(print, print))
+    spool.put(Parcel("traces", b"body", 1, time.time_ns()))
+    claim = spool.oldest()
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(spool)], cwd=ROOT, check=False)
+    claim = Kept(spool).spool().oldest()
+    assert claim is not None
+    assert claim.parcel.body == b"body"
+    claim.done()
+
+
+def test_processes_with_other_headers_do_not_send_each_others_batches(collector, exporting, spool):
+    collector.otherwise = status(503)
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool), OTEL_EXPORTER_OTLP_HEADERS="tenant=one")
+    exports.spans("one")
+    exports.end()
+    collector.otherwise = status(200)
+    other = exporting(RAVI_EXPORT_SPOOL=str(spool), OTEL_EXPORTER_OTLP_HEADERS="tenant=two")
+    other.spans("two")
+    assert other.flush() is True
+    assert (collector.received, len(files(spool))) == (["two"], 1)
+    assert "tenant" not in str(files(spool))
+
+
+def test_a_disk_that_takes_nothing_leaves_batches_in_memory(collector, exporting, spool):
+    collector.answers.append(status(503, headers={"retry-after": "0"}))
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    (directory,) = spool.iterdir()
+    directory.rmdir()
+    exports.spans("one")
+    exports.flush()
+    collector.wait(lambda: collector.received)
+    assert (collector.received, exports.lost) == (["one"], {})
