@@ -11,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel.policy import parse_limit
 from ravi_otel.testing import ScriptedLLM, Text
@@ -58,7 +59,7 @@ def test_machines_that_name_one_place_to_count_in_share_a_budget(redis_process, 
         assert [here["answer"]("Which one?"), here["answer"]("And now?")] == ["This one."] * 2
         here["client"].close()
         elsewhere = [sys.executable, "-c", f"{program}\nfor _ in range(2): print(answer('And there?'))"]
-        done = subprocess.run(elsewhere, capture_output=True, text=True, timeout=60, check=False)
+        done = warm_starts.run(elsewhere)
         sent = len(server.requests)
     assert (done.stdout, sent) == ("This one.\n", 3), done.stderr
     (sentence,) = re.findall(r"comes fourth is refused: `(.*?)`", README)
@@ -73,16 +74,7 @@ def test_the_one_liner_holds_a_program_to_its_limits(tmp_path):
     with ScriptedLLM(Text("Hello!", usage=(1_000, 1_000))) as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
         environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
-        done = subprocess.run(
-            [sys.executable, "-m", "ravi_otel", *command[1:]],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=60,
-            check=False,
-        )
+        done = warm_starts.run([sys.executable, "-m", "ravi_otel", *command[1:]], cwd=tmp_path, env=environment)
         sent = len(server.requests)
     assert (done.returncode, sent) == (4, 10)
     assert "Token budget exceeded" in done.stderr

@@ -69,6 +69,8 @@ def _say(wire: socket.socket, number: int) -> None:
 
 def become(job: dict[str, Any]) -> types.ModuleType:
     """Have the environment, the place, the streams, the path and the main module of a Python that was started so."""
+    if job["session"]:
+        os.setsid()
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])

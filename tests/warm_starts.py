@@ -40,18 +40,50 @@ def run(
     timeout: float = 60,
     check: bool = False,
     encoding: str = "utf-8",
+    session: bool = False,
     **usual: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `[sys.executable, …]` to its end as `subprocess.run` would, and give what it printed as text."""
-    if not WARM:
-        pipes = {"capture_output": True, "text": True, "encoding": encoding} | usual
-        return subprocess.run(command, env=env, cwd=cwd, timeout=timeout, check=check, **pipes)
+    """Run `[sys.executable, …]` to its end as `subprocess.run` would, and give what it printed as text.
+
+    With `session` it leads one of its own, of which nothing is left behind.
+    """
     assert set(usual) <= {"capture_output", "text"}, usual
-    status, out, err = _ended(_parsed(command), dict(os.environ if env is None else env), str(cwd or Path.cwd()), timeout, encoding)
+    if not WARM:
+        return _cold(command, env, cwd, timeout, check=check, encoding=encoding, session=session)
+    job = _parsed(command)._asdict() | {"env": dict(os.environ if env is None else env), "cwd": str(cwd or Path.cwd()), "session": session}
+    status, out, err = _ended(job, timeout, encoding)
     done = subprocess.CompletedProcess(command, status, out, err)
     if check:
         done.check_returncode()
     return done
+
+
+def _cold(
+    command: Sequence[str],
+    env: Mapping[str, str] | None,
+    cwd: str | Path | None,
+    timeout: float,
+    *,
+    check: bool,
+    encoding: str,
+    session: bool,
+) -> subprocess.CompletedProcess[str]:
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": encoding}
+    with subprocess.Popen(command, env=env, cwd=cwd, start_new_session=session, **pipes) as child:
+        try:
+            out, err = child.communicate(timeout=timeout)
+        finally:
+            if session or child.poll() is None:
+                _kill(child.pid, session=session)
+    done = subprocess.CompletedProcess(command, child.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _kill(child: int, *, session: bool) -> None:
+    with contextlib.suppress(OSError):
+        (os.killpg if session else os.kill)(child, signal.SIGKILL)
 
 
 def _parsed(command: Sequence[str]) -> _Asked:
@@ -67,20 +99,22 @@ def _parsed(command: Sequence[str]) -> _Asked:
     return _Asked(actions, "file", rest[0], rest[1:])
 
 
-def _ended(asked: _Asked, env: dict[str, str], cwd: str, timeout: float, encoding: str) -> tuple[int, str, str]:
-    job = json.dumps(asked._asdict() | {"env": env, "cwd": cwd}).encode() + b"\n"
+def _ended(job: dict[str, Any], timeout: float, encoding: str) -> tuple[int, str, str]:
+    text = json.dumps(job).encode() + b"\n"
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open("rb") as nothing, _server() as wire:
         wire.settimeout(timeout)
-        socket.send_fds(wire, [job[:1]], [nothing.fileno(), out.fileno(), err.fileno()])
-        wire.sendall(job[1:])
+        socket.send_fds(wire, [text[:1]], [nothing.fileno(), out.fileno(), err.fileno()])
+        wire.sendall(text[1:])
         said = wire.makefile("r")
         child = int(said.readline())
         try:
             status = int(said.readline())
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(asked.target, timeout) from None
+            _kill(child, session=False)
+            raise subprocess.TimeoutExpired(job["target"], timeout) from None
+        finally:
+            if job["session"]:
+                _kill(child, session=True)
         texts = []
         for file in (out, err):
             file.seek(0)

@@ -34,11 +34,11 @@ def tasks(desk):
 
 
 def forked_workers(desk):
-    return desk.program("workers", "fork", "8")
+    return desk.program("workers", "fork", "4")
 
 
 def spawned_workers(desk):
-    return desk.program("workers", "spawn", "8")
+    return desk.program("workers", "spawn", "4")
 
 
 def own_provider(desk):

@@ -22,7 +22,7 @@ KINDS = {
 }
 
 
-USUAL = [("runaway", spec) for spec in ("requests=3", f"tokens={4 * CALL + 3}", "cost=0.00001usd", "messages=1", "working=0s")]
+USUAL = [("runaway", spec) for spec in (f"tokens={4 * CALL + 3}", "cost=0.00001usd", "messages=1", "working=0s")]
 USUAL += [("runaway_tasks", "requests=3"), ("runaway_tasks", "session.requests=2")]
 """What is tried in every run of the tests; every kind on threads and on tasks with RAVI_LONG=1, as CI does."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kinds import ATTACHED, UNATTACHED
 
-USUAL = {"script", "threads", "forked_workers"}
+USUAL = {"threads", "forked_workers"}
 """What is launched in every run of the tests; all kinds by `make programs`, and with RAVI_LONG=1."""
 
 
@@ -143,7 +143,8 @@ def test_what_was_inherited_with_a_number_is_inherited_on(desk):
 
 def test_a_sitecustomize_of_the_programs_own_still_runs(desk):
     (desk.directory / "sitecustomize.py").write_text("print('mine first')\n")
-    done = desk.launch(sys.executable, "-c", "import sitecustomize; print(sitecustomize.__file__)", PYTHONPATH=str(desk.directory))
+    code = "import sitecustomize; print(sitecustomize.__file__)"
+    done = desk.alone(*desk.command(), sys.executable, "-c", code, PYTHONPATH=str(desk.directory))
     # One of the two is the launcher's own: it is a Python with that path as well.
     assert sorted(done.out.splitlines()) == sorted(["mine first", "mine first", str(desk.directory / "sitecustomize.py")])
 
@@ -182,7 +183,7 @@ def test_a_run_inside_a_run_is_refused(desk):
 
 
 def test_a_forking_server_shares_one_budget(desk, until):
-    gunicorn = [sys.executable, "-m", "gunicorn", "--workers", "3", "--bind", "unix:web.sock", "--chdir", str(desk.directory), "web:app"]
+    gunicorn = [sys.executable, "-m", "gunicorn", "--workers", "2", "--bind", "unix:web.sock", "--chdir", str(desk.directory), "web:app"]
     shutil.copy(desk.program("web")[1], desk.directory / "web.py")
     child = desk.start(*gunicorn, flags=["--limit", "requests=4", "--after-limit", "refuse"])
     try:
