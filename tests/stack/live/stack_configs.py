@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,13 +103,16 @@ class Configs:
         return FOLDER.sub(lambda found: str(self.path(server, found[0])), text)
 
     def write(self, server: str, inside: str, source: Path) -> None:
-        """Derive the server's file `inside` from `source`; a folder is derived file by file."""
+        """Derive the server's file `inside` from `source`; a folder is derived file by file, and what is no YAML is copied."""
         if source.is_dir():
-            for file in sorted(source.rglob("*.yaml")):
+            for file in sorted(file for file in source.rglob("*") if file.is_file()):
                 self.write(server, f"{inside}/{file.relative_to(source)}", file)
             return
         target = self.path(server, inside)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix != ".yaml":
+            shutil.copyfile(source, target)
+            return
         tree = yaml.safe_load(source.read_text())
         target.write_text(
             yaml.safe_dump(self.derived(server, source.relative_to(COLLECTOR).as_posix(), tree), sort_keys=False, width=10_000)

@@ -26,6 +26,8 @@ from stack_configs import COLLECTOR, Configs
 from stack_process import PORTS, Guard, ServerProcess
 from webhook import Webhook
 
+from ravi_otel.stack import files
+
 ROOT = COLLECTOR.parent
 PROGRAMS = {"collector": "otelcol-contrib", "prometheus": "prometheus", "alertmanager": "alertmanager", "jaeger": "jaeger", "loki": "loki"}
 READY = {
@@ -143,7 +145,7 @@ class Stack(Answers):
                 self.configs.write(name, inside, (COLLECTOR / source).resolve())
             else:
                 self.configs.path(name, inside).mkdir(parents=True, exist_ok=True)
-        chosen = overlay_variables(self.overlays)
+        chosen = files.settings(ROOT, environ={}) | overlay_variables(self.overlays)
         arguments = [self.configs.text(name, filled(argument, chosen)) for argument in [*service["command"], *ADDED.get(name, ())]]
         port, path = READY[name]
         return ServerProcess(name, [program, *arguments], directory, self.configs.url(name, port) + path, guard)
