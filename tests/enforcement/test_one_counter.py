@@ -1,5 +1,7 @@
 """A limit that is declared again, with other options or by another process, is the very counter of the first one."""
 
+import os
+import random
 import sys
 import uuid
 from functools import partial
@@ -43,9 +45,14 @@ class Process:
         name_store(ledger, "as a URL would")
         self.engine = Engine(ledger=ledger, listeners=Listeners([self.heard]))
         self.root = root_of(self.engine)
+        self.tenant = "acme"
+
+    def of(self, tenant):
+        self.tenant = tenant
+        return self
 
     def run(self, *limits, **more):
-        return run_of(self.root, *limits, tenant_id="acme", **more)
+        return run_of(self.root, *limits, tenant_id=self.tenant, **more)
 
     @property
     def told(self):
@@ -172,3 +179,57 @@ def test_a_refusal_says_how_to_raise_what_others_are_held_to(opened, stated):
         run.charge("rows")
     command = str(caught.value).partition("`ravi-otel ledger set-limit ")[2].partition("`")[0]
     assert command == f"tenant:acme charge.rows={9 if stated == 9 else 6}:per=2h"
+
+
+@everywhere
+@pytest.mark.parametrize("option", ["", ":warn=0.5", ":on=stop", ":store=local"])
+def test_a_smaller_limit_with_another_option_holds_however_hot_the_first_one_is(opened, option):
+    process = opened()
+    first = process.run("tenant.charge.rows=1000")
+    for _ in range(100):
+        first.charge("rows")
+    assert let_in(process.run(f"tenant.charge.rows=200{option}"), 1001) == 100
+    assert refuses(first)
+
+
+@everywhere
+def test_a_lower_warning_level_is_told_of_on_time_however_hot_the_first_limit_is(opened):
+    process = opened()
+    first = process.run("tenant.charge.rows=1000:warn=0.9")
+    for _ in range(100):
+        first.charge("rows")
+    second = process.run("tenant.charge.rows=1000:warn=0.5")
+    assert next(at for at in range(101, 1001) if not refuses(second) and process.told) == 500
+
+
+def _use_up(run, turns):
+    for _ in range(turns):
+        run.reserve_now([Line(each, 1, 1) for each in run.chain])
+
+
+@everywhere
+def test_what_one_of_two_limits_keeps_back_is_kept_however_hot_the_other_is(opened):
+    process = opened()
+    first = process.run("tenant.turns=100")
+    _use_up(first, 30)
+    run = process.run("tenant.turns=100:on=final")
+    with pytest.raises(BudgetExhaustedError):
+        _use_up(run, 100)
+    assert {each.used for each in run.parent.readings()} == {99}
+
+
+def _history(process, seed):
+    rng, runs, said = random.Random(seed), [], []
+    for _ in range(6):
+        options = rng.choice(["", ":warn=0.5", ":warn=0.9", ":on=stop", ":store=closed", ":suspend=allow"])
+        runs.append(process.run(f"tenant.charge.rows={rng.choice([60, 120, 250, 400])}{options}"))
+        for _ in range(rng.randrange(20, 90)):
+            said.append(refuses(rng.choice(runs), rng.choice([1, 1, 1, 3])))  # noqa: PERF401 - in the order it is said
+    return said, process.told
+
+
+@pytest.mark.parametrize("opened", ["sliced"], indirect=True)
+def test_limits_of_any_options_decide_as_in_memory_also_where_slices_are_worth_it(opened):
+    for seed in range(int(os.environ.get("RAVI_LONG", "4"))):
+        name = f"acme-{seed}"
+        assert _history(opened().of(name), seed) == _history(Process(MemoryLedger()).of(name), seed)

@@ -16,7 +16,7 @@ from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Ledger, Line, Reservation, Settled, new_op_id
-from ravi_otel.enforcement.ledger.slices.slice import Slice, Twin
+from ravi_otel.enforcement.ledger.slices.slice import Joining, Slice, Twin, slice_of
 from ravi_otel.enforcement.ledger.slices.supply import Near, Supply
 
 T = TypeVar("T", bound="Grant | Denied | Settled | Extended")
@@ -151,7 +151,7 @@ class SlicedLedger:
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
         place = self._place(account)
-        return self._near.retune(account, value) if place is _OWN else self._retune_asked(account, place, value)
+        return self._near.retune(account, value) if place is _OWN else self._retune_asked(account, value)
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
@@ -167,9 +167,10 @@ class SlicedLedger:
             place = account.slice = _OWN if not self._shares(account) else self._slice_of(account) if sliced else _ASKED
         return place
 
-    def _slice_of(self, account: Account) -> Slice:
+    def _slice_of(self, account: Account) -> Slice | Joining:
         """Give the slice of a counter, which limits that are declared twice have in common."""
-        return self._slices.setdefault(account.key, Slice(account))
+        known = self._slices.setdefault(account.key, Slice(account))
+        return Joining(known, account.value) if known.is_stricter(account) else known
 
     def _lines_here(self, request: Reservation) -> list[Line] | None:
         """Give the request on what can be judged here; None when some of it has to be asked of the shared ledger."""
@@ -179,7 +180,7 @@ class SlicedLedger:
             place = line.account.slice or self._place(line.account)
             if place is _OWN:
                 lines.append(line)
-            elif special or place is _ASKED or line.carved or line.free or not cast("Slice", place).open:
+            elif special or place is _ASKED or line.carved or line.free or not cast("Slice | Joining", place).open:
                 return None
             else:
                 twin = cast("Slice", place).twin
@@ -211,8 +212,9 @@ class SlicedLedger:
             if isinstance(answer, Grant):
                 return self._tell(answer)
         for line in asked:
-            if isinstance(line.account.slice, Slice):
-                yield from self._supply.give_back(line.account.slice)
+            slice_ = slice_of(line.account)
+            if slice_ is not None:
+                yield from self._supply.give_back(slice_)
         return self._tell((yield from self._ask_both(request, asked, own)))
 
     def _take_chunks(self, asked: Sequence[Line]) -> Flow[bool]:
@@ -237,9 +239,10 @@ class SlicedLedger:
                 denied = yield from self._refused_here(request, asked, own, own[refused], max(0.0, until - self._supply.now()))
                 if denied is not None:
                     return denied
-            twins = [line.account.slice.twin for line in asked if isinstance(line.account.slice, Slice) and line.account.slice.twin.held]
+            twins = [each.twin for line in asked if (each := slice_of(line.account)) is not None and each.twin.held]
             left = 0.0 if twins and self._near.stands_in_its_own_way(request, twins) else max(0.0, until - self._supply.now())
             far = yield from self.inner.reserve(replace(request, lines=asked, patience_s=left))
+            self._supply.joined(asked)
             if isinstance(far, Denied):
                 return far
             if not own:
@@ -315,9 +318,10 @@ class SlicedLedger:
                 return self._tell(extended)
             short = extended.short.account
 
-    def _retune_asked(self, account: Account, place: object, value: int | None) -> Flow[None]:
-        if isinstance(place, Slice):
-            yield from self._supply.give_back(place)
+    def _retune_asked(self, account: Account, value: int | None) -> Flow[None]:
+        slice_ = slice_of(account)
+        if slice_ is not None:
+            yield from self._supply.give_back(slice_)
         yield from self.inner.retune(account, value)
 
     def _refill(self, grant: Grant, slice_: Slice, want: int) -> Flow[Grant | Denied]:

@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.account import Account, kept_back
+from ravi_otel.policy.limits import Limit, Outcome
 
 CHUNK_S: Final = 0.1
 """For how many seconds a chunk is meant to last."""
@@ -85,18 +86,53 @@ class Slice:
     """Keep what this process has of one account; changes under its ledger's lock only.
 
     `open` says that calls may be judged here. `busy` says that somebody takes or gives back right now. `size` is how large the last
-    chunk was meant to be, taken at `since`; a new one is due when less than `low` is left.
+    chunk was meant to be, taken at `since`; a new one is due when less than `low` is left. `stated` is the smallest value that a limit
+    of this counter came with, `warn_at` the lowest warning level, `keeps` one that keeps something back. `era` rises when a stricter
+    limit joins: a chunk that was asked for before is not taken.
     """
 
-    __slots__ = ("__weakref__", "account", "asks", "busy", "chunks", "low", "open", "since", "size", "twin")
+    __slots__ = (
+        "__weakref__",
+        "account",
+        "asks",
+        "busy",
+        "chunks",
+        "era",
+        "keeps",
+        "low",
+        "open",
+        "since",
+        "size",
+        "stated",
+        "twin",
+        "warn_at",
+    )
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.twin = Twin(account)
         self.chunks: deque[Chunk] = deque()
         self.open = self.busy = False
-        self.size = self.low = self.asks = 0
+        self.size = self.low = self.asks = self.era = 0
         self.since = 0.0
+        self.stated, self.warn_at = account.value, account.warn_at
+        self.keeps: Limit | None = _keeping(account)
+
+    def is_stricter(self, account: Account) -> bool:
+        """Tell that the shared ledger has to hear of an account of this counter before calls are judged here for it."""
+        lost = account.epoch is not None and account.epoch != self.account.epoch
+        return (
+            lost or account.value < self.stated or account.warn_at < self.warn_at or (self.keeps is None and _keeping(account) is not None)
+        )
+
+    def tighten(self, account: Account, stated: int) -> None:
+        """Have chunks end where this account tells or refuses something, too: the shared ledger has heard of it."""
+        self.stated, self.warn_at = min(self.stated, stated), min(self.warn_at, account.warn_at)
+        self.keeps = self.keeps or _keeping(account)
+        if account.rank < self.account.rank:
+            self.account = self.twin.account = account
+        self.open, self.low, self.asks = False, 0, 0
+        self.era += 1
 
     @property
     def out(self) -> int:
@@ -118,9 +154,9 @@ class Slice:
         account = self.account
         if account.draining or account.claims:
             return 0
-        end = account.value - account.reserved
+        end = account.value - (0 if self.keeps is None else kept_back(self.keeps, account.value))
         if not account.near and account.value > 0:
-            end = min(end, account.warn_value)
+            end = min(end, -int(-account.value * self.warn_at // 1))
         return (end - account.used) // HELD_PARTS - account.held
 
     def asked(self, now: float) -> bool:
@@ -189,3 +225,25 @@ class Slice:
         self.low = self.asks = 0
         self.twin.used = self.twin.held = 0
         self.twin.revalue(0)
+
+
+class Joining:
+    """Mark an account that is stricter than those a slice was taken for, until the shared ledger was asked with it."""
+
+    __slots__ = ("slice", "stated")
+
+    open = False
+
+    def __init__(self, slice_: Slice, stated: int) -> None:
+        self.slice = slice_
+        self.stated = stated
+
+
+def slice_of(account: Account) -> Slice | None:
+    """Give the slice of an account that has one, or joins one."""
+    place = account.slice
+    return place.slice if isinstance(place, Joining) else place if isinstance(place, Slice) else None
+
+
+def _keeping(account: Account) -> Limit | None:
+    return account.limit if account.limit.on_exceed is Outcome.FINAL else None

@@ -14,7 +14,7 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.pulse import Pulse
-from ravi_otel.enforcement.ledger.slices.slice import KEEP_S, Chunk, Slice, Twin
+from ravi_otel.enforcement.ledger.slices.slice import KEEP_S, Chunk, Joining, Slice, Twin
 from ravi_otel.errors import BudgetExhaustedError
 
 _LOOK_EVERY_S: Final = 0.25
@@ -127,7 +127,7 @@ class Supply:
             slice_.busy = False
 
     def _take(self, slice_: Slice, meant: int, now: float, *, whole: bool) -> Flow[bool]:
-        account = slice_.account
+        account, era = slice_.account, slice_.era
         chunk = Chunk(new_op_id(), meant)
         answer = yield from self._hold(chunk, Line(account, meant, 1, carved=True), spent=False)
         if answer is None:
@@ -137,16 +137,27 @@ class Supply:
         if isinstance(answer, Denied):
             return False
         size = sum(hold for _, hold in answer.holds)
-        if size <= 0 or (whole and size < meant):  # the rest of what there is belongs to whoever needs it now
+        with self._near.lock:
+            taken = size > 0 and not (whole and size < meant) and slice_.era == era
+            if taken:
+                slice_.add(Chunk(chunk.op_id, size), meant, now)
+                self.out[slice_] = None
+                self.frozen.pop(slice_, None)
+        if not taken:  # the rest of what there is belongs to whoever needs it now
             self._ending[chunk.op_id] = {account.kind: 0}
             yield from self._end_chunks()
             return False
-        with self._near.lock:
-            slice_.add(Chunk(chunk.op_id, size), meant, now)
-            self.out[slice_] = None
-            self.frozen.pop(slice_, None)
         self._watch()
         return True
+
+    def joined(self, lines: Sequence[Line]) -> None:
+        """Note that the shared ledger was asked with these: it knows of stricter limits that came later."""
+        with self._near.lock:
+            for line in lines:
+                place = line.account.slice
+                if isinstance(place, Joining):
+                    place.slice.tighten(line.account, place.stated)
+                    line.account.slice = place.slice
 
     def _hold(self, chunk: Chunk, line: Line, *, spent: bool) -> Flow[Grant | Denied | None]:
         """Hold a chunk; None when the store cannot be used. What comes of one whose wait was cut off is given back later."""
