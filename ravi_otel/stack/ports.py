@@ -27,13 +27,14 @@ def port(settings: Mapping[str, str], name: str) -> int:
 
 
 def check(settings: Mapping[str, str], names: Iterable[str]) -> None:
-    """Raise ConfigurationError for the first variable whose port is taken, asked for twice, or not ours to open."""
+    """Raise ConfigurationError for the first variable that is no port, or the port of another one, or taken."""
     seen: dict[int, str] = {}
     for name in names:
         wanted = port(settings, name)
         if wanted in seen:
             raise ConfigurationError(f"{name} and {seen[wanted]} are both {wanted}. Set one of them to another port.")
         seen[wanted] = name
+    for wanted, name in seen.items():
         _check_free(wanted, name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -71,10 +72,16 @@ class Machine:
         return CliRunner().invoke(commands, ["stack", *arguments, "--env-file", str(self.env_file)], input=answer)
 
 
+PORTS = iter(range(10_000 + os.getpid() * 53 % 6_000, 18_000))
+"""Below those that a kernel gives to whoever connects, so that nobody takes one between two lines of a test."""
+
+
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    for port in PORTS:
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @pytest.fixture
@@ -98,6 +105,17 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+class InTurn(dict[str, tuple[int, str]]):
+    """Give another answer each time, whatever the path."""
+
+    def __init__(self, answers: list[tuple[int, str]]) -> None:
+        super().__init__()
+        self._left = iter(answers)
+
+    def get(self, *_: object) -> tuple[int, str]:
+        return next(self._left)
 
 
 def serve(port: int, answers: Mapping[str, tuple[int, str]]) -> ThreadingHTTPServer:
@@ -188,11 +206,8 @@ def test_up_starts_the_shipped_files_waits_and_prints_what_a_program_is_told(mac
 def test_up_waits_until_every_server_is_ready(machine, running):
     machine.engine()
     machine.tell("runs", "ravi-otel")
-    running["loki"].answers = {"/ready": (503, "not yet")}
-    waiting = threading.Timer(0.2, lambda: setattr(running["loki"], "answers", {"/ready": (200, "ready")}))
-    waiting.start()
+    running["loki"].answers = InTurn([(503, "not yet"), (503, "not yet"), (200, "ready")])
     done = machine.call("up")
-    waiting.join()
     assert done.exit_code == 0, done.output
     assert "Waiting for loki ..." in done.stderr
 
