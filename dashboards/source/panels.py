@@ -131,6 +131,7 @@ def lines(
     """Make lines over time, 8 high, or stacked bars; with `steps` the areas above them are shaded."""
     panel = _dressed(timeseries.Panel().datasource(PROMETHEUS), title, description, unit, targets)
     panel.span(width).height(8).min(0).line_width(1).fill_opacity(60 if bars else 8)
+    panel.no_value("nothing of the kind in the time shown")
     panel.show_points(shapes.VisibilityMode.AUTO).span_nulls(False)
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.TABLE).placement(shapes.LegendPlacement.BOTTOM)
     panel.legend(legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Last *").sort_desc(True))

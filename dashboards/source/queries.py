@@ -91,13 +91,23 @@ def rate(selector: str, by: Sequence[str] = ()) -> str:
 
 
 def moved(selector: str, by: Sequence[str] = ()) -> str:
-    """Give the increase in the time shown, summed."""
-    return total(f"increase({selector}[{RANGE}])", by)
+    """Give by how much counters have risen in the time shown, exactly.
+
+    `increase()` needs two samples of a series and guesses beyond them: a program of a few seconds would have spent nothing, or half as
+    much again as it has. Each process has series of its own, which begin at 0; one that has begun anew counts from there.
+    """
+    last = f"last_over_time({selector}[{RANGE}])"
+    return total(f"({last} - {selector} offset {RANGE} >= 0) or {last}", by)
 
 
-def quantile(share: float, buckets: str, by: Sequence[str] = (), window: str = RATE) -> str:
-    """Give a quantile of a histogram, by some labels."""
-    return f"histogram_quantile({share}, {total(f'rate({buckets}[{window}])', ('le', *by))})"
+def quantile(share: float, buckets: str, by: Sequence[str] = ()) -> str:
+    """Give a quantile of a histogram over time, by some labels."""
+    return f"histogram_quantile({share}, {rate(buckets, ('le', *by))})"
+
+
+def quantile_of_all(share: float, buckets: str, by: Sequence[str] = ()) -> str:
+    """Give a quantile of all that a histogram has seen in the time shown."""
+    return f"histogram_quantile({share}, {moved(buckets, ('le', *by))})"
 
 
 def or_zero(expression: str) -> str:

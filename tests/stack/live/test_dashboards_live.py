@@ -25,9 +25,20 @@ from stack_servers import Stack, program_environment, programs
 from dashboards.source import foreign
 from dashboards.source.names import prometheus
 from ravi_otel.telemetry.catalog import METRICS
-from ravi_otel.testing import ScriptedLLM
+from ravi_otel.testing import ScriptedLLM, Text
 
 HERE = Path(__file__).parent
+BRIEF = """
+import sys, openai, ravi_otel
+ravi_otel.instrument()
+run = ravi_otel.run("brief", limits=["requests=2"], tags={"team": "a", "tenant": "b"})
+with openai.OpenAI(base_url=sys.argv[1], api_key="k") as client, run:
+    for _ in range(5):
+        try:
+            client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "Say hello."}])
+        except ravi_otel.RaviError:
+            pass
+"""
 SERVICES = {"all": "fleet", "latest": "fleet-latest", "lossy": "fleet-lossy", "storeless": "fleet-storeless"}
 WITHIN_S = 120.0
 """What is scraped is scraped every 15 s, and a rate needs two of them."""
@@ -169,3 +180,23 @@ def test_searches_find_traces(moving: Stack):
         if tags:
             more["tags"] = json.dumps(tags)
         wait_for(lambda m=more, n=target["limit"]: moving.jaeger_search("fleet", limit=n, **m), query.where, WITHIN_S)
+
+
+def test_a_program_of_a_moment_is_told_in_full(stack: Stack):
+    """Two calls and three refusals, sent once: as many are shown, neither none nor an estimate."""
+    with ScriptedLLM(Text("hello", usage=(1_000_000, 1_000_000))) as model:
+        environment = program_environment(stack, **stack.environment("brief"))
+        subprocess.run([sys.executable, "-c", BRIEF, model.base_url], env=environment, check=True, timeout=60, stderr=subprocess.DEVNULL)
+    asked_for = {query.where: filled(query.text, service="brief") for query in promql()}
+
+    def shown(where: str) -> list[tuple[dict[str, str], float]]:
+        return [(one["metric"], float(one["value"][1])) for one in stack.query(asked_for[where])]
+
+    wait_for(lambda: stack.query('ravi_limit_denied_total{service_name="brief"}'), "the program's refusals")
+    assert shown("budgets.json: Calls refused A") == [({}, 3)]
+    assert shown("budgets.json: Spent A") == [({}, pytest.approx(1.5))]  # 0.15 USD a million in, 0.60 out, twice
+    assert shown("budgets.json: Spent, by team A") == [({"ravi_tag_team": "a"}, pytest.approx(1.5))]
+    assert shown("budgets.json: Spent, by tenant B") == [({"ravi_tag_tenant": "b"}, 1)]
+    assert shown("calls.json: Failed A") == [({}, 0)]
+    assert 0 < shown("calls.json: Slow calls take A")[0][1] < 60
+    assert shown("runs.json: Runs that fail A") == [({}, 1)]  # one that was refused something
