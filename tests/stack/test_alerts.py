@@ -1,0 +1,112 @@
+"""The shipped rules and routes are whole: each alert says what it is and what to do, and asks for nothing that does not exist."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from dashboard_files import selectors
+
+from dashboards.source import foreign
+from dashboards.source.names import label, prometheus
+from ravi_otel.telemetry.catalog import METRICS, TABLE
+
+COLLECTOR = Path(__file__).parents[2] / "collector"
+RULES = {path.stem: yaml.safe_load(path.read_text())["groups"] for path in sorted((COLLECTOR / "prometheus" / "rules").glob("*.yaml"))}
+ALERTS = {rule["alert"]: rule for group in RULES["alerts"] for rule in group["rules"]}
+RECORDED = {rule["record"]: rule for stem in ("thresholds", "recording") for group in RULES[stem] for rule in group["rules"]}
+RUNBOOKS = {path.stem: path.read_text() for path in sorted((COLLECTOR / "runbooks").glob("*.md"))}
+ROUTES = yaml.safe_load((COLLECTOR / "alertmanager" / "alertmanager.yaml").read_text())
+LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
+
+ATTRIBUTES = {row.name for row in TABLE if row.instrument == "attribute"}
+
+alerts = pytest.mark.parametrize("name", ALERTS)
+
+
+@alerts
+def test_every_alert_says_how_urgent_it_is_what_it_is_and_where_to_read_on(name):
+    rule = ALERTS[name]
+    assert rule["labels"] == {"severity": rule["labels"]["severity"]}
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"{{{{ $externalURL }}}}/user/{name}.md"
+
+
+@alerts
+def test_every_alert_has_a_runbook_of_four_parts(name):
+    parts = re.split(r"^## (.+)$", RUNBOOKS[name], flags=re.MULTILINE)
+    assert parts[0].strip() == f"# {name}"
+    assert parts[1::2] == ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+    assert all(len(part.split()) >= 8 for part in parts[2::2])
+
+
+def test_there_is_no_runbook_that_nothing_leads_to_and_no_link_that_leads_nowhere():
+    assert set(RUNBOOKS) == set(ALERTS)
+    links = {link for text in RUNBOOKS.values() for link in LINK.findall(text)}
+    assert links
+    assert {link.removesuffix(".md") for link in links} <= set(RUNBOOKS)
+
+
+def _rules() -> list[Any]:
+    return [
+        pytest.param(rule, id=rule.get("alert") or rule["record"])
+        for groups in RULES.values()
+        for group in groups
+        for rule in group["rules"]
+    ]
+
+
+@pytest.mark.parametrize("rule", _rules())
+def test_every_rule_asks_for_metrics_that_go_out_or_that_another_rule_writes(rule):
+    known = {prometheus(metric) for metric in METRICS} | set(RECORDED) | set(foreign.NAMES)
+    assert {selector.name for selector in selectors(rule["expr"])} <= known
+
+
+@pytest.mark.parametrize("rule", _rules())
+def test_every_rule_groups_and_says_by_labels_that_exist(rule):
+    ours = {label(name) for name in ATTRIBUTES} | {"service_name", "deployment_environment_name", "service_instance_id"}
+    theirs = {"job", "instance", "exporter", "data_type"}
+    grouped = [name for by in re.findall(r"(?:by|without) \(([^)]+)\)", rule["expr"]) for name in by.split(", ")]
+    said = re.findall(r"\$labels\.(\w+)", " ".join(rule.get("annotations", {}).values()))
+    assert {*grouped, *said} <= ours | theirs
+
+
+def test_every_threshold_is_asked_by_an_alert_and_no_alert_has_a_number_of_its_own():
+    asked = {name for rule in ALERTS.values() for name in re.findall(r"ravi:\w+:threshold", rule["expr"])}
+    assert asked == {rule["record"] for group in RULES["thresholds"] for rule in group["rules"]}
+    numbers = {number for rule in ALERTS.values() for number in re.findall(r"[<>=] *(?:bool )?(\d+(?:\.\d+)?)", rule["expr"])}
+    assert numbers <= {"0"}  # something has been counted, or is down
+
+
+def test_every_recorded_figure_is_asked_by_an_alert_or_shown_as_one_for_dashboards():
+    asked = {name for rule in ALERTS.values() for name in re.findall(r"ravi:\w+:\w+", rule["expr"])}
+    assert set(RECORDED) - asked == {"ravi:cost_usd:rate5m"}
+
+
+def test_an_alert_is_made_quiet_only_by_another_of_the_same_thing():
+    for rule in ROUTES["inhibit_rules"]:
+        names = re.findall(r"Ravi\w+", " ".join(rule["source_matchers"] + rule["target_matchers"]))
+        assert set(names) <= set(ALERTS)
+        for name in names:
+            labels = re.findall(r"by \(([^)]+)\)", _behind(name))
+            assert all(set(rule.get("equal", ())) <= set(by.split(", ")) for by in labels)
+
+
+def _behind(alert: str) -> str:
+    expression = ALERTS[alert]["expr"]
+    return expression + "".join(RECORDED[name]["expr"] for name in re.findall(r"ravi:limit_used:\w+", expression))
+
+
+def test_every_route_leads_to_a_receiver_that_is_told_the_end_too():
+    receivers = {receiver["name"]: receiver for receiver in ROUTES["receivers"]}
+    routes = [ROUTES["route"], *ROUTES["route"]["routes"]]
+    assert {route["receiver"] for route in routes} == set(receivers)
+    assert all(hook["send_resolved"] for receiver in receivers.values() for hook in receiver["webhook_configs"])
