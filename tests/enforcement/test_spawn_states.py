@@ -22,7 +22,7 @@ def test_in_every_state_each_step_does_what_the_rules_say(instance):
 def test_without_a_guard_some_state_is_found_where_the_rules_are_broken():
     """A sample; `make spawn-guards` takes away each."""
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).parent / "spawn_guards.py"), "47"], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, str(Path(__file__).parent / "spawn_guards.py"), "97"], capture_output=True, text=True, timeout=110, check=False
     )  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
