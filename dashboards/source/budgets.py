@@ -131,10 +131,9 @@ def _refusals(board: Board) -> list[p.Lines]:
     return [
         p.lines(
             "Refused, by kind and scope",
-            "Calls a second that a limit refused, by what it counts and whose it is. Every refused call has a span: the link leads to "
-            "them.",
-            "reqps",
-            p.series(q.rate(q.refused(), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"),
+            "Calls that a limit refused, by what it counts and whose it is. Every refused call has a span: the link leads to them.",
+            "none",
+            p.series(q.stepped(q.refused(), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"),
             bars=True,
         ).data_links([refused_runs]),
         p.lines(
@@ -142,7 +141,7 @@ def _refusals(board: Board) -> list[p.Lines]:
             "Limits that were exceeded, by whose work it was. A limit is told once, refusals that follow are in the panel to the left.",
             "none",
             p.series(
-                f"sum by ({q.AGENT}, {q.DECISION}) (increase({_EXCEEDED}[{q.RATE}]))",
+                q.stepped(_EXCEEDED, (q.AGENT, q.DECISION)),
                 f"{{{{{q.AGENT}}}}} {{{{{q.DECISION}}}}}",
                 exemplars=True,
             ),
@@ -152,29 +151,28 @@ def _refusals(board: Board) -> list[p.Lines]:
             "Limits near or exceeded",
             "How often limits came near, and how often they were exceeded. Near without exceeded is a limit that fits.",
             "none",
-            p.series(
-                f"sum by ({q.EVENT}, {q.SCOPE}) (increase({_EVENTS}[{q.RATE}]))", f"{{{{{q.EVENT}}}}} {{{{{q.SCOPE}}}}}", exemplars=True
-            ),
+            p.series(q.stepped(_EVENTS, (q.EVENT, q.SCOPE)), f"{{{{{q.EVENT}}}}} {{{{{q.SCOPE}}}}}", exemplars=True),
             bars=True,
         ),
         p.lines(
             "Would have been refused",
             "Refusals of limits that only observe: what would come of enforcing them. Look here before a limit is made to refuse.",
-            "reqps",
+            "none",
             p.series(
-                q.rate(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+                q.stepped(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)),
+                f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}",
             ),
         ),
         p.lines(
             "Waited, overrun, cut and set aside",
             "Waits for budget held by others that were given up, answers cut at a strict limit's cap, blocks in which limits were set "
             "aside, "
-            f"and what was spent beyond what was granted ({_KIND_UNIT}), a second.",
+            f"and what was spent beyond what was granted ({_KIND_UNIT}).",
             "none",
-            p.series(q.rate(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
-            p.series(q.rate(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
-            p.series(q.rate(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
-            p.series(q.rate(q.of(semconv.LIMIT_OVERAGE), (q.KIND,)), f"overrun: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_OVERAGE), (q.KIND,)), f"overrun: {{{{{q.KIND}}}}}"),
         ),
         p.lines(
             "How full limits were at the end",
@@ -190,9 +188,8 @@ def _refusals(board: Board) -> list[p.Lines]:
 
 def _burn(board: Board) -> list[p.Lines]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
-    share = (
-        f"max by ({', '.join(q.OF_LIMIT)}) ((deriv({q.of(semconv.LIMIT_USED)}[15m]) > 0) * 3600 / ({q.of(semconv.LIMIT_THRESHOLD)} > 0))"
-    )
+    pace = f"(deriv({q.of(semconv.LIMIT_USED)}[15m]) > 0) * 3600"
+    share = f"max by ({', '.join(q.OF_LIMIT)}) ({pace} / ({q.now(q.of(semconv.LIMIT_THRESHOLD))} > 0))"
     return [
         p.lines(
             "Share of a limit used per hour",

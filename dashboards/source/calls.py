@@ -117,9 +117,9 @@ def _calls(board: Board) -> list[p.Lines]:
         ),
         p.lines(
             "Errors, by error.type",
-            "Failed calls a second, by what was raised or what the answer stated.",
-            "reqps",
-            p.series(q.rate(_FAILED, (q.ERROR, q.PROVIDER)), f"{{{{{q.ERROR}}}}} {{{{{q.PROVIDER}}}}}"),
+            "Failed calls, by what was raised or what the answer stated.",
+            "none",
+            p.series(q.stepped(_FAILED, (q.ERROR, q.PROVIDER)), f"{{{{{q.ERROR}}}}} {{{{{q.PROVIDER}}}}}"),
             bars=True,
         ).data_links([failed]),
         p.lines(
@@ -250,9 +250,9 @@ def _agents(board: Board) -> list[p.Lines]:
         ).data_links([by_agent]),
         p.lines(
             "Errors of model calls, by agent and error.type",
-            f"Failed calls a second. {from_spans}",
-            "reqps",
-            p.series(q.rate(failed, (q.AGENT, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}", exemplars=True),
+            f"Failed calls. {from_spans}",
+            "none",
+            p.series(q.stepped(failed, (q.AGENT, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}", exemplars=True),
             bars=True,
         ).data_links([by_agent]),
         p.lines(
@@ -270,19 +270,19 @@ def _retries(board: Board) -> list[p.Lines]:
     return [
         p.lines(
             "Retries, by provider and status",
-            "Attempts after the first, a second, by the status of the answer that was tried again: 429 is a rate limit, none is a lost "
+            "Attempts after the first, by the status of the answer that was tried again: 429 is a rate limit, none is a lost "
             "connection. "
             "Rows without a provider are agents that were started again.",
-            "reqps",
-            p.series(q.rate(q.of(semconv.RETRY_COUNT), (q.PROVIDER, _STATUS)), f"{{{{{q.PROVIDER}}}}} {{{{{_STATUS}}}}}"),
+            "none",
+            p.series(q.stepped(q.of(semconv.RETRY_COUNT), (q.PROVIDER, _STATUS)), f"{{{{{q.PROVIDER}}}}} {{{{{_STATUS}}}}}"),
             width=12,
             bars=True,
         ),
         p.lines(
             "Agents that end in an error, by error.type",
-            "Agents a second that ended in an error, by agent. ravi.limit_exceeded is one that a limit stopped.",
-            "reqps",
-            p.series(q.rate(stopped, (q.AGENT, q.ERROR)), f"{{{{{q.AGENT}}}}} {{{{{q.ERROR}}}}}"),
+            "Agents that ended in an error, by agent. ravi.limit_exceeded is one that a limit stopped.",
+            "none",
+            p.series(q.stepped(stopped, (q.AGENT, q.ERROR)), f"{{{{{q.AGENT}}}}} {{{{{q.ERROR}}}}}"),
             width=12,
             bars=True,
         ).data_links([by_agent]),
@@ -312,9 +312,9 @@ def _tools() -> list[p.Lines | p.Table]:
         p.lines("Tool calls, by tool", "Tool calls a second, by name.", "reqps", p.series(q.rate(_TOOLS, (q.TOOL,)), legend)),
         p.lines(
             "Tool errors, by tool and error.type",
-            "Failed tool calls a second.",
-            "reqps",
-            p.series(q.rate(_FAILED_TOOLS, (q.TOOL, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}"),
+            "Tool calls that failed, by what was raised.",
+            "none",
+            p.series(q.stepped(_FAILED_TOOLS, (q.TOOL, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}"),
             bars=True,
         ),
         p.lines(

@@ -111,17 +111,17 @@ def _lost() -> list[p.Lines]:
     return [
         p.lines(
             "Lost, by reason",
-            "Items a second that a program dropped: export_failed is a collector that did not answer, the others are bounds that were "
-            "reached.",
+            "Items that a program dropped: export_failed is a collector that did not answer, the others are bounds that were reached.",
             "none",
-            p.series(q.rate(_DROPPED, (q.SERVICE, _DROP_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_DROP_REASON}}}}}"),
+            p.series(q.stepped(_DROPPED, (q.SERVICE, _DROP_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_DROP_REASON}}}}}"),
             bars=True,
         ),
         p.lines(
             "Faults of hooks",
             "A second, by fault: raised, slow, late, lost. They change nothing in the run.",
             "none",
-            p.series(q.rate(q.of(semconv.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
+            p.series(q.stepped(q.of(semconv.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
+            bars=True,
         ),
         p.lines(
             "Not heard of for",
@@ -139,23 +139,25 @@ def _unknown() -> list[p.Lines]:
             "Store errors over time",
             "Failures a second of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
             "none",
-            p.series(q.rate(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
+            bars=True,
         ),
         p.lines(
             "Unpriced and unscoped calls",
-            "Calls a second without a known price, and calls outside every scope, which no limit of a run can hold.",
-            "reqps",
-            p.series(q.rate(q.of(semconv.LIMIT_UNPRICED), (q.SERVICE,)), f"unpriced {{{{{q.SERVICE}}}}}"),
-            p.series(q.rate(q.of(semconv.LIMIT_UNSCOPED), (q.SERVICE,)), f"unscoped {{{{{q.SERVICE}}}}}"),
+            "Calls without a known price, and calls outside every scope, which no limit of a run can hold.",
+            "none",
+            p.series(q.stepped(q.of(semconv.LIMIT_UNPRICED), (q.SERVICE,)), f"unpriced {{{{{q.SERVICE}}}}}"),
+            p.series(q.stepped(q.of(semconv.LIMIT_UNSCOPED), (q.SERVICE,)), f"unscoped {{{{{q.SERVICE}}}}}"),
+            bars=True,
         ),
         p.lines(
             "Budgets from others that were not believed",
-            "What another process sent along with a request and nobody believed, a second, by reason: a wrong signature is a wrong key "
-            "or an attack.",
-            "reqps",
+            "What another process sent along with a request and nobody believed, by reason: a wrong signature is a wrong key or an attack.",
+            "none",
             p.series(
-                q.rate(q.of(semconv.CARRIER_REJECTED), (q.SERVICE, _CARRIER_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_CARRIER_REASON}}}}}"
+                q.stepped(q.of(semconv.CARRIER_REJECTED), (q.SERVICE, _CARRIER_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_CARRIER_REASON}}}}}"
             ),
+            bars=True,
         ),
     ]
 

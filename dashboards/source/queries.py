@@ -31,6 +31,7 @@ OF_LIMIT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
 
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
+STEP: Final = "$__interval"
 
 CALLS: Final = "gen_ai_client_(${convention:raw})_duration_seconds"
 """Calls under the names that services speak: the release's, or those of the convention's main branch."""
@@ -90,14 +91,29 @@ def rate(selector: str, by: Sequence[str] = ()) -> str:
     return total(f"rate({selector}[{RATE}])", by)
 
 
-def moved(selector: str, by: Sequence[str] = ()) -> str:
-    """Give by how much counters have risen in the time shown, exactly.
+def _risen(last: str, selector: str, span: str) -> str:
+    """Give by how much each series has risen in a span, exactly.
 
     `increase()` needs two samples of a series and guesses beyond them: a program of a few seconds would have spent nothing, or half as
-    much again as it has. Each process has series of its own, which begin at 0; one that has begun anew counts from there.
+    much again as it has. Each process has series of its own, which begin at 0; one that has begun anew counts from there. The hour is for
+    what was not sent for a while, as when a collector was down: it is no new series when it comes back.
     """
-    last = f"last_over_time({selector}[{RANGE}])"
-    return total(f"({last} - {selector} offset {RANGE} >= 0) or {last}", by)
+    return f"({last} - last_over_time({selector}[1h] offset {span}) >= 0) or {last}"
+
+
+def moved(selector: str, by: Sequence[str] = ()) -> str:
+    """Give by how much counters have risen in the time shown."""
+    return total(_risen(f"last_over_time({selector}[{RANGE}])", selector, RANGE), by)
+
+
+def stepped(selector: str, by: Sequence[str] = ()) -> str:
+    """Give by how much counters have risen in each step of a graph: what happens once is in one bar, and bars add up."""
+    return total(_risen(selector, selector, STEP), by)
+
+
+def now(selector: str) -> str:
+    """Give a gauge while it is sent: otherwise it would be seen for five minutes after its program or scope has ended."""
+    return f"last_over_time({selector}[90s])"
 
 
 def quantile(share: float, buckets: str, by: Sequence[str] = ()) -> str:
@@ -122,19 +138,19 @@ def ratio(part: str, whole: str) -> str:
 
 def used() -> str:
     """Give used over limit, of each process."""
-    return ratio(of(semconv.LIMIT_USED), of(semconv.LIMIT_THRESHOLD))
+    return ratio(now(of(semconv.LIMIT_USED)), now(of(semconv.LIMIT_THRESHOLD)))
 
 
 def fullest(metric: str) -> str:
     """Give `metric` of that process in which a limit is fullest: the greatest use and the smallest limit may be two processes'."""
     of_limit = ", ".join(OF_LIMIT)
     worst = f"({used()} == on ({of_limit}) group_left () max by ({of_limit}) ({used()}))"
-    return f"max by ({of_limit}) ({of(metric)} and {worst})"
+    return f"max by ({of_limit}) ({now(of(metric))} and {worst})"
 
 
 def exhaustion() -> str:
     """Give the seconds until a limit is used up at the pace of the last quarter of an hour; nothing where nothing is used."""
-    left = f"clamp_min({of(semconv.LIMIT_THRESHOLD)} - {of(semconv.LIMIT_USED)}, 0)"
+    left = f"clamp_min({now(of(semconv.LIMIT_THRESHOLD))} - {now(of(semconv.LIMIT_USED))}, 0)"
     return f"min by ({', '.join(OF_LIMIT)}) ({left} / (deriv({of(semconv.LIMIT_USED)}[15m]) > 0))"
 
 

@@ -46,12 +46,12 @@ def _now() -> list[p.Figure]:
     preempted = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="preempted"')
     blocked = q.of(semconv.REVIEW_DECISIONS, f'{_REVIEW}=~"block|escalate"')
     return [
-        p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(_ACTIVE)))),
+        p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(q.now(_ACTIVE))))),
         p.figure(
             "Agents paused",
             "Agents that wait now, for more urgent work or by an operator.",
             "none",
-            p.reading(q.or_zero(q.total(_PAUSED))),
+            p.reading(q.or_zero(q.total(q.now(_PAUSED)))),
             steps=p.ANY_IS_ODD,
         ),
         p.figure(
@@ -157,9 +157,9 @@ def _runs(board: Board) -> list[p.Lines]:
         p.lines("Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN)),
         p.lines(
             "Runs that end in an error, by error.type",
-            "Runs a second. ravi.limit_exceeded is one that a limit stopped.",
-            "reqps",
-            p.series(q.rate(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}"),
+            "Runs that ended in an error: ravi.limit_exceeded is one that a limit stopped.",
+            "none",
+            p.series(q.stepped(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}"),
             bars=True,
         ).data_links([failed]),
         p.lines(
@@ -212,19 +212,22 @@ def _agents(board: Board) -> list[p.Lines]:
 def _slots() -> list[p.Lines]:
     return [
         p.lines(
-            "At work, by priority", "Agents that hold a slot, by priority.", "none", p.series(q.total(_ACTIVE, (q.PRIORITY,)), _BY_PRIORITY)
+            "At work, by priority",
+            "Agents that hold a slot, by priority.",
+            "none",
+            p.series(q.total(q.now(_ACTIVE), (q.PRIORITY,)), _BY_PRIORITY),
         ),
         p.lines(
             "Paused, by priority",
             "Agents that wait, by priority. Those of low priority that stay here get nothing done.",
             "none",
-            p.series(q.total(_PAUSED, (q.PRIORITY,)), _BY_PRIORITY),
+            p.series(q.total(q.now(_PAUSED), (q.PRIORITY,)), _BY_PRIORITY),
         ),
         p.lines(
             "Requests for a slot, by outcome",
-            "A second: granted, denied, preempted, resumed. Denied without preempted: there is nobody less urgent to take a slot from.",
-            "reqps",
-            p.series(q.rate(_SPAWNS, (_OUTCOME, q.PRIORITY)), f"{{{{{_OUTCOME}}}}} {_BY_PRIORITY}"),
+            "How many: granted, denied, preempted, resumed. Denied without preempted: there is nobody less urgent to take a slot from.",
+            "none",
+            p.series(q.stepped(_SPAWNS, (_OUTCOME, q.PRIORITY)), f"{{{{{_OUTCOME}}}}} {_BY_PRIORITY}"),
             bars=True,
         ),
     ]
@@ -243,16 +246,17 @@ def _gate() -> list[p.Lines | p.Table]:
     return [
         p.lines(
             "Decisions",
-            "A second: approved, revised, blocked, escalated to a person.",
-            "reqps",
-            p.series(q.rate(_REVIEWS, (_REVIEW,)), f"{{{{{_REVIEW}}}}}"),
+            "How many: approved, revised, blocked, escalated to a person.",
+            "none",
+            p.series(q.stepped(_REVIEWS, (_REVIEW,)), f"{{{{{_REVIEW}}}}}"),
             bars=True,
         ).height(9),
         p.lines(
             "Why",
-            "Decisions a second by their reason, as the supervisor spells it. Many of one reason are a rule that belongs into the prompt.",
-            "reqps",
-            p.series(q.rate(_REVIEWS, (_REVIEW, _REASON)), f"{{{{{_REVIEW}}}}}: {{{{{_REASON}}}}}"),
+            "Decisions by their reason, as the supervisor spells it. Many of one reason are a rule that belongs into the prompt.",
+            "none",
+            p.series(q.stepped(_REVIEWS, (_REVIEW, _REASON)), f"{{{{{_REVIEW}}}}}: {{{{{_REASON}}}}}"),
+            bars=True,
         ).height(9),
         decided,
     ]

@@ -67,7 +67,7 @@ def used_variables(text: str) -> set[str]:
 
 def filled(text: str, **values: str) -> str:
     """Put in what Grafana puts in: for every variable its value for all, or what is in `values`, and for its own a span of time."""
-    every = {"__rate_interval": "1m", "__range": "1h", "service": ".+", "convention": "operation|inference|embeddings"}
+    every = {"__interval": "15s", "__rate_interval": "1m", "__range": "1h", "service": ".+", "convention": "operation|inference|embeddings"}
     known = {**every, **values}
     return _VARIABLE.sub(lambda found: known.get(found[1] or found[2], ".*"), text)
 
