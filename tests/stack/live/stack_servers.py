@@ -113,11 +113,14 @@ class Stack(Answers):
         }
 
     def start(self) -> None:
-        """Run every server, and return when all are ready."""
-        for server in self.servers.values():
+        """Run every server, the collector when those that it sends to are ready, and return when all are."""
+        stores = [server for name, server in self.servers.items() if name != "collector"]
+        for server in stores:
             server.start(wait=False)
-        for server in self.servers.values():
+        for server in stores:
             server.wait_until_ready()
+        if "collector" in self.servers:
+            self.servers["collector"].start()
 
     def stop(self) -> None:
         """End every server, also one that is paused."""
