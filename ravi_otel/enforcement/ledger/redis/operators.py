@@ -43,7 +43,7 @@ def list_accounts(link: Link, namespace: str, most: int) -> Flow[Listing]:
 
 def set_limit(link: Link, counter: Counter, value: int) -> Flow[Counter | None]:
     """See `Operated.set_limit`."""
-    found = yield from link.call(OPERATE, [counter.at], [str(bounded(value)), "0"])
+    found = yield from link.call(OPERATE, [counter.at], [str(bounded(value)), "0", counter.epoch or ""])
     return None if not found else _row([counter.at, *_listed(found)])[0]
 
 
@@ -51,8 +51,10 @@ def close_scope(link: Link, counters: Sequence[Counter]) -> Flow[int]:
     """See `Operated.close_scope`."""
     closed = 0
     for counter in counters:
-        found = yield from link.call(OPERATE, [counter.at], ["0", "1"])
-        closed += bool(found)
+        found = yield from link.call(OPERATE, [counter.at], ["0", "1", counter.epoch or ""])
+        if found:
+            _row([counter.at, *_listed(found)])  # one that cannot be read was not closed
+            closed += 1
     return closed
 
 
