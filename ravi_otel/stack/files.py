@@ -18,6 +18,7 @@ PARTS: Final = ("collector", "dashboards")
 _NEVER: Final = frozenset({"__pycache__", "source", "tests", "builder.yaml"})
 """What the checkout has beside what is shipped: how dashboards are made, tests of rules, the collector of our own tests."""
 
+_OURS: Final = frozenset({".yaml", ".json"})
 _LINE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _MOST_BYTES: Final = 1_000_000
 
@@ -44,13 +45,14 @@ def copied(to: Path) -> None:
     """Write the shipped files below `to`, over what is there, readable by the users that containers run as.
 
     An engine may read neither where Python keeps its packages nor what only we may read, so it is given a copy. What an
-    earlier version had and this one has not goes: rules and dashboards are read by the folder.
+    earlier version had and this one has not goes, as rules and dashboards are read by the folder; a file of another kind stays.
     """
     source = shipped()
     _check_place(to)
     wanted = list(listed(source))
     for old in set(listed(to)) - set(wanted):
-        (to / old).unlink()
+        if old.suffix in _OURS:
+            (to / old).unlink()
     for relative in wanted:
         target = to / relative
         target.parent.mkdir(parents=True, exist_ok=True)

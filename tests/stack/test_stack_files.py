@@ -48,9 +48,14 @@ def test_a_second_copy_changes_what_was_changed_back_and_takes_away_what_is_no_l
     (tmp_path / "collector" / "compose.yaml").write_text("other")
     old = tmp_path / "collector" / "otelcol" / "old.yaml"
     old.write_text("of an earlier version")
+    secret = tmp_path / "collector" / "alertmanager" / "secrets" / "mail"
+    secret.parent.mkdir()
+    secret.write_text("a password")
     assert files.digest(tmp_path) != before
     files.copied(tmp_path)
     assert not old.exists()
+    assert secret.read_text() == "a password"
+    secret.unlink()
     assert files.digest(tmp_path) == before == files.digest(ROOT)
 
 
