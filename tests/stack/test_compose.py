@@ -141,3 +141,17 @@ def test_redis_forgets_no_budget():
     command = compose("compose.yaml")["services"]["redis"]["command"]
     flags = dict(zip(command[1::2], command[2::2], strict=True))
     assert (flags["--maxmemory-policy"], flags["--appendonly"]) == ("noeviction", "yes")
+
+
+class OnceEach(yaml.SafeLoader):
+    """Refuse a key that is written twice, of which YAML's loader would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"a key is there twice: {keys}, {node.start_mark}"
+        return super().construct_mapping(node, deep)
+
+
+@pytest.mark.parametrize("path", [path.as_posix() for path in files.listed(files.shipped()) if path.suffix == ".yaml"])
+def test_no_key_of_a_shipped_file_is_written_twice(path):
+    assert yaml.load((COLLECTOR.parent / path).read_text(), OnceEach)

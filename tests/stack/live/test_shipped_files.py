@@ -64,3 +64,20 @@ def test_compose_loads_what_is_shipped(name: str, loader: str, tmp_path: Path):
     assert set(yaml.safe_load(done.stdout)["services"]) == set(yaml.safe_load(text)["services"])
     (tmp_path / name).write_text(text.replace("mem_limit:", "memlimit:"))
     assert subprocess.run([loader, name], cwd=tmp_path, capture_output=True, check=False, timeout=60).returncode
+
+
+@pytest.mark.parametrize(("name", "inside"), [("prometheus", "/etc/prometheus/rules"), ("one", "/etc/ravi-otel/rules")])
+def test_prometheus_takes_its_configuration_and_finds_the_rules(name: str, inside: str, tmp_path: Path):
+    shipped = (COLLECTOR / name / "prometheus.yaml").read_text()
+    assert shipped.count(inside) == 1
+    (tmp_path / "prometheus.yaml").write_text(shipped.replace(inside, str(COLLECTOR / "prometheus" / "rules")))
+    check = [programs("prometheus")["promtool"], "check", "config", str(tmp_path / "prometheus.yaml")]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("rules found") == len(list((COLLECTOR / "prometheus" / "rules").glob("*.yaml")))
+
+
+def test_loki_takes_its_configuration():
+    check = [programs("loki")["loki"], "-verify-config", f"-config.file={COLLECTOR / 'loki' / 'loki.yaml'}"]
+    done = subprocess.run(check, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
