@@ -61,7 +61,9 @@ def test_every_container_has_an_end_to_its_memory_and_gains_no_privileges(file, 
 def test_every_file_that_is_mounted_is_shipped_and_cannot_be_written(file, name, service):
     shipped = {path.as_posix() for path in files.listed(files.shipped())}
     volumes = set(compose(file)["volumes"])
-    for mount in service.get("volumes", ()):
+    mounts = service.get("volumes", ())
+    assert len({mount.split(":")[1] for mount in mounts}) == len(mounts)
+    for mount in mounts:
         source, inside, *mode = mount.split(":")
         assert inside.startswith("/")
         if not source.startswith("."):
