@@ -1,6 +1,7 @@
 """What was sent and nobody answered may be billed whole: strict limits are charged what they held for it, and a retry holds it again."""
 
 import asyncio
+import sys
 
 import openai
 import openai._base_client as client_module
@@ -10,6 +11,7 @@ import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, token_limit
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel.runtime import attempts
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 
@@ -177,3 +179,25 @@ def test_attempts_nobody_answers_never_pass_the_limit(retrying, stage, hold):
                 create(retrying, max_tokens=SOME)
     assert used(run) == (5 * hold, 0)
     assert stage.sent - before == 5
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+def test_a_retry_that_a_signal_interrupts_when_it_is_paid_for_holds_nothing(retrying, stage, hold):
+    def interrupt(frame, event, arg):
+        if frame.f_code is not attempts.pay_again.__code__:
+            return None
+        if event == "return":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    stage.answer = Disconnect()
+    with ravi_otel.run("r", limits=limits()) as run:
+        sys.settrace(interrupt)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                create(retrying, max_tokens=SOME)
+        finally:
+            sys.settrace(None)
+        assert len(STATE.engine.ledger) == 0
+    assert used(run) == (hold, 0)

@@ -40,6 +40,9 @@ REPLIES = {
     "cuts of nobody": b"$21\r\nX 9 9 exhausted 5 50;\r\n",
     "crosses what is not there": b"$12\r\nS;99n 1 1;;;\r\n",
     "begins and ends there": b"$1\r\nS\r\n",
+    "grants all and shows nothing": b"$7\r\nG 0 =;;\r\n",
+    "grants all and breaks off in a state": b"$11\r\nG 0 =;;\x01\x02\x03\x04\r\n",
+    "shows more than was asked for": b"$9\r\nS;;\x00\x00\x00\x00\x00\x00\r\n",
     "is no word of the protocol": b"\x00garbage\r\n",
 }
 FATES = ["never comes there", "loses its reply", "is not answered", *REPLIES]
