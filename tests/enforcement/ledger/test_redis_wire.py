@@ -1,5 +1,6 @@
 """What is said over a connection to Redis, what its answers mean, and what becomes of a call where the machine gives no thread."""
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -8,14 +9,16 @@ import sys
 import threading
 import time
 
+import anyio
 import pytest
 import redis_servers
 
-from ravi_otel._flow import run_sync
+from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.redis import pool, wire
+from ravi_otel.enforcement.ledger.redis.framing import MOST_BYTES, Answer, ForeignAnswerError
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
-from ravi_otel.enforcement.ledger.redis.wire import Wire, slot_of
+from ravi_otel.enforcement.ledger.redis.wire import Wire, WireError, slot_of
 from ravi_otel.testing import ManualClock
 
 COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
@@ -76,9 +79,6 @@ class Peer:
     def __init__(self):
         self._sock, self.other = socket.socketpair()
 
-    def read_response(self, **_):
-        return b"read"
-
 
 def test_what_is_packed_is_text_or_bytes_whatever_was_said(monkeypatch):
     packed, packer = [], wire._packer()
@@ -92,6 +92,7 @@ def test_what_is_packed_is_text_or_bytes_whatever_was_said(monkeypatch):
     monkeypatch.setattr(wire, "_packer", lambda: noting)
     peer = Peer()
     with peer._sock, peer.other:
+        peer.other.sendall(b"$4\r\nread\r\n")
         assert run_sync(Wire(peer).say(("EVALSHA", b"sha", 2, "k", 1 << 70, True), time.monotonic() + 10)) == b"read"
         assert peer.other.recv(1000).startswith(b"*6\r\n$7\r\nEVALSHA\r\n$3\r\nsha\r\n$1\r\n2\r\n")
     assert [type(word) for word in packed] == [str, bytes, str, str, str, str]
@@ -192,3 +193,129 @@ def test_a_slot_that_is_moved_is_refused_by_itself_and_others_go_on(linked):
             assert "ends when all of it is there" in link.sentence(caught.value)
         assert not link.failing
         assert call(link, "{moves}")[0] == 1  # one key is asked for where it goes, whose server has not seen the script
+
+
+# -- answers that lie, or never end -------------------------------------------------------------------------------
+
+
+def _dripping(other, ended):
+    with contextlib.suppress(OSError):
+        other.sendall(b"$300\r\n")
+        while not ended.wait(0.005):
+            other.sendall(b"x")
+
+
+@contextlib.contextmanager
+def dripping():
+    """A connection on which an answer begins, and goes on byte by byte for as long as it is listened to."""
+    peer, ended = Peer(), threading.Event()
+    with peer._sock, peer.other:
+        drip = threading.Thread(target=_dripping, args=(peer.other, ended))
+        drip.start()
+        try:
+            yield Wire(peer)
+        finally:
+            ended.set()
+            drip.join()
+
+
+def trio_run(coroutine):
+    return anyio.run(lambda: coroutine, backend="trio")
+
+
+def say(wire_, *, within_s=20.0):
+    return wire_.say(("PING",), time.monotonic() + within_s)
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_beyond_the_deadline():
+    with dripping() as one, pytest.raises(StoreError, match="does not answer in time"):
+        run_sync(say(one, within_s=0.05))
+
+
+async def said_of(one):
+    try:
+        return await run_async(say(one, within_s=0.1))
+    except StoreError as error:
+        return error.why
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio_run], ids=["asyncio", "trio"])
+def test_a_loop_goes_on_while_an_answer_comes_byte_by_byte(run):
+    async def both():
+        turns, ended = 0, anyio.Event()
+
+        async def turn():
+            nonlocal turns
+            while not ended.is_set():
+                await anyio.sleep(0.001)
+                turns += 1
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(turn)
+            with dripping() as one:
+                said = await said_of(one)
+            ended.set()
+        assert "does not answer in time" in said
+        assert turns > 5
+
+    run(both())
+
+
+LIES = (
+    b"*2147483647\r\n",
+    b"*100000\r\n",
+    b"*2\r\n*16000\r\n*16000\r\n",
+    b"*1\r\n" * 50,
+    b"$2147483647\r\n",
+    b"$1048577\r\n",
+    b"$-2\r\n",
+    b"*-2\r\n",
+    b"$x\r\n",
+    b":1e9\r\n",
+    b":\r\n",
+    b"$3\r\nabcde",
+    b"%1\r\n",
+    b"\r\n\r\n",
+    b"+" + b"x" * 9000,
+    b"*1\r\n-ERR inside\r\n",
+    b":1\r\n:2\r\n",
+)
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: repr(lie[:20]))
+def test_what_is_no_answer_or_longer_than_any_we_ask_for_is_refused_when_its_header_is_there(lie):
+    peer = Peer()
+    with peer._sock, peer.other:
+        peer.other.sendall(lie)
+        with pytest.raises(WireError) as caught:
+            run_sync(say(Wire(peer)))
+    assert (caught.value.why, caught.value.ailment, caught.value.ended) == (ForeignAnswerError().why, "refused", True)
+
+
+def test_an_answer_with_no_end_is_refused_when_it_is_longer_than_any_we_ask_for():
+    answer, word = Answer(), b"$1000000\r\n%b\r\n" % (b"x" * 1_000_000)
+    answer.feed(b"*1000\r\n")
+    assert not any(answer.feed(word) for _ in range(MOST_BYTES // len(word)))
+    with pytest.raises(ForeignAnswerError):
+        answer.feed(word)
+
+
+WHOLE = (
+    (b"+PONG\r\n", b"PONG"),
+    (b"$0\r\n\r\n", b""),
+    (b"$5\r\na\r\nbc\r\n", b"a\r\nbc"),
+    (b"$-1\r\n", None),
+    (b"*-1\r\n", None),
+    (b"*0\r\n", []),
+    (b":-7\r\n", -7),
+    (b"*3\r\n*2\r\n:1\r\n$-1\r\n*0\r\n*1\r\n*1\r\n$2\r\nab\r\n", [[1, None], [], [[b"ab"]]]),
+)
+
+
+@pytest.mark.parametrize(("said", "meant"), WHOLE, ids=lambda each: repr(each)[:20])
+def test_an_answer_is_the_same_in_whatever_pieces_it_comes(said, meant):
+    for size in range(1, len(said) + 1):
+        answer = Answer()
+        pieces = [said[at : at + size] for at in range(0, len(said), size)]
+        assert [answer.feed(piece) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+        assert answer.value == meant

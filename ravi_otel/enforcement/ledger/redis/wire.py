@@ -1,7 +1,8 @@
 """Open connections to Redis and say one thing over them: the one file that knows redis-py.
 
-A connection belongs to no event loop: what is sent fits the socket's buffer, the wait for the answer is coloured, and the answer is
-read when it is there. So threads, asyncio and trio share the same ones, and none has to be closed with a loop.
+A connection belongs to no event loop: what is sent fits the socket's buffer, the wait for each piece of the answer is coloured, and a
+piece is read when it is there. So threads, asyncio and trio share the same ones, and none has to be closed with a loop. The library
+connects and logs in; answers are read by `framing`, for the library's own way to read has neither a deadline nor a bound.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import codecs
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +20,7 @@ from typing import Any, Final, Literal
 from ravi_otel import _extras
 from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis.framing import Answer, ForeignAnswerError, SaidNoError
 from ravi_otel.enforcement.ledger.redis.url import Address, Host
 from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.policy.checks import show
@@ -25,6 +28,7 @@ from ravi_otel.policy.checks import show
 Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "asking", "moving", "refused", "unscripted", "resting"]
 
 _LEAST_WAIT_S: Final = 0.001
+_PIECE: Final = 1 << 16
 _MOVES: Final = re.compile(r"(MOVED|ASK) \d{1,5} (\S+):(\d{1,5})")
 _LAST_WORDS: Final = "Protocol error"
 """What a server says before it closes a connection."""
@@ -90,23 +94,53 @@ class Wire:
                 self._connection.send_packed_command(self._connection.pack_command(*plain), check_health=False)
             else:
                 self._socket.sendall(self._pack(plain))
-            answer = yield Step(self._read, partial(self._read_when_there, until))
+            answer = yield Step(partial(self._read, until), partial(self._read_when_there, until))
+        except ForeignAnswerError as foreign:
+            raise WireError(foreign.why, "refused", ended=True) from None
+        except SaidNoError as said:
+            raise diagnose(self._connection._parser.parse_error(str(said))) from None  # noqa: SLF001 - what makes the library's errors of words
         except Exception as error:  # noqa: BLE001 - whatever the library raises is said in our words
             raise diagnose(error) from None
         return answer
 
-    def _read(self) -> Any:
-        return self._connection.read_response(disable_decoding=True)
+    def _read(self, until: float) -> Any:
+        answer = Answer()
+        while not answer.feed(self._piece()):
+            self._socket.settimeout(_left_s(until))
+        return answer.value
 
     async def _read_when_there(self, until: float) -> Any:
-        left_s = max(until - time.monotonic(), _LEAST_WAIT_S)
-        if not await (_readable(self._socket, left_s) if in_asyncio_task() else _readable_anywhere(self._socket, left_s)):
-            raise TimeoutError
-        return self._read()
+        answer = Answer()
+        self._socket.settimeout(0.0)
+        in_task, left_s = in_asyncio_task(), max(until - time.monotonic(), _LEAST_WAIT_S)
+        while True:
+            if not await (_readable(self._socket, left_s) if in_task else _readable_anywhere(self._socket, left_s)):
+                raise TimeoutError
+            try:
+                while not answer.feed(self._piece()):  # TLS may have more of it than the socket shows
+                    _left_s(until)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                left_s = _left_s(until)
+            else:
+                return answer.value
+
+    def _piece(self) -> bytes:
+        piece: bytes = self._socket.recv(_PIECE)
+        if not piece:
+            raise ConnectionError
+        return piece
 
     def close(self) -> None:
         """Let it go; in a forked child the parent's end stays open."""
         self._connection.disconnect()
+
+
+def _left_s(until: float) -> float:
+    """Give how long an answer may still be waited for; TimeoutError where that is over."""
+    left_s = until - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return max(left_s, _LEAST_WAIT_S)
 
 
 def _packer() -> Callable[[tuple[Any, ...]], bytes] | None:
