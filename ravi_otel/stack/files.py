@@ -50,17 +50,25 @@ def copied(to: Path) -> None:
     source = shipped()
     _check_place(to)
     wanted = list(listed(source))
-    for old in set(listed(to)) - set(wanted):
-        if old.suffix in _OURS:
-            (to / old).unlink()
-    for relative in wanted:
-        target = to / relative
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _open_to_all(target.parent, to)
-        aside = target.with_name(f".{target.name}.new")
-        shutil.copyfile(source / relative, aside)
-        aside.chmod(0o644)
-        aside.replace(target)
+    try:
+        for old in set(listed(to)) - set(wanted):
+            if old.suffix in _OURS:
+                (to / old).unlink()
+        for relative in wanted:
+            _copy(source / relative, to / relative, to)
+    except OSError as error:
+        raise ConfigurationError(
+            f"The stack's files cannot be written below {clean(str(to), 200)}: {error.strerror}. Name another folder with --files."
+        ) from error
+
+
+def _copy(source: Path, target: Path, top: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _open_to_all(target.parent, top)
+    aside = target.with_name(f".{target.name}.new")
+    shutil.copyfile(source, aside)
+    aside.chmod(0o644)
+    aside.replace(target)
 
 
 def _check_place(to: Path) -> None:

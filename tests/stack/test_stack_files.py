@@ -72,6 +72,14 @@ def test_nothing_is_written_over_what_is_no_folder(tmp_path, kind):
     assert not list((tmp_path / "elsewhere").glob("*"))
 
 
+def test_a_place_that_cannot_be_written_is_a_sentence_with_the_way_out(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigurationError, match=r"cannot be written below .*/file/stack: Not a directory\. Name another folder with --files\."
+    ):
+        files.copied(tmp_path / "file" / "stack")
+
+
 def test_a_file_of_settings_is_stronger_than_the_shipped_one_and_the_environment_stronger_still(tmp_path):
     beside = tmp_path / "mine.env"
     beside.write_text("# mine\n\nRAVI_PORT_GRAFANA=3001\nRAVI_PORT_LOKI='3101'\nSMTP_PASSWORD=s3cret\nLOKI_TAG=\n")
