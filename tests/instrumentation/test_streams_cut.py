@@ -274,6 +274,16 @@ def test_a_reader_that_waits_is_woken_by_its_deadline(reader: Reader, talk: Word
     assert late.value.partial in (None, "".join(reader.texts))
 
 
+def test_a_time_out_that_comes_before_the_clocks_were_looked_at_is_the_deadline(
+    reader: Reader, talk: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk.answer = words(3, pause_s=30)
+    monkeypatch.setattr("ravi_otel.runtime.alarms.stop_what_is_over", lambda *_: None)  # as when its thread has to wait its turn
+    with ravi_otel.run("r", limits=["time=300ms"]) as run, pytest.raises(DeadlineExceededError, match="deadline exceeded"):
+        reader.read()
+    assert run.limits[0].held == 0
+
+
 @pytest.mark.parametrize("stop", STOPS)
 def test_an_open_stream_sees_a_stop_at_its_next_chunk(stop: str, talk: Words) -> None:
     client = openai.OpenAI(api_key="k", base_url=talk.server.base_url)

@@ -18,6 +18,7 @@ from ravi_otel.instrumentation.http.cutting import interrupt
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel.instrumentation.http.reading import read_body, read_events
 from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
+from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
 from ravi_otel.runtime.guard import Guard, blame, guard_of
@@ -137,11 +138,12 @@ class Ends:
         """
         try:
             if error is None or isinstance(error, Exception):
-                if self._stopped and not self._over:
+                late = self._ran_out(error)
+                if (self._stopped or late is not None) and not self._over:
                     if self._collector.complete:
                         error = None
                     else:
-                        self._cut_with(why_over(self._live.scope, self._live.record))
+                        self._cut_with(late or why_over(self._live.scope, self._live.record))
                 if self._cut is not None:
                     return self._cut
             settle(error)
@@ -150,6 +152,12 @@ class Ends:
             self._settle_anyhow(error)
             swallow("stream", bug)
         return error
+
+    def _ran_out(self, error: BaseException | None) -> RaviError | None:
+        """Give the deadline that a time-out of the HTTP library was: it may come before whoever looks at the clocks does."""
+        if error is None or self._stopped or self._over or not timed_out(error):
+            return None
+        return clocks.overdue(self._live.scope, self._live.record, EARLY_NS)
 
     def _settle_anyhow(self, error: BaseException | None) -> None:
         """Settle at what was held what a bug of ours kept from being settled; nothing of what was."""
