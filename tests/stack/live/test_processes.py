@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from stack_process import wait_for
-from stack_servers import Stack, program_environment, running_stack
+from stack_servers import running_stack
 
 KILLED = """
 import sys
@@ -30,10 +30,11 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_a_run_that_is_killed_leaves_no_server(stack: Stack):
+def test_a_run_that_is_killed_leaves_no_server(tmp_path: Path):
     places = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     with subprocess.Popen(
-        [sys.executable, "-c", KILLED, *places], env=program_environment(stack), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", KILLED, *places], env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as run:  # fmt: skip
         assert run.stdout is not None
         pid = int(run.stdout.readline().split()[0])
