@@ -68,11 +68,12 @@ def seconds(duration: object) -> float | None:
 class Configs:
     """Write the configurations below `root`, one folder a server, and know which port each of their ports has become."""
 
-    def __init__(self, root: Path, ports: Ports, elsewhere: Mapping[str, str]):
+    def __init__(self, root: Path, ports: Ports, elsewhere: Mapping[str, str], but: Mapping[tuple[str | int, ...], Any] = {}):
         self._root = root
         self._ports = ports
         self._taken: dict[tuple[str, int], int] = {}
         self._elsewhere = elsewhere
+        self._but = but
         self.replaced: list[Replaced] = []
 
     def directory(self, server: str) -> Path:
@@ -127,7 +128,7 @@ class Configs:
             return {key: self._rewrite(server, file, (*where, key), value) for key, value in node.items()}
         if isinstance(node, list):
             return [self._rewrite(server, file, (*where, index), value) for index, value in enumerate(node)]
-        after = self._leaf(server, where[-1] if where else "", node)
+        after = self._but[where] if where in self._but else self._leaf(server, where[-1] if where else "", node)
         if after != node:
             self.replaced.append(Replaced(file, where, node, after))
         return after

@@ -45,6 +45,7 @@ ADDED = {
 """Arguments beside compose.yaml's: a container needs no address of its own, and Loki calls itself ready 15 s after it is."""
 
 OVERLAYS = ("production",)
+NOTHING: Mapping[tuple[str | int, ...], Any] = {}
 
 
 def programs(*servers: str) -> dict[str, str]:
@@ -59,10 +60,18 @@ def programs(*servers: str) -> dict[str, str]:
 class Stack(Answers):
     """Be one running stack. See Answers for what can be asked of it, and ServerProcess for what can be done to each server."""
 
-    def __init__(self, directory: Path, overlays: tuple[str, ...], only: tuple[str, ...], guard: Guard, webhook: Webhook):
+    def __init__(
+        self,
+        directory: Path,
+        overlays: tuple[str, ...],
+        only: tuple[str, ...],
+        guard: Guard,
+        webhook: Webhook,
+        but: Mapping[tuple[str | int, ...], Any],
+    ):
         self.webhook = webhook
         self.overlays = overlays
-        self.configs = Configs(directory, PORTS, webhook_addresses(webhook))
+        self.configs = Configs(directory, PORTS, webhook_addresses(webhook), but)
         self._compose = yaml.safe_load((COLLECTOR / "compose.yaml").read_text())["services"]
         paths = programs(*only)
         self.servers = {name: self._server(name, paths[PROGRAMS[name]], guard) for name in only}
@@ -175,8 +184,13 @@ def webhook_addresses(webhook: Webhook) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running_stack(*, overlays: tuple[str, ...] = OVERLAYS, only: tuple[str, ...] = tuple(PROGRAMS)) -> Iterator[Stack]:
-    """Run a stack of one's own, or some of its servers; nothing of it is left afterwards, also where the run was killed."""
+def running_stack(
+    *, overlays: tuple[str, ...] = OVERLAYS, only: tuple[str, ...] = tuple(PROGRAMS), but: Mapping[tuple[str | int, ...], Any] = NOTHING
+) -> Iterator[Stack]:
+    """Run a stack of one's own, or some of its servers; nothing of it is left afterwards, also where the run was killed.
+
+    `but` gives what a test has to have otherwise, by the keys that lead there.
+    """
     directory = Path(tempfile.mkdtemp(prefix="ravi-stack-"))
     with contextlib.ExitStack() as after:
         after.callback(shutil.rmtree, directory, ignore_errors=True)
@@ -184,7 +198,7 @@ def running_stack(*, overlays: tuple[str, ...] = OVERLAYS, only: tuple[str, ...]
         after.callback(guard.close)
         webhook = Webhook()
         after.callback(webhook.close)
-        stack = Stack(directory, overlays, only, guard, webhook)
+        stack = Stack(directory, overlays, only, guard, webhook, but)
         after.callback(stack.stop)
         stack.start()
         yield stack

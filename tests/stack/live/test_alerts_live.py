@@ -1,0 +1,164 @@
+"""Each alert is made true by a fault of its own, reaches the webhook, and is quiet again once the fault has gone."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from alert_faults import ANSWER
+from stack_process import wait_for
+from stack_servers import Stack, program_environment, running_stack
+
+from ravi_otel.testing import ScriptedLLM
+
+WITHIN_S = 120.0
+FAULTS = Path(__file__).parent / "alert_faults.py"
+NOWHERE = "http://127.0.0.1:9"
+
+
+class Case(NamedTuple):
+    """Be a program's fault and one alert that it must lead to."""
+
+    fault: str
+    alert: str
+    more: tuple[tuple[str, str], ...] = ()
+    service: str = ""
+
+    def named(self) -> str:
+        return self.service or f"alert-{self.fault}"
+
+
+CASES = [
+    Case("near", "RaviBudgetNearLimit"),
+    Case("exhausted", "RaviBudgetExhausted"),
+    Case("exhausted", "RaviCallsRefused"),
+    Case("short", "RaviBudgetExhausted"),
+    Case("burning", "RaviBudgetBurnTooFast"),
+    Case("unpriced", "RaviUnpricedModel"),
+    Case("spawn", "RaviSpawnDenied"),
+    Case("paused", "RaviAgentsPaused"),
+    Case("calling", "RaviStoreDegraded", (("RAVI_LEDGER", "redis://127.0.0.1:9"),), "alert-storeless"),
+    Case(
+        "calling",
+        "RaviTelemetryDropped",
+        (
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{NOWHERE}/v1/traces"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "4"),
+            ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2"),
+        ),
+        "alert-lossy",
+    ),
+]
+
+
+class Times(NamedTuple):
+    """Be how long an alert took from its fault to the webhook, and from the fault's end until that was told too."""
+
+    fires_s: float
+    resolves_s: float
+    alert: dict[str, Any]
+
+
+@contextlib.contextmanager
+def faulty(stack: Stack, url: str, case: Case) -> Iterator[None]:
+    """Run the program of a case until its fault is there, and let it stay there."""
+    program = subprocess.Popen(
+        [sys.executable, str(FAULTS), url, case.fault],
+        env=program_environment(stack, **stack.environment(case.named()), **dict(case.more)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "there\n", case
+        yield
+        program.communicate(timeout=60)
+        assert program.returncode == 0, case
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def watch(stack: Stack, cases: list[Case], status: str, since: dict[str, float]) -> dict[Case, tuple[float, dict[str, Any]]]:
+    """Wait for the alerts of all cases at the webhook; give for each how long it took since its service's fault, and what was told."""
+    found: dict[Case, tuple[float, dict[str, Any]]] = {}
+
+    def all_told() -> bool:
+        for case in cases:
+            told = None if case in found else stack.webhook.told(case.alert, status, service_name=case.named())
+            if told is not None:
+                found[case] = (time.monotonic() - since[case.named()], told)
+        return len(found) == len(cases)
+
+    waited_for = f"{status}: {[(case.alert, case.named()) for case in cases if case not in found]}"
+    wait_for(all_told, waited_for, WITHIN_S)
+    return found
+
+
+@pytest.fixture(scope="module")
+def times(stack: Stack) -> dict[Case, Times]:
+    """Have every fault at once, wait until all are told, take them away, and wait until that is told."""
+    stack.webhook.clear()
+    since: dict[str, float] = {}
+    with ScriptedLLM(ANSWER) as model:
+        with contextlib.ExitStack() as running:
+            for case in {case.named(): case for case in CASES}.values():
+                running.enter_context(faulty(stack, model.base_url, case))
+                since[case.named()] = time.monotonic()
+            fired = watch(stack, CASES, "firing", since)
+        ended = dict.fromkeys(since, time.monotonic())
+        resolved = watch(stack, CASES, "resolved", ended)
+    table = {case: Times(fired[case][0], resolved[case][0], fired[case][1]) for case in CASES}
+    print("\nseconds until the webhook was told, of the fault and of its end", file=sys.__stderr__)
+    for case, each in table.items():
+        print(f"  {case.alert:<24} {case.named():<18} {each.fires_s:6.1f} {each.resolves_s:6.1f}", file=sys.__stderr__)
+    return table
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.fault}")
+def test_an_alert_fires_and_resolves_within_two_minutes_each(times: dict[Case, Times], case: Case):
+    assert times[case].alert["labels"]["severity"] in {"warning", "critical"}
+    assert times[case].alert["labels"]["deployment_environment_name"] == "test"
+    assert case.named() in times[case].alert["annotations"]["summary"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.alert}-{case.fault}")
+def test_an_alert_leads_to_a_page_that_says_what_to_do(times: dict[Case, Times], stack: Stack, case: Case):
+    url = times[case].alert["annotations"]["runbook_url"]
+    assert url.startswith(stack.prometheus_url)
+    page = httpx.get(url, trust_env=False)
+    assert page.status_code == 200
+    assert page.text.startswith(f"# {case.alert}\n")
+
+
+def test_what_is_exhausted_is_not_told_as_near_too(times: dict[Case, Times], stack: Stack):
+    assert times
+    assert stack.webhook.told("RaviBudgetNearLimit", service_name="alert-exhausted") is None
+    assert stack.webhook.told("RaviBudgetNearLimit", service_name="alert-near") is not None
+
+
+def test_a_collector_that_is_gone_is_told_and_its_return_too():
+    with running_stack(only=("collector", "prometheus", "alertmanager")) as own:
+        with own.server("collector").down():
+            told = own.webhook.wait_for("RaviCollectorDown", within_s=WITHIN_S)
+            assert told["labels"]["severity"] == "critical"
+        own.webhook.wait_for("RaviCollectorDown", "resolved", within_s=WITHIN_S)
+
+
+def test_a_collector_whose_queue_fills_is_told():
+    queue = {("exporters", "otlp_grpc/jaeger", "sending_queue", "queue_size"): 20_000}
+    nobody = ("collector", "prometheus", "alertmanager")  # no Jaeger: spans wait in the queue
+    with running_stack(overlays=(), only=nobody, but=queue) as own, ScriptedLLM(ANSWER) as model:
+        with faulty(own, model.base_url, Case("calling", "RaviCollectorQueueFull")):
+            told = own.webhook.wait_for("RaviCollectorQueueFull", within_s=WITHIN_S)
+        assert told["labels"]["data_type"] == "traces"
+        assert told["labels"]["exporter"] == "otlp_grpc/jaeger"
