@@ -274,6 +274,7 @@ LIES = (
     b":1e9\r\n",
     b":\r\n",
     b"$3\r\nabcde",
+    b"$1\r\na\r\n$1\r\nb\r\n",
     b"%1\r\n",
     b"\r\n\r\n",
     b"+" + b"x" * 9000,
@@ -319,3 +320,7 @@ def test_an_answer_is_the_same_in_whatever_pieces_it_comes(said, meant):
         pieces = [said[at : at + size] for at in range(0, len(said), size)]
         assert [answer.feed(piece) for piece in pieces] == [False] * (len(pieces) - 1) + [True]
         assert answer.value == meant
+    peer = Peer()
+    with peer._sock, peer.other:
+        peer.other.sendall(said)
+        assert run_sync(say(Wire(peer))) == meant

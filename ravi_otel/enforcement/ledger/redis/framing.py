@@ -116,6 +116,16 @@ class Answer:
         return not self._open
 
 
+def one_word(piece: bytes) -> bytes | None:
+    """Give the one word that a piece is, as nearly every answer is; None where it is anything else."""
+    end = piece.find(_CRLF, 0, _MOST_DIGITS)
+    if piece[:1] != b"$" or end < 0 or not piece.endswith(_CRLF):
+        return None
+    digits, begins = piece[1:end], end + len(_CRLF)
+    whole = digits.isdigit() and len(piece) == begins + int(digits) + len(_CRLF)
+    return piece[begins : -len(_CRLF)] if whole else None
+
+
 def _number(line: bytes) -> int:
     digits = line.removeprefix(b"-")
     if not digits.isdigit() or len(digits) > _MOST_DIGITS:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from ravi_otel import _extras
 from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis.framing import Answer, ForeignAnswerError, SaidNoError
+from ravi_otel.enforcement.ledger.redis.framing import Answer, ForeignAnswerError, SaidNoError, one_word
 from ravi_otel.enforcement.ledger.redis.url import Address, Host
 from ravi_otel.enforcement.line import in_asyncio_task
 from ravi_otel.policy.checks import show
@@ -104,9 +104,14 @@ class Wire:
         return answer
 
     def _read(self, until: float) -> Any:
+        piece = self._piece()
+        word = one_word(piece)
+        if word is not None:
+            return word
         answer = Answer()
-        while not answer.feed(self._piece()):
+        while not answer.feed(piece):
             self._socket.settimeout(_left_s(until))
+            piece = self._piece()
         return answer.value
 
     async def _read_when_there(self, until: float) -> Any:
