@@ -588,6 +588,16 @@ def test_a_use_beyond_all_numbers_is_kept_as_the_most_there_is(new, redis_server
     assert (denied.reason, denied.used) == ("exhausted", TOP)
 
 
+def test_that_an_operation_is_over_is_known_for_a_week(new, redis_server):
+    ledger, account = new(), twin()
+    settle(ledger, ask(ledger, (account, 10)), 5)
+    (key,) = [key for key in redis_server.say("KEYS", "*:b:*").decode().split("\r\n") if ":b:" in key]
+    assert int(redis_server.say("TTL", key)[1:]) >= 7 * 86_400
+    redis_server.say("EXPIRE", key, str(7 * 86_400 - 1))
+    settle(ledger, ask(ledger, (account, 10)), 5)
+    assert int(redis_server.say("TTL", key)[1:]) >= 7 * 86_400
+
+
 SCRIPTS = {script.name: script.source.decode() for script in vars(scripts).values() if isinstance(script, Script)}
 
 
