@@ -110,3 +110,9 @@ def test_every_route_leads_to_a_receiver_that_is_told_the_end_too():
     routes = [ROUTES["route"], *ROUTES["route"]["routes"]]
     assert {route["receiver"] for route in routes} == set(receivers)
     assert all(hook["send_resolved"] for receiver in receivers.values() for hook in receiver["webhook_configs"])
+
+
+def test_the_page_lists_every_alert_with_its_urgency_and_its_runbook():
+    page = (COLLECTOR.parent / "docs" / "alerts.md").read_text()
+    rows = re.findall(r"^\| `(Ravi\w+)` \| (\w+) \| .+ \| \[page\]\(\.\./collector/runbooks/(\w+)\.md\) \|$", page, flags=re.MULTILINE)
+    assert rows == [(name, ALERTS[name]["labels"]["severity"], name) for name in sorted(ALERTS, key=[row[0] for row in rows].index)]
