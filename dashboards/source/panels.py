@@ -134,7 +134,8 @@ def lines(
     panel.no_value("nothing of the kind in the time shown")
     panel.show_points(shapes.VisibilityMode.AUTO).span_nulls(False)
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.TABLE).placement(shapes.LegendPlacement.BOTTOM)
-    panel.legend(legend.show_legend(True).calcs(["lastNotNull", "max"]).sort_by("Last *").sort_desc(True))
+    calcs, by = (["sum", "max"], "Total") if bars else (["lastNotNull", "max"], "Last *")
+    panel.legend(legend.show_legend(True).calcs(calcs).sort_by(by).sort_desc(True))
     panel.tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
     if bars:
         panel.draw_style(shapes.GraphDrawStyle.BARS).line_width(0)

@@ -91,24 +91,25 @@ def rate(selector: str, by: Sequence[str] = ()) -> str:
     return total(f"rate({selector}[{RATE}])", by)
 
 
-def _risen(last: str, selector: str, span: str) -> str:
+def _risen(selector: str, span: str) -> str:
     """Give by how much each series has risen in a span, exactly.
 
     `increase()` needs two samples of a series and guesses beyond them: a program of a few seconds would have spent nothing, or half as
     much again as it has. Each process has series of its own, which begin at 0; one that has begun anew counts from there. The hour is for
     what was not sent for a while, as when a collector was down: it is no new series when it comes back.
     """
+    last = f"last_over_time({selector}[{span}])"
     return f"({last} - last_over_time({selector}[1h] offset {span}) >= 0) or {last}"
 
 
 def moved(selector: str, by: Sequence[str] = ()) -> str:
     """Give by how much counters have risen in the time shown."""
-    return total(_risen(f"last_over_time({selector}[{RANGE}])", selector, RANGE), by)
+    return total(_risen(selector, RANGE), by)
 
 
 def stepped(selector: str, by: Sequence[str] = ()) -> str:
     """Give by how much counters have risen in each step of a graph: what happens once is in one bar, and bars add up."""
-    return total(_risen(selector, selector, STEP), by)
+    return total(_risen(selector, STEP), by)
 
 
 def now(selector: str) -> str:

@@ -131,7 +131,7 @@ def test_every_selector_finds_something_by_itself(moving: Stack):
 
 
 def test_what_is_not_there_before_a_fault_is_known_to_the_collector(stack: Stack):
-    binary = Path(programs()["collector"]).read_bytes()
+    binary = Path(programs()["otelcol-contrib"]).read_bytes()
     at_a_fault = {name for name in foreign.NAMES if AT_A_FAULT.fullmatch(name) and not name.endswith("_total")}
     assert len(at_a_fault) == 9
     assert [name for name in at_a_fault if name.encode() not in binary] == []
@@ -200,3 +200,8 @@ def test_a_program_of_a_moment_is_told_in_full(stack: Stack):
     assert shown("calls.json: Failed A") == [({}, 0)]
     assert 0 < shown("calls.json: Slow calls take A")[0][1] < 60
     assert shown("runs.json: Runs that fail A") == [({}, 1)]  # one that was refused something
+    now = time.time()
+    bars = stack.query_range(asked_for["budgets.json: Refused, by kind and scope A"], now - 300, now, 15)
+    assert [(one["metric"], sum(float(value) for _, value in one["values"])) for one in bars] == [
+        ({"ravi_limit_kind": "requests", "ravi_limit_scope": "run"}, 3)
+    ]
