@@ -109,7 +109,9 @@ def _worst_first(board: Board) -> p.Table:
     )
     p.dressed(found, "Share", "percentunit", p.FULLNESS, gauge=True, most=1)
     p.dressed(found, "Time left", "s")
-    return p.linked(found, "Agent", board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}"))
+    service = "${__data.fields.Service}"
+    to = board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}", service=service, trace_service=service)
+    return p.linked(found, "Agent", to)
 
 
 def _over_time(board: Board) -> p.Lines:
@@ -122,7 +124,13 @@ def _over_time(board: Board) -> p.Lines:
         width=10,
         steps=p.FULLNESS,
     )
-    return found.height(9).data_links([board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")])
+    return found.height(9).data_links([_runs_of_limit(board)])
+
+
+def _runs_of_limit(board: Board) -> p.Link:
+    """Lead from a line that is one limit to the runs of its agent and the traces of its service."""
+    service = f"${{__field.labels.{q.SERVICE}}}"
+    return board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}", service=service, trace_service=service)
 
 
 def _refusals(board: Board) -> list[p.Lines]:
@@ -187,7 +195,7 @@ def _refusals(board: Board) -> list[p.Lines]:
 
 
 def _burn(board: Board) -> list[p.Lines]:
-    by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
+    by_agent = _runs_of_limit(board)
     pace = f"(deriv({q.of(semconv.LIMIT_USED)}[15m]) > 0) * 3600"
     share = f"max by ({', '.join(q.OF_LIMIT)}) ({pace} / ({q.now(q.of(semconv.LIMIT_THRESHOLD))} > 0))"
     return [
