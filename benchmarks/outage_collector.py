@@ -71,6 +71,9 @@ class _Server(ThreadingHTTPServer):
         self._open.add(request)
         super().process_request(request, client_address)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has gone: that is what is measured."""
+
     def shutdown_request(self, request: Any) -> None:
         self._open.discard(request)
         super().shutdown_request(request)

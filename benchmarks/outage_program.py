@@ -2,8 +2,9 @@
 
     python benchmarks/outage_program.py ours|stock RATE SECONDS COUNT SIZE [LARGEST]
 
-With a RATE, that many spans a second for SECONDS; else COUNT spans at once. SIZE bytes of text are on each, and
-LARGEST on the middle one.
+With a RATE, that many spans a second for SECONDS; else COUNT spans at once. SIZE characters of text are on each, and
+LARGEST on the middle one; a negative SIZE is that of a prompt, which is told as a model call tells it. With
+OUTAGE_SIGNALS=all a metric and a log record are exported besides.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from ravi_otel.policy.content import Asked
+from ravi_otel.telemetry.content import Content, as_text
 
 PEAK = "VmHWM:"
 NOW = "VmRSS:"
@@ -43,21 +47,45 @@ class Counting:
         self.reasons[attributes["ravi.telemetry.reason"]] += amount
 
 
-def tracer_of(kind: str, counting: Counting) -> Any:
-    """Make a tracer that exports to OTEL_EXPORTER_OTLP_ENDPOINT."""
-    if kind == "ours":
-        from ravi_otel.telemetry import Pipeline  # noqa: PLC0415 - the other way must not load it
+def ours(counting: Counting) -> Any:
+    """Export as we do to OTEL_EXPORTER_OTLP_ENDPOINT, and give a tracer."""
+    from ravi_otel.telemetry import Pipeline  # noqa: PLC0415 - the other way must not load it
 
-        signals = Pipeline().signals()
-        signals.instruments.dropped = counting  # type: ignore[assignment]  # read here, and not from what a collector got
-        return signals.tracer
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - the other way has its own
+    signals = Pipeline().signals()
+    signals.instruments.review_decisions.add(1)
+    signals.instruments.dropped = counting  # type: ignore[assignment]  # read here, and not from what a collector got
+    signals.logger.emit(body="began")
+    return signals.tracer
+
+
+def stock() -> Any:
+    """Export as the SDK does by itself."""
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter  # noqa: PLC0415 - the other way has its own
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - the same
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - the same
+    from opentelemetry.sdk._logs import LoggerProvider  # noqa: PLC0415 - the same
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor  # noqa: PLC0415 - the same
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415 - the same
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415 - the same
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - the same
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415 - the same
 
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    if os.environ.get("OUTAGE_SIGNALS") == "all":
+        MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())]).get_meter("outage").create_counter("began").add(1)
+        logs = LoggerProvider()
+        logs.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+        logs.get_logger("outage").emit(body="began")
     return provider.get_tracer("outage")
+
+
+def text_of(size: int) -> str:
+    """Make a text, or what is told of a prompt."""
+    if size >= 0:
+        return "p" * size
+    asked = Asked(messages=[{"role": "user", "parts": [{"type": "text", "content": "p" * -size}]}])
+    return next(iter(as_text(Content(on_spans=True).asked(asked)).values()))
 
 
 def main() -> None:
@@ -65,8 +93,8 @@ def main() -> None:
     kind, rate, seconds, count, size, *largest = sys.argv[1], *map(float, sys.argv[2:])
     told: dict[str, Any] = {}
     counting = Counting()
-    os.environ.setdefault("OTEL_METRICS_EXPORTER", "none")
-    os.environ.setdefault("OTEL_LOGS_EXPORTER", "none")
+    if os.environ.get("OUTAGE_SIGNALS") != "all":
+        os.environ |= {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     out = os.fdopen(os.dup(1), "w")
 
     def report() -> None:
@@ -75,7 +103,7 @@ def main() -> None:
         out.flush()
 
     atexit.register(report)  # first in, last out
-    tracer = tracer_of(kind, counting)
+    tracer = ours(counting) if kind == "ours" else stock()
     total = int(rate * seconds) if rate else int(count)
     took: list[int] = []
     gc.collect()
@@ -83,7 +111,7 @@ def main() -> None:
     threading.Event().wait(0.1)
     began = time.monotonic()
     for number in range(total):
-        text = "p" * int(largest[0] if largest and number == total // 2 else size)
+        text = text_of(int(largest[0] if largest and number == total // 2 else size))
         span = tracer.start_span("call", attributes={"n": number, "text": text})
         start = time.perf_counter_ns()
         span.end()

@@ -153,7 +153,10 @@ class Pipeline:
         for closer in closers:  # the store's metrics are collected by these, into the sink
             closer.begin()
         written = sink is None or sink.close(timeout_s)
-        return closing.close(closers, deadline - time.monotonic()) and written
+        closed = closing.close(closers, deadline - time.monotonic())
+        if self._exports is not None:
+            self._exports.tell()
+        return closed and written
 
     def _exit(self) -> None:
         try:

@@ -34,8 +34,8 @@ _log = logging.getLogger("ravi_otel")
 _MIB: Final = 1024 * 1024
 _WAITING_BYTES: Final = {"traces": 8 * _MIB, "logs": 4 * _MIB}
 _ENCODED_BYTES: Final = {"traces": 12 * _MIB, "metrics": 4 * _MIB, "logs": 6 * _MIB}
-_END_S: Final = 1.7
-_MARGIN_S: Final = 0.3
+_END_S: Final = 1.4
+_MARGIN_S: Final = 0.6
 """Left of the time for the end of a process, for what goes to the disk last."""
 
 
@@ -79,7 +79,7 @@ class Exports:
         return time.monotonic() + _END_S if self._end_s is None else self._end_s
 
     def tell(self) -> None:
-        """Say what was lost, at the end."""
+        """Say what was lost, now and whatever was said in the last minute: at the end."""
         self._packer.losses.tell(now=True)
 
     def renew(self) -> None:
@@ -115,12 +115,11 @@ class _Spans(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Take it; never waits, never raises."""
         if span.context is not None and span.context.trace_flags.sampled:
-            self._source.put(span, weight_of_span(span))
+            self._source.put(span, weight_of_span)
 
     def shutdown(self) -> None:
         """Send or keep what waits."""
         self._source.close(self._exports.by_s())
-        self._exports.tell()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits; False when that failed or took longer."""
@@ -142,12 +141,11 @@ class _Records(LogRecordProcessor):
         record = ReadableLogRecord(
             log_record=told, resource=resource, instrumentation_scope=log_record.instrumentation_scope, limits=log_record.limits
         )
-        self._source.put(record, weight_of_record(told))
+        self._source.put(record, weight_of_record)
 
     def shutdown(self) -> None:
         """Send or keep what waits."""
         self._source.close(self._exports.by_s())
-        self._exports.tell()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits; False when that failed or took longer."""
@@ -174,7 +172,6 @@ class _Metrics(MetricExporter):
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002 - the SDK's signature
         """Send or keep what waits."""
         self._lane.close(self._exports.by_s())
-        self._exports.tell()
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Send what waits; raises when that failed or took longer, since a reader does not look at what is returned."""

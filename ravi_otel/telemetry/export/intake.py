@@ -94,8 +94,9 @@ def weight_of_span(span: Any) -> int:
 
 
 def weight_of_record(record: Any) -> int:
-    """Estimate the memory that a log record holds, in bytes."""
-    return _SPAN + _of_mapping(record.attributes, 0) + _of_value(record.body, 0)
+    """Estimate the memory that a log record of the SDK holds, in bytes."""
+    told = record.log_record
+    return _SPAN + _of_mapping(told.attributes, 0) + _of_value(told.body, 0)
 
 
 def _of_mapping(values: Any, depth: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -140,6 +141,8 @@ class Lane:
                 self._waiting.clear()
             self._bell.ring()
             lost = [parcel for parcel in rest if not self._keep(parcel)]
+        if lost and under_way:
+            self._losses.trouble("the collector did not answer in time")
         for parcel in lost:
             self._losses.add("shutdown", parcel.items)
         self._watch()
@@ -166,15 +169,24 @@ class Lane:
     def _run(self, bell: Bell) -> None:
         otel_context.attach(otel_context.Context(dict.fromkeys(_SILENT, True)))
         while bell is self._bell and not self.over:
-            parcel = self._next()
-            if parcel is None:
-                bell.wait(self._pause_s())
-            else:
-                self._settle(parcel, self._attempt(parcel))
+            try:
+                self._step(bell)
+            except Exception as error:
+                self._losses.trouble(f"a bug of ours: {type(error).__name__}")
+                if "RAVI_RAISE_BUGS" in os.environ:
+                    raise
+                bell.wait(_FIRST_PAUSE_S)
+
+    def _step(self, bell: Bell) -> None:
+        parcel = self._next()
+        if parcel is None:
+            bell.wait(self._pause_s())
+        else:
+            self._settle(parcel, self._attempt(parcel))
 
     def _pause_s(self) -> float | None:
-        if self._failing and self._again_s:
-            return self._again_s - time.monotonic()
+        if (left := self._again_s - time.monotonic()) > 0:
+            return left
         return _LOOK_EVERY_S if self._spool is not None else None
 
     def _next(self) -> Parcel | None:
@@ -225,6 +237,8 @@ class Lane:
                 self._sending = None
                 if self.over:  # `close` has taken care of it
                     return
+            elif self.over and pieces:  # it stays on the disk as it is
+                answer, pieces = Answer("later", answer.why), []
             if answer.verdict == "later":
                 if claim is None:
                     self._hold_first([parcel])

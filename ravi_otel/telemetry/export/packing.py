@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,9 +10,9 @@ from typing import Any
 
 from ravi_otel._threads import without_signals
 from ravi_otel.telemetry.export.bell import Bell
-from ravi_otel.telemetry.export.intake import Intake
+from ravi_otel.telemetry.export.intake import Intake, Taken
 from ravi_otel.telemetry.export.lane import Lane
-from ravi_otel.telemetry.export.losses import Losses
+from ravi_otel.telemetry.export.losses import Losses, Reason
 from ravi_otel.telemetry.export.parcel import MOST_BYTES, pack
 from ravi_otel.telemetry.export.settings import Batching
 
@@ -37,9 +38,12 @@ class Source:
         """Say when a batch is to be handed over."""
         return self.intake.due_s()
 
-    def put(self, item: Any, weight: int) -> None:
-        """Take one, or count it; never waits."""
-        taken = "shutdown" if self._closed else self.intake.put(item, weight)
+    def put(self, item: Any, weigh: Callable[[Any], int]) -> None:
+        """Take one, or count it; never waits, never raises."""
+        try:
+            taken: Taken | Reason = "shutdown" if self._closed else self.intake.put(item, weigh(item))
+        except Exception:  # noqa: BLE001 - what cannot be weighed cannot be encoded
+            taken = "malformed"
         if taken != "taken":
             self._losses.add(taken, 1)
 
@@ -89,10 +93,18 @@ class Packer:
             asked = [self.losses.due_s, *(source.due_s for source in self.sources), *(lane.due_s for lane in self.lanes)]
             dues = [due for due_s in asked if (due := due_s()) is not None]
             bell.wait(min(dues) - time.monotonic() if dues else None)
-            for lane in self.lanes:
-                lane.work()
-            for source in self.sources:
-                due = source.due_s()
-                if due is not None and due <= time.monotonic():
-                    source.pack()
-            self.losses.tell()
+            try:
+                self._step()
+            except Exception as error:
+                self.losses.trouble(f"a bug of ours: {type(error).__name__}")
+                if "RAVI_RAISE_BUGS" in os.environ:
+                    raise
+
+    def _step(self) -> None:
+        for lane in self.lanes:
+            lane.work()
+        for source in self.sources:
+            due = source.due_s()
+            if due is not None and due <= time.monotonic():
+                source.pack()
+        self.losses.tell()
