@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 
 import pytest
 import yaml
 from stack_process import wait_for
-from stack_servers import Stack, running_stack
+from stack_servers import Stack, program_environment, running_stack
 from told import gauge, send, span, trace_id
+
+from ravi_otel.testing import ScriptedLLM, Text
 
 PLAIN = 40
 SAID = "the user's own words"
@@ -85,6 +89,41 @@ def test_what_comes_after_a_trace_was_kept_is_kept_too(sampled: Stack):
     wait_for(lambda: sampled.jaeger(trace), "the trace in Jaeger")
     send(sampled.otlp_http, service, "traces", spans=[span(trace, "straggler", root=False)])
     wait_for(lambda: len(sampled.jaeger(trace)) == 2, "the straggler in Jaeger")
+
+
+PROGRAM = """
+import sys
+import openai, ravi_otel
+ravi_otel.instrument()
+with openai.OpenAI(base_url=sys.argv[1], api_key="k") as client, ravi_otel.run("triage", limits=sys.argv[2:]):
+    for _ in range(3):
+        try:
+            client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "Say hello."}])
+        except ravi_otel.BudgetExhaustedError:
+            print("refused")
+"""
+
+
+def play(stack: Stack, service: str, *limits: str) -> str:
+    """Run a program of three calls against a scripted model and the stack; give what it printed."""
+    with ScriptedLLM(Text("hi", usage=(5, 5))) as model:
+        environ = program_environment(stack, **stack.environment(service))
+        command = [sys.executable, "-c", PROGRAM, model.base_url, *limits]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_the_trace_of_a_refused_call_is_kept_and_a_run_without_a_limit_is_counted_alone(sampled: Stack):
+    refused, free = service_name(), service_name()
+    assert play(sampled, free) == ""
+    assert play(sampled, refused, "requests=2") == "refused\n"
+    spans = wait_for(lambda: sampled.jaeger_search(refused), "the refused run in Jaeger")[0]
+    assert sorted(each["operationName"] for each in spans) == ["chat gpt-4o-mini"] * 3 + ["invoke_workflow triage"]
+    for service in (refused, free):
+        counted = f'sum(traces_span_metrics_calls_total{{service_name="{service}"}})'
+        wait_for(lambda counted=counted: sampled.value(counted) == 4, f"{counted} to be 4")
+    judged = "sum(otelcol_processor_tail_sampling_sampling_traces_on_memory)"
+    wait_for(lambda: sampled.value(judged) == 0, "every trace to be judged")
+    assert sampled.jaeger_search(free) == []
 
 
 @pytest.fixture(scope="module")
