@@ -69,7 +69,7 @@ def slots_taken(run):
 
 @BOTH
 def test_slots_that_were_given_away_are_counted_again_and_nobody_is_let_in_meanwhile(process):
-    asleep, other = process(lease_s=1.0), process()
+    asleep, other = process(lease_s=3.0), process()
     root = enter(other)
     mine = fill(asleep)
     with sleep_of(asleep):
