@@ -123,7 +123,9 @@ def test_the_names_that_the_bridge_writes_are_names_of_ours():
     assert written <= known
 
 
-def test_the_single_container_names_metrics_as_the_stack_does():
+def test_the_single_container_names_events_and_metrics_as_the_stack_does():
+    named = yaml.safe_load((COLLECTOR / "one" / "collector.yaml").read_text())["processors"]
+    assert named == {"transform/event_name": layered()["processors"]["transform/event_name"]}
     usual, one = (yaml.safe_load((COLLECTOR / path / "prometheus.yaml").read_text()) for path in ("prometheus", "one"))
     for part in ("otlp", "storage", "global"):
         assert one[part] == usual[part]

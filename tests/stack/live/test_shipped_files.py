@@ -40,8 +40,14 @@ def test_the_collector_merges_the_pipelines_that_the_overlays_mean(overlays):
         "traces/in": bridged,
         "traces/out": ["tail_sampling"] if "production" in overlays else [],
         "metrics": bridged,
-        "logs": bridged,
+        "logs": [*bridged, "transform/event_name"],
     }
+
+
+def test_the_single_containers_overlay_is_one_the_collector_takes():
+    layers = [f"--config={COLLECTOR / path}" for path in ("otelcol/base.yaml", "one/collector.yaml")]
+    done = subprocess.run([programs("collector")["otelcol-contrib"], "validate", *layers], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")
