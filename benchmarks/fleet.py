@@ -110,6 +110,9 @@ class Store:
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         return self._ledger.retune(self._own(account), value)
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        return self._ledger.declare(self._own(account), value)
+
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Any]:
         return self._ledger.clocked(self._own(account), elapsed, refuses=refuses)
 

@@ -152,7 +152,7 @@ def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url:
     Of a limit with windows or `by`, written as `show` prints it, all counters that are there get it. SCOPE is named in full.
 
     A higher one opens what was closed, and warns again when it comes near. Programs that state their own limit again leave it as it is,
-    unless they state less than before.
+    unless they state less than was ever stated.
     """
     wanted = parse_limit(limit)
     with opened(url) as (store, where):

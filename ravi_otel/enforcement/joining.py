@@ -62,13 +62,20 @@ def begin_at(engine: Engine, account: Account, known: Sequence[Account]) -> None
         engine.newcomers.append(Newcomer(engine, account, max(known, key=lambda one: one.held), held))
 
 
+def declare_again(engine: Engine, same: Sequence[Account], value: int) -> None:
+    """Have all that are one limit hold what it was declared with again, where that is less than it ever was.
+
+    What was set since, by an operator or in the program, holds otherwise.
+    """
+    if value < min(one.declared for one in same):
+        for one in same:
+            run_sync(engine.ledger.declare(one, value))
+
+
 def _agree(engine: Engine, account: Account, same: Sequence[Account]) -> None:
     first = same[0]
-    if account.value < first.value:
-        for one in same:
-            run_sync(engine.ledger.retune(one, account.value))
-    else:
-        account.revalue(first.value)
+    declare_again(engine, same, account.declared)
+    account.revalue(first.value)
     account.events, account.denied = first.events, 0
     account.buckets, account.rolled, account.told = dict(first.buckets), first.rolled, first.told
     account.flag(near=first.near, exceeded=first.exceeded, draining=first.draining and account.drainable)

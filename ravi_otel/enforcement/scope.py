@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
 from ravi_otel.enforcement.ending import hand_over, how_it_ended, how_it_returned, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.joining import begin_at
+from ravi_otel.enforcement.joining import begin_at, declare_again
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
@@ -220,8 +219,9 @@ class Scope:
         self._revision = -1 if any(isinstance(account, Series) for account in self._chain) else revision
 
     def allow(self, account: Account) -> None:
-        """Add an account; a limit declared again on a scope that was joined takes the smaller value and arms nothing again.
+        """Add an account; a limit declared again on a scope that was joined takes the smallest value ever declared, and arms nothing.
 
+        What was set since holds until it is declared with less than it ever was.
         With other options it is a limit of its own, which begins at what the first has counted and holds.
         """
         with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
@@ -232,9 +232,9 @@ class Scope:
                 begin_at(self.engine, account, known)
                 self.accounts.append(account)
                 self.engine.revision += 1
-            elif account.value < twin.value:
+            else:
                 bound = twin
-                run_sync(self.engine.ledger.retune(twin, account.value))
+                declare_again(self.engine, [one for one in known if one.key == twin.key], account.value)
         clocks.arm(self, bound)
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:

@@ -7,7 +7,7 @@ for, and settles there, however late. What a rolling window keeps inside its one
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -41,7 +41,8 @@ Counters = dict[tuple[str, ...], Account]
 class Series:
     """Be one declared limit that has several counters, for those who look at limits rather than at what is counted.
 
-    `value` is what counters are made with from now on. Nothing here locks: a counter is made in one step, whoever comes first.
+    `value` is what counters are made with from now on, `declared` the smallest it came with, whatever was set since. Nothing here
+    locks: a counter is made in one step, whoever comes first.
     """
 
     __slots__ = (
@@ -52,6 +53,7 @@ class Series:
         "_engine",
         "_kin",
         "_window",
+        "declared",
         "facts",
         "kind",
         "limit",
@@ -70,7 +72,7 @@ class Series:
         self.kind = sys.intern(limit.counted)
         self.nature = nature_of(limit, engine.admission)
         self.strict = is_strict(limit, engine.admission)
-        self.value = limit.value
+        self.value = self.declared = limit.value
         self._engine = engine
         self._by = limit.by
         self._calendar = is_calendar(limit.per)
@@ -84,12 +86,10 @@ class Series:
         self._kin = tuple(each for each in kin if _renews(each.limit) == _renews(self.limit))
 
     def agree(self) -> None:
-        """Have the smaller value in force for all that are this very limit, declared with other options."""
+        """Have the smallest value in force for all that are this very limit with other options, or what was set since."""
         same = [one for one in self._kin if one.observe == self.observe]
-        for one in same:
-            if self.value < one.value:
-                one.retune(self.value)
-            self.value = min(self.value, one.value)
+        declare_series_again(same, self.declared)
+        self.value = min((one.value for one in same), default=self.value)
 
     def at(self, whom: ScopeFacts, model: str | None = None) -> Account:
         """Give the counter of this moment for a call that is made in the scope of `whom`, to `model`."""
@@ -132,6 +132,12 @@ class Series:
         for account in self.living():
             run_sync(self._engine.ledger.retune(account, value))
 
+    def declare(self, value: int) -> None:
+        """Have a smaller limit that was declared again hold, as `retune` does, unless a store was told of less before."""
+        self.declared, self.value = value, min(self.value, value)
+        for account in self.living():
+            run_sync(self._engine.ledger.declare(account, value))
+
     # -- one counter ------------------------------------------------------------------------------------------------
 
     def _begin(self, window: str) -> Counters:
@@ -173,6 +179,7 @@ class Series:
         )
         if self.value != made.value:
             made.revalue(self.value)
+        made.declared = self.declared
         made.named_store = store_id(engine.ledger) is not None
         begin_at(engine, made, known)
         return counters.setdefault(part, made)
@@ -198,6 +205,13 @@ def how_it_renews(limit: Limit) -> str | None:
     return f"per={same_window(limit.per)} tz={limit.tz} by={limit.by}" if limit.renews else None
 
 
+def declare_series_again(same: Sequence[Series], value: int) -> None:
+    """Have all that are one limit hold what it was declared with again, where that is less than it ever was."""
+    if same and value < min(one.declared for one in same):
+        for one in same:
+            one.declare(value)
+
+
 def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) -> None:
     """Put a limit that renews, or counts by somebody, on its scope; declared again on one that was joined the smaller value counts."""
     engine = scope.engine
@@ -210,8 +224,8 @@ def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) ->
             made.agree()
             scope.series.append(made)
             engine.revision += 1
-        elif limit.value < twin.value:
-            twin.retune(limit.value)
+        else:
+            declare_series_again([one for one in kin if one.observe == twin.observe and _renews(one.limit) == _renews(limit)], limit.value)
 
 
 def at_this_moment(scope: Scope, chain: Iterable[Account | Series], model: str | None) -> tuple[Account, ...]:

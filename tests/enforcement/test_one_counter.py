@@ -233,3 +233,59 @@ def test_limits_of_any_options_decide_as_in_memory_also_where_slices_are_worth_i
     for seed in range(int(os.environ.get("RAVI_LONG", "4"))):
         name = f"acme-{seed}"
         assert _history(opened().of(name), seed) == _history(Process(MemoryLedger()).of(name), seed)
+
+
+RENEWED = pytest.mark.parametrize("renews", ["", ":per=day", ":per=1h"])
+
+
+@everywhere
+@RENEWED
+@pytest.mark.parametrize("option", ["", ":warn=0.5", ":on=stop"])
+def test_what_was_set_holds_where_the_limit_is_declared_again_as_ever(opened, renews, option):
+    process = opened()
+    run = process.run(f"tenant.charge.rows=10{renews}")
+    run.charge("rows")
+    run.parent.set_limit("rows", 30)
+    assert let_in(process.run(f"tenant.charge.rows=10{renews}{option}"), 40) == 29
+
+
+@everywhere
+@RENEWED
+@pytest.mark.parametrize("option", ["", ":warn=0.5"])
+def test_who_declares_less_than_was_ever_declared_is_held_to_it_whatever_was_set(opened, renews, option):
+    process = opened()
+    run = process.run(f"tenant.charge.rows=10{renews}")
+    run.charge("rows")
+    run.parent.set_limit("rows", 30)
+    second = process.run(f"tenant.charge.rows=8{renews}{option}")
+    assert let_in(second, 40) == 7
+    run.parent.set_limit("rows", 20)
+    assert let_in(process.run(f"tenant.charge.rows=8{renews}", f"tenant.charge.rows=10{renews}{option}"), 40) == 12
+
+
+@everywhere
+def test_what_was_lowered_is_not_raised_by_who_declares_something_between(opened):
+    process = opened()
+    run = process.run("tenant.charge.rows=10")
+    run.charge("rows")
+    run.parent.set_limit("rows", 3)
+    assert let_in(process.run("tenant.charge.rows=8")) == 2
+
+
+def _operate(process, value):
+    listing = run_sync(process.ledger.list_accounts())
+    assert [run_sync(process.ledger.set_limit(each, value)).value for each in listing.counters] == [value] * len(listing.counters)
+
+
+@over_stores
+@RENEWED
+def test_what_an_operator_sets_holds_until_less_is_declared_than_any_process_ever_did(opened, renews):
+    process, elsewhere = opened(), opened()
+    run = process.run(f"tenant.charge.rows=10{renews}")
+    run.charge("rows")
+    elsewhere.run(f"tenant.charge.rows=6{renews}").charge("rows")
+    _operate(elsewhere, 15)
+    assert let_in(process.run(f"tenant.charge.rows=10{renews}", f"tenant.charge.rows=8{renews}")) == 13
+    _operate(elsewhere, 20)
+    assert let_in(process.run(f"tenant.charge.rows=5{renews}")) == 0
+    assert let_in(elsewhere.run(f"tenant.charge.rows=6{renews}")) == 0

@@ -88,6 +88,7 @@ class Account:
         "_near",
         "_part",
         "buckets",
+        "declared",
         "denied",
         "drainable",
         "epoch",
@@ -150,6 +151,7 @@ class Account:
         self.roll_ns = 0 if limit.per is None else roll_ns(limit.per)
         self.buckets: dict[int, int] = {}
         self.rolled = self.told = 0
+        self.declared = limit.value  # the smallest value that it came with, whatever was set since
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []

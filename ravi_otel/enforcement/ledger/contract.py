@@ -226,6 +226,10 @@ class Ledger(Protocol):
         """Set another limit on a living account; a higher one ends draining and arms its events again. None: only its claims changed."""
         ...
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """Have a living account hold a limit that was declared again with less than it ever was here, of which its store may know less."""
+        ...
+
     def spans(self, account: Account) -> bool:
         """Tell that other processes count in this account too."""
         ...

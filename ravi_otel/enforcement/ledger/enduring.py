@@ -64,11 +64,6 @@ class _Passed:
     grown: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def is_lenient(account: Account) -> bool:
-    """Tell that a call may go on without this account."""
-    return account.observe or account.limit.on_store_failure in ("open", "local")
-
-
 class EnduringLedger:
     """Be a ledger over a store that may fail. `inner` must not share accounts that are a StandIn."""
 
@@ -130,6 +125,10 @@ class EnduringLedger:
         """See `Ledger.retune`."""
         return self.inner.retune(account, value)
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+        return self.inner.declare(account, value)
+
     def spans(self, account: Account) -> bool:
         """See `Ledger.spans`."""
         return self.inner.spans(account)
@@ -168,7 +167,7 @@ class EnduringLedger:
     def _may_pass(self, error: BudgetExhaustedError, request: Reservation) -> bool:
         """Tell that the store failed, has not forgotten, and that no limit of the call refuses because of it."""
         shared = [line.account for line in request.lines if not line.free and self.inner.spans(line.account)]
-        return error.reason == "store_failed" and all(is_lenient(account) for account in shared)
+        return error.reason == "store_failed" and all(one.observe or one.limit.on_store_failure in ("open", "local") for one in shared)
 
     def _instead(self, request: Reservation) -> Flow[tuple[_Passed, list[Line]]]:
         """Say what is judged without the store: what was this process's alone anyway, and stand-ins for limits that are "local"."""

@@ -263,6 +263,13 @@ def retune(account: Account, value: int | None) -> None:
         split(account)
 
 
+def declare(account: Account, value: int) -> None:
+    """Have a limit hold that was declared again, with less than it ever was: what operators set above that is over."""
+    account.declared = min(account.declared, value)
+    if value < account.value:
+        retune(account, value)
+
+
 def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Crossing]:
     """Write how much time has passed; a clock never goes back. Each look past the limit that `refuses` is a refusal."""
     crossings: list[Crossing] = []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from ravi_otel._flow import Done, Flow, run_sync
@@ -105,10 +106,17 @@ class MemoryLedger:
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
+        return self._retune(account, partial(judging.retune, account, value))
+
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+        return self._retune(account, partial(judging.declare, account, value))
+
+    def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
         woken: list[Waiter] = []
         with self._lock:
             judging.expire(account, self.clock.monotonic_ns())
-            judging.retune(account, value)
+            act()
             self._expire_standing()
             serving.rejudge(account, self._operations, woken)
         wake(woken, self)

@@ -114,6 +114,14 @@ class RedisLedger(Counting):
             return cast("Flow[None]", Done(None))
         return self._retune(account, sight, sight.place, value)
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`: the store hears of it with what is asked next."""
+        with self.lock:
+            judging.declare(account, value)
+        if self.sight(account).place is None:
+            wake_first((), [account])
+        return cast("Flow[None]", Done(None))
+
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         sight = self.sight(account)

@@ -79,13 +79,19 @@ class Sight:
         self.warn = repr(float(account.warn_at))
 
     def birth(self, account: Account) -> str:
-        """Say how the account begins if the store has never seen it; empty once it was seen."""
+        """Say how the account begins if the store has never seen it; empty once it was seen.
+
+        Of one that was declared again, with less than at first, it says with how little: the store may not have heard of that yet.
+        """
+        value = account.value
         if self.known:
-            return ""
+            if account.declared >= account.limit.value:
+                return ""
+            value = account.declared
         epoch, width = f"e{secrets.token_hex(6)}", 0
         if account.roll_ns:
             epoch, width = f"r{epoch[1:]}", width_ns(account.roll_ns)  # a script tells by the epoch that the window rolls
-        return f"{epoch} {bounded(account.value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {width} {account.key}"
+        return f"{epoch} {bounded(value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {width} {account.key}"
 
 
 def facts_of(sight: Sight, account: Account, line: Line | None = None) -> int:

@@ -16,6 +16,7 @@ from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Ledger, Line, Reservation, Settled, new_op_id
+from ravi_otel.enforcement.ledger.slices.merging import both, merged
 from ravi_otel.enforcement.ledger.slices.slice import Joining, Slice, Twin, slice_of
 from ravi_otel.enforcement.ledger.slices.supply import Near, Supply
 
@@ -153,6 +154,11 @@ class SlicedLedger:
         place = self._place(account)
         return self._near.retune(account, value) if place is _OWN else self._retune_asked(account, value)
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+        place = self._place(account)
+        return self._near.declare(account, value) if place is _OWN else self._declare_asked(account, value)
+
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         ledger = self._near if self._place(account) is _OWN else self.inner
@@ -250,8 +256,8 @@ class SlicedLedger:
                 return far
             near = run_sync(self._near.reserve(replace(request, lines=own, patience_s=0.0)))
             if isinstance(near, Grant):
-                self._asked[request.op_id] = merged = _merged(request, far, near)
-                return merged
+                self._asked[request.op_id] = one = merged(request, far, near)
+                return one
             yield from self.inner.release(request.op_id)
             if near.reason != "contended" or self._supply.now() >= until:
                 return near
@@ -300,10 +306,10 @@ class SlicedLedger:
             return cast("Flow[Extended]", Done(near))
         flow = self.inner.extend(op_id, {**more, **near.more})
         far = _at_once(flow)
-        return self._extended(flow, near) if far is None else cast("Flow[Extended]", Done(_both(far, near)))
+        return self._extended(flow, near) if far is None else cast("Flow[Extended]", Done(both(far, near)))
 
     def _extended(self, flow: Flow[Extended], near: Extended) -> Flow[Extended]:
-        return _both((yield from flow), near)
+        return both((yield from flow), near)
 
     def _extend_slice(self, op_id: str, more: Mapping[str, int], short: Twin) -> Flow[Extended]:
         """Take a chunk for a stream that goes on, as long as there is one to be had."""
@@ -323,6 +329,13 @@ class SlicedLedger:
         if slice_ is not None:
             yield from self._supply.give_back(slice_)
         yield from self.inner.retune(account, value)
+
+    def _declare_asked(self, account: Account, value: int) -> Flow[None]:
+        slice_ = slice_of(account)
+        if slice_ is not None:
+            account.slice = Joining(slice_, value)
+            yield from self._supply.give_back(slice_)
+        yield from self.inner.declare(account, value)
 
     def _refill(self, grant: Grant, slice_: Slice, want: int) -> Flow[Grant | Denied]:
         """Take another chunk before the last one is used up; who asks is granted already."""
@@ -372,20 +385,4 @@ def _of(request: Reservation, lines: Sequence[Line]) -> Reservation:
         request.wraps_up,
         request.sure,
         request.slot,
-    )
-
-
-def _both(far: Extended, near: Extended) -> Extended:
-    """Tell what was extended in both ledgers: nothing where the shared one had none."""
-    more = {} if far.short is not None else {**near.more, **far.more}
-    return Extended(more, far.short, [*far.crossings, *near.crossings])
-
-
-def _merged(request: Reservation, far: Grant, near: Grant) -> Grant:
-    """Make one grant of what both ledgers granted, in the order of the request."""
-    held = {id(line): hold for grant in (far, near) for line, hold in grant.holds}
-    observed = far.observed or near.observed
-    crossings = [*far.crossings, *near.crossings]
-    return Grant(
-        request.op_id, lines=request.lines, held=[held.get(id(line), 0) for line in request.lines], crossings=crossings, observed=observed
     )

@@ -95,6 +95,21 @@ class SqliteLedger(Steps):
             raise self._refusal(error, account) from None
         return cast("Flow[None]", Done(None))
 
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+
+        def act(page: Page) -> None:
+            at = page.at_hand(account)
+            if operators.declare(page.store, account.key, value):
+                judging.declare(at, value)
+            page.serve()
+
+        try:
+            self._step(act) if self._shared(account) else self._locally(lambda: judging.declare(account, value))
+        except StoreError as error:
+            raise self._refusal(error, account) from None
+        return cast("Flow[None]", Done(None))
+
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         try:

@@ -39,6 +39,15 @@ def set_limit(page: Page, counter: Counter, value: int) -> Counter | None:
     return _found(page.store, counter)
 
 
+def declare(store: Store, key: str, value: int) -> bool:
+    """Write that a limit was declared with so much; tell whether that is less than it ever was."""
+    found = store.all("SELECT declared FROM names WHERE key = ?", (key,))
+    if not found or value >= from_sql(found[0][0]):
+        return False
+    store.run("UPDATE names SET declared = ? WHERE key = ?", (to_sql(value), key))
+    return True
+
+
 def close(page: Page, counters: Sequence[Counter]) -> int:
     """Let nothing more be spent on these rows."""
     closed = 0
