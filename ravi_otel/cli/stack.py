@@ -103,7 +103,7 @@ def down(*, volumes: bool, yes: bool, place: Path | None, env_file: Path | None)
     """Stop the stack, and the single container if that is what runs. What they have stored stays, unless --volumes deletes it."""
     if volumes and not yes:
         click.confirm("This deletes all metrics, traces, log records and budgets that the stack holds. Go on?", abort=True, err=True)
-    ended = starting.stop(starting.planned(place, env_file), volumes=volumes)
+    ended = starting.stop(starting.planned(place, env_file, begun=True), volumes=volumes)
     click.echo(f"Ended: {', '.join(ended)}." if ended else "Nothing of the stack was running.")
 
 
@@ -138,7 +138,7 @@ def _facts(answer: Answer) -> dict[str, str | bool]:
 def _print(answers: Sequence[Answer]) -> None:
     rows = [(each.server.name, _WORDS[each.state], each.address, each.said or each.server.what) for each in answers]
     styles = [_STYLES[each.state] for each in answers]
-    print_columns(console(), ("SERVER", "STATE", "ADDRESS", "FOR"), rows, styles, left=4, name="FOR", drops=("FOR",), keeps=("ADDRESS",))
+    print_columns(console(), ("SERVER", "STATE", "ADDRESS", "WHAT"), rows, styles, left=4, name="WHAT", drops=("WHAT",), keeps=("ADDRESS",))
 
 
 def _print_where(plan: Plan) -> None:

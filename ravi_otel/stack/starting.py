@@ -59,17 +59,26 @@ def planned(
     profiles: Sequence[str] = (),
     overlays: Sequence[str] = (),
     one: bool = False,
+    begun: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Plan:
-    """Say what is to run; nothing is written yet. The files go to our own place always, to a place of the user's when it is empty."""
+    """Say what is to run; nothing is written yet. The files go to our own place always, to a place of the user's when it is empty.
+
+    `begun` says that it runs already: then a place of the user's must hold the files.
+    """
     if one and (profiles or overlays):
         raise ConfigurationError("--one is a single container without profiles and overlays. Leave out --profile and --overlay, or --one.")
     to = files.usual_place(environ) if place is None else place.absolute()
     fresh = place is None or not to.exists() or not any(to.iterdir())
-    if not fresh and not compose_file(to, one=one).is_file():
-        raise ConfigurationError(f"{clean(str(to), 200)} is not empty and has no {'one' if one else 'compose'}.yaml in collector.")
+    if (place is not None and begun) or not fresh:
+        _check_there(compose_file(to, one=one))
     settings = files.settings(files.shipped() if fresh else to, beside, environ)
     return Plan(to, settings, tuple(dict.fromkeys(profiles)), tuple(dict.fromkeys(overlays)), one, fresh)
+
+
+def _check_there(file: Path) -> None:
+    if not file.is_file():
+        raise ConfigurationError(f"{clean(str(file), 200)} is not there. Name a folder that holds the stack's files, or an empty one.")
 
 
 def start(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:

@@ -349,8 +349,15 @@ def test_a_folder_that_holds_something_else_is_left_alone(machine, tmp_path):
     (tmp_path / "else").mkdir()
     (tmp_path / "else" / "thesis.txt").write_text("mine")
     done = machine.call("up", "--files", str(tmp_path / "else"))
-    assert (done.exit_code, "is not empty and has no compose.yaml" in done.stderr) == (2, True)
+    assert (done.exit_code, "else/collector/compose.yaml is not there. Name a folder" in done.stderr) == (2, True)
     assert [path.name for path in (tmp_path / "else").iterdir()] == ["thesis.txt"]
+
+
+def test_down_fills_no_folder(machine, tmp_path):
+    machine.engine()
+    done = machine.call("down", "--files", str(tmp_path / "typo"))
+    assert (done.exit_code, "typo/collector/compose.yaml is not there." in done.stderr) == (2, True)
+    assert not (tmp_path / "typo").exists()
 
 
 def test_the_callers_own_choice_of_compose_files_does_not_change_ours(machine, monkeypatch):
