@@ -96,7 +96,8 @@ class Configs:
     def text(self, server: str, text: str) -> str:
         """Rewrite one value or argument: its addresses and its folders."""
         for before, after in self._elsewhere.items():
-            text = text.replace(before, after)
+            if text.startswith(before):
+                return after + text.removeprefix(before)
         if text == "0.0.0.0":
             return "127.0.0.1"
         text = ADDRESS.sub(lambda found: self._address(server, found[1], int(found[2])), text)

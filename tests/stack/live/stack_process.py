@@ -78,9 +78,10 @@ PORTS = Ports()
 class ServerProcess:
     """Be one server with a directory of its own; its output goes to `log` there, one file for all its lives."""
 
-    def __init__(self, name: str, command: list[str], directory: Path, ready_url: str, guard: Guard):
+    def __init__(self, name: str, command: list[str], environment: dict[str, str], directory: Path, ready_url: str, guard: Guard):
         self.name = name
         self.command = command
+        self.environment = environment
         self.directory = directory
         self.ready_url = ready_url
         self.log = directory / "log"
@@ -97,8 +98,9 @@ class ServerProcess:
         assert self._process is None, f"{self.name} is running already"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=_environment()
-            )
+                self.command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                env=_surroundings() | self.environment,
+            )  # fmt: skip
         self._guard.tell("+", self._process.pid)
         if wait:
             self.wait_until_ready()
@@ -187,8 +189,8 @@ class ServerProcess:
             self._guard.tell("-", process.pid)
 
 
-def _environment() -> dict[str, str]:
-    """Give a server what every program needs, and nothing that was meant for the programs under test."""
+def _surroundings() -> dict[str, str]:
+    """Give what every program needs, and nothing that was meant for the programs under test."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ} | {"GOMAXPROCS": "2"}
 
 

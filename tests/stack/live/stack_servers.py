@@ -159,8 +159,9 @@ class Stack(Answers):
                 self.configs.path(name, inside).mkdir(parents=True, exist_ok=True)
         chosen = files.settings(ROOT, environ={}) | overlay_variables(self.overlays)
         arguments = [self.configs.text(name, filled(argument, chosen)) for argument in [*service["command"], *ADDED.get(name, ())]]
+        environment = {key: filled(value, chosen) for key, value in service.get("environment", {}).items()}
         port, path = READY[name]
-        return ServerProcess(name, [program, *arguments], directory, self.configs.url(name, port) + path, guard)
+        return ServerProcess(name, [program, *arguments], environment, directory, self.configs.url(name, port) + path, guard)
 
 
 def overlay_variables(overlays: tuple[str, ...]) -> dict[str, str]:

@@ -19,7 +19,7 @@ SERVERS_AND_FILES = [
     ("jaeger", "/etc/jaeger/", "jaeger"),
     ("loki", "/etc/loki/loki.yaml", "loki/loki.yaml"),
 ]
-SHIPPED_ADDRESS = re.compile(r"(?:[a-z0-9][a-z0-9.-]*)?:\d{2,5}|0\.0\.0\.0|(?:/[\w.*{}-]+)+")
+SHIPPED_ADDRESS = re.compile(r"(?<=://)[a-z0-9.-]+:\d{2,5}|(?<![\w:/])/[\w.*{}/-]+|(?<![\w:/.])[a-z0-9.-]*:\d{2,5}|0\.0\.0\.0")
 OURS = r"(?:127\.0\.0\.1(?::\d+)?|/\S*ravi-stack-\S*)"
 
 
