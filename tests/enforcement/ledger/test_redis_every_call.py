@@ -236,6 +236,32 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
     assert not ledger.inner.operations
 
 
+@pytest.mark.parametrize(
+    ("said", "ends"), [(b"X 0 1 exhausted 1 1;;", False), (b"E 0 1;;", False), (b"S;;", False), (b"G 0 1;;", True), (b"E 0 1;;", True)]
+)
+def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_grant_nor_an_end(path, monkeypatch, said, ends):
+    namespace, one = uuid.uuid4().hex, limit(None)
+    ledger = opened(path.server.port, namespace, 5)
+    op = new_op_id()
+    request = Reservation(op, [Line(one, 1, 1)], {})
+    if ends:
+        run_sync(ledger.reserve(request))
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger.inner.link, "call", lambda *_: Done(said))
+        if ends:
+            run_sync(ledger.settle(op, {TOKENS: 3}))
+            assert ledger.inner.owed
+        else:
+            with pytest.raises(BudgetExhaustedError, match="no script of ours"):
+                run_sync(ledger.reserve(request))
+    ledger.close()
+    other = opened(path.server.port, namespace, 5)
+    seen = limit(None)
+    run_sync(other.reserve(Reservation(new_op_id(), [Line(seen, 1, 1)], {})))
+    assert (seen.used, seen.held) == (3 if ends else 0, 1)
+    other.close()
+
+
 def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatch):
     ledger = opened(path.server.port, uuid.uuid4().hex, 5)
     call = ledger.inner.link.call

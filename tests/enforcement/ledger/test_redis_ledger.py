@@ -607,7 +607,9 @@ def test_a_script_that_is_sent_has_a_number_wherever_it_was_written_with_a_name_
     assert set(re.findall(r"\b[A-Z_]{2,}\b", code)) <= {"KEYS", "ARGV", "HEAD"}
 
 
-@pytest.mark.parametrize("said", [b"D 1 exhausted inf 0;", b"G", b"X 1;;", b"G 1 x;;", b"S 2;", b"Z;;", b"D 1 ex hausted 1 1;;", b"L;;"])
+@pytest.mark.parametrize(
+    "said", [b"D 1 exhausted inf 0;", b"G", b"X 1;;", b"G 1 x;;", b"S 2;", b"Z;;", b"D 1 ex hausted 1 1;;", b"D 1 whatever 1 1;;", b"L;;"]
+)
 def test_an_answer_that_no_script_of_ours_gives_is_an_error_of_the_store(said):
     with pytest.raises(StoreError, match="no script of ours"):
         Reply(said)

@@ -19,7 +19,7 @@ STRANGE: Final = "because it answers what no script of ours says"
 _LARGEST: Final = 1 << 63
 UNREADABLE: Final = "because what it says of an account cannot be read: it is spoilt, or of another version"
 _AMOUNT: Final = r" \d{1,20}"
-_WHY: Final = r" [a-z_]{1,16}"
+_WHY: Final = " (?:exhausted|too_large|draining|contended)"
 _HEAD: Final = re.compile(
     f"[ONS]|S [01]|[LU]{_AMOUNT}|G{_AMOUNT} =|[GE]{_AMOUNT} [\\d,]*|D{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
     f"|X{_AMOUNT}{_AMOUNT}{_WHY}{_AMOUNT}{_AMOUNT}"
@@ -87,6 +87,12 @@ class Reply:
     def letter(self) -> str:
         """Give what it is."""
         return self.words[0]
+
+    def of(self, letters: str) -> Reply:
+        """Be it, where one of these letters is what the script that was asked says; StoreError for another's answer."""
+        if self.letter not in letters:
+            raise StoreError(STRANGE)
+        return self
 
     def there(self) -> Reply:
         """Be it, unless it says that the store has forgotten what was counted in it, or keeps what cannot be read: StoreError."""

@@ -168,7 +168,7 @@ class RedisLedger(Counting):
     def _retune(self, account: Account, sight: Sight, place: Place, value: int) -> Flow[None]:
         words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:
-            reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).there()
+            reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU").there()
             with self.lock:
                 reply.show([(account, sight)])
         except StoreError as error:
@@ -184,7 +184,7 @@ class RedisLedger(Counting):
         facts = f"{facts_of(sight, account)} {sight.warn}"
         words = [account.epoch or "", sight.birth(account), self.day(), facts, str(bounded(elapsed)), str(int(refuses))]
         try:
-            reply = Reply((yield from self.link.call(CLOCK, [place.key], words))).there()
+            reply = Reply((yield from self.link.call(CLOCK, [place.key], words))).of("SLU").there()
             decision = "observed" if account.observe else "denied" if reply.words[1:] == ["1"] else "admitted"
             crossings = reply.crossed([account], "timer", decision)
             with self.lock:

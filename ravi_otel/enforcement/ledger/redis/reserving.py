@@ -103,7 +103,7 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
         made = "" if lease.made else ledger.leases.lease_ms
         head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
         try:
-            reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words])))
+            reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
             if not _is_over(reply, turns):
                 ledger.leases.made(lease)
                 return _granted(ledger, ask, among, reply, (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
