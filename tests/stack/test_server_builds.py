@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,12 +51,12 @@ def test_the_collector_is_built_in_the_version_that_the_compose_file_runs():
     assert {one["gomod"].split()[1] for kind in KINDS for one in manifest[kind]} == {f"v{VERSIONS['COLLECTOR']}"}
 
 
-def asked_for_paths(tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Ask the script on a machine that has the programs below tmp_path/bin, and none of ours."""
-    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), "RAVI_SERVERS": str(tmp_path / "servers")}
-    return subprocess.run(
-        ["sh", str(ROOT / "scripts" / "stack_servers.sh"), "paths"], env=environment, capture_output=True, text=True, check=False
-    )
+def ran(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the script on a machine that has the programs below tmp_path/bin, none of ours, and no module proxy."""
+    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "HOME": str(tmp_path), "RAVI_SERVERS": str(tmp_path / "servers"), "GOPROXY": "https://127.0.0.1:9"}
+    script = str(ROOT / "scripts" / "stack_servers.sh")
+    return subprocess.run(["sh", script, *words], env=environment, capture_output=True, text=True, check=False, timeout=60)
 
 
 def put(directory: Path, name: str, says: str) -> None:
@@ -68,7 +69,7 @@ def put(directory: Path, name: str, says: str) -> None:
 def test_programs_on_the_path_are_taken_when_their_version_is_ours(tmp_path: Path):
     for name, server in PROGRAMS.items():
         put(tmp_path / "bin", name, f"{name}, version v{VERSIONS[server]} (branch: HEAD)")
-    answer = asked_for_paths(tmp_path)
+    answer = ran(tmp_path, "paths")
     assert answer.returncode == 0, answer.stderr
     assert dict(line.split(" ") for line in answer.stdout.splitlines()) == {name: str(tmp_path / "bin" / name) for name in PROGRAMS}
 
@@ -77,9 +78,23 @@ def test_programs_on_the_path_are_taken_when_their_version_is_ours(tmp_path: Pat
 def test_a_program_of_another_version_is_not_taken_and_the_way_out_is_said(tmp_path: Path, other: str):
     for name, server in PROGRAMS.items():
         put(tmp_path / "bin", name, f"version {VERSIONS[server] if name != 'loki' else other.format(VERSIONS['LOKI'])}")
-    answer = asked_for_paths(tmp_path)
+    answer = ran(tmp_path, "paths")
     assert answer.returncode == 1
     assert answer.stderr == "stack servers: not all of them are there; build them with: make servers\n"
+
+
+def test_a_machine_with_an_old_go_and_no_proxy_is_told_what_to_install(tmp_path: Path):
+    put(tmp_path / "bin", "go", "go1.19.8")
+    answer = ran(tmp_path, "build", "alertmanager")
+    assert answer.returncode == 1
+    assert "stack servers: They are built with Go >= 1.26.8, and there is none. Install it from https://go.dev/dl" in answer.stderr
+    assert {entry.name for entry in (tmp_path / "servers").iterdir()} <= {".lock"}
+
+
+def test_a_server_that_it_does_not_know_is_refused(tmp_path: Path):
+    answer = ran(tmp_path, "build", "zipkin")
+    assert answer.returncode == 1
+    assert answer.stderr == "stack servers: collector/.env has no line ZIPKIN_TAG=<version>; it says which zipkin to build.\n"
 
 
 def go_fetcher() -> ModuleType:
