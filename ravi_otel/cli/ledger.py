@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from ravi_otel._flow import run_sync
 from ravi_otel.cli import ledger_rows as rows
-from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing
+from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing, settable
 from ravi_otel.cli.ledger_rows import Rate, Shown
 from ravi_otel.cli.ledger_store import opened
 from ravi_otel.cli.stored import say
@@ -109,6 +110,8 @@ def _print(listing: Listing, found: Sequence[Shown], number: int, where: str) ->
 @_which
 def top(*, scopes: tuple[str, ...], every: float, number: int, once: bool, as_json: bool, tenant: str | None, url: str | None) -> None:
     """Watch the counters that fill fastest: how much a second, and when they are used up at that rate. Ctrl-C ends it."""
+    if math.isnan(every):
+        raise ConfigurationError(f"--every nan is no number of seconds: give {_LEAST_EVERY_S} to {_MOST_EVERY_S:.0f}.")
     if not (once or as_json or sys.stdout.isatty()):
         raise ConfigurationError("ravi-otel ledger top needs a terminal. Use --once or --json where there is none.")
     out, looks = console(), Looks(scopes, tenant)
@@ -160,6 +163,7 @@ def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url:
         found = chosen(listing.counters, (scope,), tenant, whole=True)
         if not found:
             raise click.ClickException(missing(listing, scope, tenant, where))
+        settable(found, wanted, scope, limit)
         those = _one_limit(matching(found, wanted), found, scope, limit)
         changed = [now for each in those if (now := run_sync(store.set_limit(each.counter, wanted.value))) is not None]
     if not changed:

@@ -18,6 +18,14 @@ _ID: Final = re.compile(r"[0-9a-f]{4,12}")
 _SERVICE: Final = "service"
 _KINDS: Final = (*(each.value for each in ScopeKind), _SERVICE)
 _MOST_COMPARED: Final = 2_000
+_LEFT_TO_PROGRAMS: Final = {
+    "warn": "warn_at",
+    "admission": "admission",
+    "unpriced": "on_unpriced",
+    "unbounded": "on_unbounded",
+    "store": "on_store_failure",
+    "suspend": "suspend",
+}
 
 
 def chosen(counters: Sequence[Counter], scopes: Sequence[str], tenant: str | None, *, whole: bool = False) -> list[Shown]:
@@ -88,6 +96,24 @@ def _meant(counters: Iterable[Counter], scope: str) -> str | None:
     beginning = sorted(each for each in names if each.startswith(name))
     close = beginning[0] if beginning else checks.nearest(name, sorted(names)[:_MOST_COMPARED])
     return None if close is None else f"{kind}:{close}"
+
+
+def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> None:
+    """Refuse a limit that says what set-limit does not set: it would be lost without a word. ConfigurationError."""
+    plain = Limit(kind=limit.kind, value=limit.value)
+    named = [word for word, field in _LEFT_TO_PROGRAMS.items() if getattr(limit, field) != getattr(plain, field)]
+    if limit.on_exceed not in (plain.on_exceed, Outcome.OBSERVE):
+        named.append("on")
+    if named:
+        raise ConfigurationError(
+            f"{checks.show(written)} states {', '.join(named)}, which only the program that declares the limit can: set-limit sets its value."
+        )
+    places = sorted({each.named.scope for each in found if each.named is not None})
+    if limit.scope_name is not None or (limit.scope is not None and limit.scope not in places):
+        raise ConfigurationError(
+            f"{checks.show(written)} names another scope than {checks.show(scope)}: write the limit without one, such as "
+            f"`set-limit tenant:acme cost=75usd`."
+        )
 
 
 def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
