@@ -106,7 +106,8 @@ def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> 
         named.append("on")
     if named:
         raise ConfigurationError(
-            f"{checks.show(written)} states {', '.join(named)}, which only the program that declares the limit can: set-limit sets its value."
+            f"{checks.show(written)} states {', '.join(named)}, which only the program that declares the limit can: "
+            "write its kind and its value alone."
         )
     places = sorted({each.named.scope for each in found if each.named is not None})
     if limit.scope_name is not None or (limit.scope is not None and limit.scope not in places):
