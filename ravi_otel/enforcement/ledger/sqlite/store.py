@@ -18,7 +18,8 @@ from ravi_otel.policy import checks
 
 _WAY_OUT: Final[dict[str, str]] = {
     "store_failed": "Make the file usable again, or name another one, in a directory that this user may write.",
-    "store_lost": "What was used cannot be known any more: start a new run.",
+    "store_lost": "What was used cannot be known any more: begin a new run, or start the process anew where the limit is "
+    "a session's, a tenant's or the process's own.",
 }
 _ANOTHER_USER: Final = (
     "Its directory belongs to the user who started the run, and this process runs as another one: start the run as that user, "
