@@ -51,8 +51,18 @@ def limit_records(stack: Stack, service: str) -> list[dict[str, Any]]:
     return [record for record in records if "ravi.limit.exceeded" in {record["labels"].get("event_name"), record["line"]}]
 
 
-def names(spans: list[dict[str, Any]]) -> set[str]:
-    return {span["operationName"] for span in spans}
+def whole_trace(stack: Stack, trace_id: str) -> list[dict[str, Any]]:
+    """Give the program's trace once all of it is there: the run, the agent and three calls."""
+
+    def found() -> list[dict[str, Any]]:
+        spans = stack.jaeger(trace_id)
+        return spans if len(spans) >= 5 else []
+
+    return wait_for(found, f"the five spans of trace {trace_id} in Jaeger")
+
+
+def names(spans: list[dict[str, Any]]) -> list[str]:
+    return sorted(span["operationName"] for span in spans)
 
 
 def test_each_call_is_counted_in_prometheus_under_its_service(stack: Stack, service: str):
@@ -73,22 +83,23 @@ def test_an_exemplar_leads_to_the_trace_that_jaeger_has(stack: Stack, service: s
     buckets = f'gen_ai_client_operation_duration_seconds_bucket{{service_name="{service}"}}'
     exemplars = wait_for(lambda: stack.exemplars(buckets), f"an exemplar of {buckets}")
     trace_id = exemplars[0]["labels"]["trace_id"]
-    spans = wait_for(lambda: stack.jaeger(trace_id), f"trace {trace_id} in Jaeger")
-    assert {"invoke_workflow triage", "invoke_agent researcher", "chat gpt-4o-mini"} <= names(spans)
+    spans = whole_trace(stack, trace_id)
+    assert names(spans) == [*["chat gpt-4o-mini"] * 3, "invoke_agent researcher", "invoke_workflow triage"]
     assert exemplars[0]["labels"]["span_id"] in {span["spanID"] for span in spans}
     assert {span["process"]["serviceName"] for span in spans} == {service}
 
 
 def test_a_refusal_is_a_log_record_whose_trace_jaeger_has(stack: Stack, service: str):
     (record,) = wait_for(lambda: limit_records(stack, service), "the limit's record in Loki")
-    spans = wait_for(lambda: stack.jaeger(record["labels"]["trace_id"]), "its trace in Jaeger")
+    spans = whole_trace(stack, record["labels"]["trace_id"])
     refused = [span for span in spans if span["attributes"].get("error.type") == "ravi.limit_exceeded"]
     assert [span["operationName"] for span in refused] == ["chat gpt-4o-mini"]
     assert record["labels"]["ravi_limit_kind"] == "requests"
 
 
 def test_a_trace_found_in_jaeger_by_its_service_is_the_whole_tree(stack: Stack, service: str):
-    (spans,) = wait_for(lambda: stack.jaeger_search(service), f"a trace of {service}")
+    (found,) = wait_for(lambda: stack.jaeger_search(service), f"a trace of {service}")
+    spans = whole_trace(stack, found[0]["traceID"])
     chats = [span for span in spans if span["operationName"] == "chat gpt-4o-mini"]
     assert len(chats) == 3
     (agent,) = [span for span in spans if span["operationName"] == "invoke_agent researcher"]
