@@ -53,12 +53,12 @@ def test_the_figures_are_those_of_the_configurations():
     queue = base["exporters"]["otlp_grpc/jaeger"]["sending_queue"]["queue_size"]
     assert f"at most {queue // 2**20} MiB a store" in PAGE
     assert f"past {base['connectors']['span_metrics']['aggregation_cardinality_limit']:,} series" in PAGE
-    assert f"longer than {policies['slow']['latency']['threshold_ms'] // 1_000} s" in PAGE
+    assert f"span longer than {policies['slow']['latency']['threshold_ms'] // 1_000} s" in PAGE
     assert f"| {policies['rest']['probabilistic']['sampling_percentage']} % of the rest" in PAGE
-    assert f"at most {production['num_traces']:,} at once" in PAGE
+    assert f"At most {production['num_traces']:,} traces wait at once" in PAGE
     waits = (production["decision_wait"], production["decision_wait_after_root_received"])
-    assert waits == ("15m", "10s")
-    assert "10 s after its root has come, or after 15 minutes" in PAGE
+    assert waits == ("1h", "1m")
+    assert "for a minute after its root has come, or for an hour" in PAGE
     kept = config("prometheus/prometheus.yaml")["storage"]["tsdb"]["retention"]
     assert (kept["time"], kept["size"]) == ("15d", "4GB")
     assert config("jaeger/jaeger.yaml")["extensions"]["jaeger_storage"]["backends"]["disk"]["badger"]["ttl"]["spans"] == "72h"

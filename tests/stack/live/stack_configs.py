@@ -31,8 +31,6 @@ INTERVALS = {
     "interval": "1s",
     "for": "1s",
     "keep_firing_for": "2s",
-    "decision_wait": "20s",
-    "decision_wait_after_root_received": "500ms",
     "flush_timeout": "100ms",
     "group_wait": "1s",
     "group_interval": "1s",
