@@ -18,6 +18,7 @@ _EXPORTERS: Final = {
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 _PACKAGES: Final = {"http/protobuf": "opentelemetry.exporter.otlp.proto.http", "grpc": "opentelemetry.exporter.otlp.proto.grpc"}
+_OURS: Final = "ravi_otel.telemetry.export.exports"
 
 Lost = Callable[[str, int], object]
 """Told the reason and the number of what was lost."""
@@ -69,6 +70,7 @@ def import_exporters() -> None:
     for signal in signals_with_endpoint():
         try:
             _exporter_module(signal)
+            load(_OURS)
         except (MissingExtraError, ValueError) as error:
             _log.debug("the exporter of %s is not there: %s", signal, error)  # said once, when it is needed
 
@@ -106,7 +108,7 @@ def build(signals: Sequence[str], exported: Sequence[str], sink: Sink | None, lo
 
 def _exports(lost: Lost) -> Any:
     try:
-        return load("ravi_otel.telemetry.export.exports").Exports(lost)
+        return load(_OURS).Exports(lost)
     except Exception as error:  # noqa: BLE001 - a package that is missing or half installed must not stop the program
         _log.error("ravi-otel: nothing is exported: %s", error)
         return None
