@@ -67,7 +67,7 @@ def main(version: str, directory: str) -> str | None:
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
         zipped = Path(scratch) / "go.zip"
         try:
-            with urllib.request.urlopen(address, timeout=60) as answer, zipped.open("wb") as sink:  # noqa: S310 (https alone: see proxy)
+            with urllib.request.urlopen(address, timeout=60) as answer, zipped.open("wb") as sink:  # noqa: S310 - https alone: see proxy
                 shutil.copyfileobj(answer, sink)
         except OSError as error:
             return f"The module proxy did not give {module}: {error}"
