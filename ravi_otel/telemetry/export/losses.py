@@ -62,9 +62,10 @@ class Losses:
         return self._quiet_until_s if self._waiting or self._trouble else None
 
     def tell(self, *, now: bool = False) -> None:
-        """Say what has gathered, unless something was said in the last minute and it is not to be said `now`."""
+        """Say what has gathered, unless something was said in the last minute; `now`, at the end, say what was lost and nothing else."""
         with self._lock:
-            if not (self._waiting or self._trouble) or (not now and time.monotonic() < self._quiet_until_s):
+            quiet = not self._waiting if now else time.monotonic() < self._quiet_until_s
+            if quiet or not (self._waiting or self._trouble):
                 return
             told, why = self._waiting, self._trouble
             self._waiting, self._trouble = Counter(), ""
