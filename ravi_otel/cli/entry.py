@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "approvals": "List what waits for your approval, and answer it.",
     "audit": "Check that audit logs are as they were written.",
     "stack": "Start and stop collector, stores and dashboards.",
+    "doctor": "Say what is not well, and what to do.",
     "demo": "Watch a runaway agent be stopped, and ten share a run.",
     "completion": "Print the completion script of a shell.",
 }
