@@ -40,7 +40,7 @@ READY = {
 ADDED = {
     "prometheus": ["--web.listen-address=0.0.0.0:9090"],
     "alertmanager": ["--web.listen-address=0.0.0.0:9093"],
-    "loki": ["-server.http-listen-address=0.0.0.0", "-server.grpc-listen-address=0.0.0.0", "-ingester.min-ready-duration=0s"],
+    "loki": ["-server.http-listen-address=127.0.0.1", "-server.grpc-listen-address=127.0.0.1", "-ingester.min-ready-duration=0s"],
 }
 """Arguments beside compose.yaml's: a container needs no address of its own, and Loki calls itself ready 15 s after it is."""
 
