@@ -141,7 +141,10 @@ class Pipeline:
             processor.active = False
 
     def shutdown(self, timeout_s: float = EXIT_S) -> bool:
-        """Send what is waiting and close the private providers; those of the application are left alone."""
+        """Send what is waiting and close the private providers; those of the application are left alone.
+
+        False when that took longer than `timeout_s` seconds, or something was lost by it.
+        """
         closers, self._closers = self._closers, []
         sink, self._sink = self._sink, None
         if not closers and sink is None:
@@ -156,6 +159,7 @@ class Pipeline:
         closed = closing.close(closers, deadline - time.monotonic())
         if self._exports is not None:
             self._exports.tell()
+            closed = closed and self._exports.complete
         return closed and written
 
     def _exit(self) -> None:

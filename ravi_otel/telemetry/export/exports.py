@@ -45,6 +45,8 @@ class Exports:
     def __init__(self, lost: Lost) -> None:
         self._packer = Packer(lambda ring: Losses(lost, ring))
         self._end_s: float | None = None
+        self.complete = True
+        """False once something was lost at an end that this class was asked for."""
         self._spooling = settings.spooling()
         self._packer.start()
         if hasattr(os, "register_at_fork"):
@@ -119,7 +121,7 @@ class _Spans(SpanProcessor):
 
     def shutdown(self) -> None:
         """Send or keep what waits."""
-        self._source.close(self._exports.by_s())
+        self._exports.complete &= self._source.close(self._exports.by_s())
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits; False when that failed or took longer."""
@@ -145,7 +147,7 @@ class _Records(LogRecordProcessor):
 
     def shutdown(self) -> None:
         """Send or keep what waits."""
-        self._source.close(self._exports.by_s())
+        self._exports.complete &= self._source.close(self._exports.by_s())
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Send what waits; False when that failed or took longer."""
@@ -171,7 +173,7 @@ class _Metrics(MetricExporter):
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002 - the SDK's signature
         """Send or keep what waits."""
-        self._lane.close(self._exports.by_s())
+        self._exports.complete &= self._lane.close(self._exports.by_s())
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
         """Send what waits; raises when that failed or took longer, since a reader does not look at what is returned."""

@@ -88,6 +88,8 @@ class Spool:
     def put(self, parcel: Parcel) -> bool:
         """Write a batch, the oldest ones out where it would be too much; False when the disk does not take it."""
         size = len(parcel.body) + _HEAD.size
+        if size > self._most_bytes:
+            return False
         self._make_room(size)
         self._number += 1
         name = f"{parcel.born_ns:020d}-{os.getpid()}-{self._number:06d}"

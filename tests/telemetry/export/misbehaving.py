@@ -65,6 +65,7 @@ class Collector:
         self.most_body = 1 << 40
         self.received: list[str] = []
         self.headers: list[dict[str, str]] = []
+        self.connections = 0
         self.over = threading.Event()
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -124,6 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
+        self.server.collector.connections += 1
         with contextlib.suppress(OSError):  # a client that does not trust us, or that goes away
             super().handle()
 

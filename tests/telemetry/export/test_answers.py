@@ -22,6 +22,14 @@ def test_what_a_collector_takes_arrives_once_and_in_order(collector, exporting):
     assert exports.lost == {}
 
 
+def test_one_connection_serves_many_requests(collector, exporting):
+    exports = exporting()
+    for number in range(3):
+        exports.spans(f"span {number}")
+        assert exports.flush() is True
+    assert (collector.requests, collector.connections) == (3, 1)
+
+
 @pytest.mark.parametrize("code", [429, 502, 503, 504])
 def test_a_collector_that_is_busy_is_asked_again_and_gets_the_batch_once(collector, exporting, code):
     collector.answers.append(status(code, headers={"retry-after": "0"}))

@@ -185,3 +185,11 @@ def test_a_disk_that_takes_nothing_leaves_batches_in_memory(collector, exporting
     exports.flush()
     collector.wait(lambda: collector.received)
     assert (collector.received, exports.lost) == (["one"], {})
+
+
+def test_a_batch_larger_than_the_whole_spool_may_be_stays_in_memory(spool):
+    kept = Kept(spool, most_bytes=1_000)
+    writing = kept.spool()
+    assert writing.put(parcel(1))
+    assert writing.put(parcel(2, size=1_000)) is False
+    assert (len(files(spool)), kept.lost) == (1, {})
