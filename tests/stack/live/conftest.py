@@ -11,9 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from stack_servers import Stack, running_stack, say_what_was_replaced
+from stack_servers import Stack, running_stack
 
 _RUNNING: list[Stack] = []
+_REPLACED: list[str] = []
 
 
 @pytest.fixture(scope="session")
@@ -21,7 +22,7 @@ def stack() -> Iterator[Stack]:
     """Be the session's stack: production overlay, every server. Leave it as it was."""
     with running_stack() as running:
         _RUNNING.append(running)
-        print(say_what_was_replaced(running), file=sys.__stderr__)
+        _REPLACED.extend(str(change) for change in running.configs.replaced)
         yield running
         _RUNNING.clear()
 
@@ -34,3 +35,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
         for running in _RUNNING:
             report.sections.append(("the stack's servers", running.logs_of_servers()))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how what ran differs from what is shipped."""
+    if _REPLACED:
+        terminalreporter.section("what the configurations had here instead")
+        terminalreporter.write_line("\n".join(_REPLACED))

@@ -5,7 +5,8 @@
         wait_for(lambda: stack.query("gen_ai_client_operation_duration_seconds_count"), "the call's metric")
 
 `stack` is one stack for the whole session: name your own service (`stack.environment("my-test")`), clear the webhook, leave
-every server running. A test that pauses or kills takes `with running_stack(...) as own:`, which starts another one in seconds.
+every server running. A test that pauses or kills takes `with running_stack(...) as own:`, which starts another one: within a second
+without Loki, within twelve with it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ ADDED = {
 """Arguments beside compose.yaml's: a container needs no address of its own, and Loki calls itself ready 15 s after it is."""
 
 OVERLAYS = ("production",)
+_STARTS = 3
 NOTHING: Mapping[tuple[str | int, ...], Any] = {}
 
 
@@ -199,14 +201,29 @@ def running_stack(
         after.callback(guard.close)
         webhook = Webhook()
         after.callback(webhook.close)
-        stack = Stack(directory, overlays, only, guard, webhook, but)
+        stack = started(lambda attempt: Stack(directory / str(attempt), overlays, only, guard, webhook, but))
         after.callback(stack.stop)
-        stack.start()
-        yield stack
+        try:
+            yield stack
+        except BaseException:
+            print(stack.logs_of_servers())  # shown beside the failure
+            raise
 
 
-def say_what_was_replaced(stack: Stack) -> str:
-    return "\n".join(["what the configurations have here instead:", *(f"  {change}" for change in stack.configs.replaced)])
+def started(make: Callable[[int], Stack]) -> Stack:
+    """Give a stack that runs; one whose port another program took meanwhile is made again, with other ports."""
+    for attempt in range(_STARTS):
+        stack = make(attempt)
+        try:
+            stack.start()
+        except BaseException:
+            taken = "address already in use" in stack.logs_of_servers()
+            stack.stop()
+            if attempt == _STARTS - 1 or not taken:
+                raise
+        else:
+            return stack
+    raise AssertionError("not reached")
 
 
 def program_environment(stack: Stack, **more: Any) -> dict[str, str]:

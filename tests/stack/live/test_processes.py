@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
-from stack_process import wait_for
-from stack_servers import running_stack
+from stack_process import Guard, wait_for
+from stack_servers import Stack, running_stack, started
+from webhook import Webhook
 
 KILLED = """
 import sys
@@ -66,3 +69,20 @@ def test_nothing_of_a_stack_is_left_at_its_end():
         pid, directory = own.server("prometheus").pid, own.server("prometheus").directory
     assert not alive(pid)
     assert not directory.exists()
+
+
+def test_a_port_that_another_program_took_meanwhile_is_left_to_it(tmp_path: Path):
+    with contextlib.ExitStack() as after:
+        guard, webhook = Guard(), Webhook()
+        after.callback(guard.close)
+        after.callback(webhook.close)
+
+        def make(attempt: int) -> Stack:
+            made = Stack(tmp_path / str(attempt), (), ("prometheus",), guard, webhook, {})
+            if attempt == 0:
+                after.enter_context(socket.create_server(("127.0.0.1", made.configs.port("prometheus", 9090))))
+            return made
+
+        own = started(make)
+        after.callback(own.stop)
+        assert own.value("vector(1)") == 1
