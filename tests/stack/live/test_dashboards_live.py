@@ -125,7 +125,8 @@ def test_every_query_finds_something(moving: Stack, name: str):
 
 
 def test_every_selector_finds_something_by_itself(moving: Stack):
-    found = {selector.prettify() for query in promql() for selector in selectors(filled(query.text))}
+    every = [selector.prettify() for query in promql() for selector in selectors(filled(query.text))]
+    found = {selector.partition(" offset ")[0] for selector in every}  # of now: an hour ago nothing ran
     wanted = {each: each for each in found if not excused(each, moving)}
     assert left_over(moving.query, wanted) == {}
 
