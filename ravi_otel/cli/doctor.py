@@ -51,7 +51,8 @@ _STYLES: Final[dict[State, str]] = {"well": "green", "odd": "yellow", "broken": 
 def doctor(*, endpoint: str | None, ledger: str | None, policy: Path | None, timeout_s: float, as_json: bool) -> None:
     """Look at packages, settings, the OTLP endpoint, the stack behind it, clock, ledger and local store.
 
-    They are looked at as a program has them that is started here. One span, one metric and one log record are sent, of the service ravi-otel-doctor. Nothing else is changed, and no secret is shown.
+    They are looked at as a program has them that is started here. One span, one metric and one log record are sent, of the
+    service ravi-otel-doctor. Nothing else is changed, and no secret is shown.
 
     \b
     Exit status:
@@ -102,8 +103,8 @@ def _print(out: Console, findings: Sequence[Finding]) -> None:
     else:
         for line in _lines(findings):
             click.echo(plain(line) if out.options.ascii_only else line)
-    counts = {state: sum(each.state == state for each in findings) for state in _WORDS}
-    click.echo("\n" + ", ".join(f"{number} {_WORDS[state]}" for state, number in counts.items() if number) + ".")
+    counts = {word: sum(each.state == state for each in findings) for state, word in _WORDS.items()}
+    click.echo("\n" + ", ".join(f"{number} {word}" for word, number in counts.items() if number) + ".")
 
 
 def _lines(findings: Sequence[Finding]) -> list[str]:

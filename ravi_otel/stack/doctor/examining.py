@@ -9,15 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ravi_otel._threads import without_signals
-from ravi_otel.stack.doctor import packages
+from ravi_otel.stack.doctor import endpoint, ledger, local_store, own_settings, packages, settings
 from ravi_otel.stack.doctor.finding import Asked, Check, Finding, State, broken
 
 GROUPS: Final[Mapping[str, Check]] = {
     "packages": packages.examine,
+    "settings": settings.examine,
+    "settings.own": own_settings.examine,
+    "endpoint": endpoint.examine,
+    "ledger": ledger.examine,
+    "store": local_store.examine,
 }
 """Each group of checks by the word that its findings begin with, in the order in which they are shown."""
-
-_ORDER: Final[Sequence[State]] = ("broken", "odd", "well")
 
 
 def examine(asked: Asked, by_s: float, groups: Mapping[str, Check] = GROUPS) -> list[Finding]:
@@ -44,7 +47,8 @@ def examine(asked: Asked, by_s: float, groups: Mapping[str, Check] = GROUPS) -> 
 
 def worst(findings: Sequence[Finding]) -> State:
     """Give the state of the whole: the worst of what was looked at."""
-    return next((state for state in _ORDER if any(each.state == state for each in findings)), "well")
+    states: set[State] = {each.state for each in findings}
+    return "broken" if "broken" in states else "odd" if "odd" in states else "well"
 
 
 def _make(name: str, check: Check, asked: Asked, found: list[Finding]) -> None:

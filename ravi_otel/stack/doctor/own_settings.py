@@ -1,0 +1,156 @@
+"""Look at our own variables: policy and limits, what crosses to other processes, and the export's place on disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
+from ravi_otel.carrier.keys import VARIABLE as KEYS
+from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
+from ravi_otel.errors import RaviError
+from ravi_otel.local.wording import clean
+from ravi_otel.runtime.config import effective
+from ravi_otel.stack import files
+from ravi_otel.stack.doctor import names
+from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
+
+_PREFIX: Final = "RAVI_"
+_SPOOL: Final = "RAVI_EXPORT_SPOOL"
+_MOST_LISTED: Final = 10_000
+_OLD_S: Final = 300.0
+
+
+def examine(asked: Asked) -> Iterator[Finding]:
+    """Look at RAVI_* variables, and at the policy file."""
+    yield from _policy(asked)
+    yield from _carrying(asked)
+    yield from _lease(asked)
+    yield from _spool(asked)
+    yield from _unknown(asked)
+
+
+def _policy(asked: Asked) -> Iterator[Finding]:
+    try:
+        policy = effective(environ=asked.environ, file=asked.policy)
+    except RaviError as error:
+        yield broken("settings.policy", str(error), "Mend what the sentence names; `ravi-otel limits` shows what counts then.")
+        return
+    named = asked.policy or asked.said("RAVI_POLICY")
+    limits = len(policy.limits)
+    said = f"{limits} limit{'' if limits == 1 else 's'} from environment and policy file"
+    yield well("settings.policy", f"{said} ({clean(str(named), 120)})" if named else said)
+    if policy.observe and limits:
+        yield odd("settings.policy", "limits only observe: nothing is refused", "Unset RAVI_ENFORCEMENT, or set it to enforce.")
+
+
+def _carrying(asked: Asked) -> Iterator[Finding]:
+    try:
+        check_configured(asked.environ)
+    except RaviError as error:
+        yield broken("settings.carrying", f"{error} Nothing is carried to or from other processes.", "Mend the variable it names.")
+        return
+    keys, to, trust = asked.said(KEYS), asked.said(TO), asked.said(TRUST)
+    if to and not keys:
+        yield odd("settings.carrying", f"{TO} is set and {KEYS} is not: what is carried is not signed", f"Set {KEYS} on both sides.")
+    if asked.said(NAMES) and not (keys or trust):
+        yield odd("settings.carrying", f"{NAMES} is set, and nothing from outside is believed", f"Set {KEYS}, or {TRUST}.")
+    if trust and not keys:
+        yield odd(
+            "settings.carrying",
+            f"{TRUST} believes peers by their address, without a signature",
+            f"Set {KEYS} on both sides, and unset {TRUST}.",
+        )
+    if keys and (to or trust or asked.said(NAMES)):
+        yield well("settings.carrying", "what crosses to other processes is signed")
+    if asked.said(BAGGAGE) and not to:
+        yield left_out("settings.carrying", f"{BAGGAGE} is set, and {TO} names no host that our entry goes to")
+
+
+def _lease(asked: Asked) -> Iterator[Finding]:
+    try:
+        lease_of(asked.said(LEASE))
+    except RaviError as error:
+        yield broken("settings.lease", str(error), f"Set {LEASE} to seconds such as 30, or unset it.")
+
+
+def _spool(asked: Asked) -> Iterator[Finding]:
+    named = asked.said(_SPOOL)
+    if not named:
+        return
+    try:
+        path = Path(named).expanduser().absolute()
+        found = path.lstat() if path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        yield broken("settings.spool", f"{_SPOOL} names no directory that can be found", f"Set {_SPOOL} to one that you can write.")
+        return
+    shown = clean(str(path), 120)
+    if found is None:
+        yield from _to_be_made(path, shown)
+        return
+    if not stat.S_ISDIR(path.stat().st_mode):
+        yield broken("settings.spool", f"{_SPOOL}={shown} is no directory", f"Set {_SPOOL} to a directory.")
+        return
+    if not os.access(path, os.W_OK | os.X_OK):
+        yield broken("settings.spool", f"{_SPOOL}={shown} cannot be written by this user", f"Set {_SPOOL} to one that you can write.")
+        return
+    yield from _of_others(path, shown)
+    yield _waiting(path, shown)
+
+
+def _to_be_made(path: Path, shown: str) -> Iterator[Finding]:
+    above = next((each for each in path.parents if each.exists()), path)
+    if os.access(above, os.W_OK | os.X_OK):
+        yield well("settings.spool", f"{_SPOOL}={shown} is made when it is needed")
+    else:
+        yield broken("settings.spool", f"{_SPOOL}={shown} cannot be made by this user", f"Make it, or set {_SPOOL} to another one.")
+
+
+def _of_others(path: Path, shown: str) -> Iterator[Finding]:
+    for each in (path, *islice((child for child in path.iterdir() if child.is_dir()), _MOST_LISTED)):
+        found = each.lstat()
+        if found.st_uid != os.geteuid():
+            yield broken(
+                "settings.spool",
+                f"{_SPOOL}={shown}: {clean(each.name, 60)} belongs to user {found.st_uid}, and this is {os.geteuid()}",
+                f"Give each user a {_SPOOL} of its own.",
+            )
+            return
+        if each is not path and found.st_mode & 0o077:
+            yield broken("settings.spool", f"{_SPOOL}={shown}: others may use {clean(each.name, 60)}", f"Run: chmod -R go= {shown}")
+            return
+
+
+def _waiting(path: Path, shown: str) -> Finding:
+    batches = list(islice((each for child in path.iterdir() if child.is_dir() for each in child.glob("*.otlp")), _MOST_LISTED))
+    if not batches:
+        return well("settings.spool", f"{_SPOOL}={shown}, and nothing waits in it")
+    sizes = [each.lstat() for each in batches if each.exists()]
+    age_s = max((time.time() - each.st_mtime for each in sizes), default=0.0)
+    said = (
+        f"{_SPOOL}={shown}: {len(batches):,} batches wait, {sum(each.st_size for each in sizes) / 1e6:,.1f} MB, the oldest {age_s:,.0f} s"
+    )
+    if age_s < _OLD_S:
+        return well("settings.spool", said)
+    return odd(
+        "settings.spool",
+        said,
+        "Start a program with the same endpoint and headers, which sends them; delete those of an endpoint or key that is no more.",
+    )
+
+
+def _unknown(asked: Asked) -> Iterator[Finding]:
+    known = names.OURS | set(files.settings(files.shipped(), environ={}))
+    for name in sorted(asked.environ):
+        if not name.upper().startswith(_PREFIX) or name in known or name.startswith(("RAVI_LIMIT_", "RAVI_LAUNCH")):
+            continue
+        close = names.meant(name, known)
+        way_out = f"Write {close}." if close else "Take it away, or write the name that was meant."
+        yield odd("settings.names", f"{clean(name, 80)} is no variable of ours", way_out)
+    if "RAVI_RAISE_BUGS" in asked.environ:
+        yield odd("settings.bugs", "RAVI_RAISE_BUGS is set: a bug of ours ends a call of yours", "Unset it outside of tests.")

@@ -1,0 +1,252 @@
+"""Send one span, one metric and one log record, by the very exporters that a program would use, and say what was answered."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import set_span_in_context
+
+from ravi_otel._extras import load
+from ravi_otel._threads import without_signals
+from ravi_otel._version import __version__
+from ravi_otel.local.wording import clean
+from ravi_otel.stack.doctor import clock
+from ravi_otel.stack.doctor.clock import Sample
+from ravi_otel.stack.doctor.finding import Asked, Finding, broken, well
+from ravi_otel.stack.doctor.targets import GRPC, Signal, Target
+
+SERVICE: Final = "ravi-otel-doctor"
+METRIC: Final = "ravi.doctor.round_trip"
+_SCOPE: Final = "ravi_otel.doctor"
+_PATIENCE_S: Final = 5.0
+_GRACE_S: Final = 0.3
+_ONE: Final = {"traces": "span", "metrics": "metric", "logs": "log record"}
+_EXPORTERS: Final = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+_TYPES: Final = ("application/x-protobuf", "application/protobuf", "application/json")
+_PORTS: Final = "See that port and protocol belong together: 4318 is for http/protobuf, 4317 for grpc."
+_HEADERS: Final = "Give the credentials that it wants in OTEL_EXPORTER_OTLP_HEADERS."
+_ADVICE: Final = {
+    400: _PORTS,
+    401: _HEADERS,
+    403: _HEADERS,
+    404: "Check the path in {variable}: /v1/{signal} is added to OTEL_EXPORTER_OTLP_ENDPOINT, and the others are taken as they are.",
+    405: "Check the path in {variable}: something else than an OTLP receiver answers there.",
+    413: "Have the server take larger requests; this one was small.",
+    415: "See that the server takes protobuf, as OTLP receivers do.",
+    429: "Have the server take more requests, or send less often; telemetry waits meanwhile.",
+    503: "See why the server takes nothing now: its own stores may be full or away; telemetry waits meanwhile.",
+}
+_CODES: Final = {
+    "UNAUTHENTICATED": _HEADERS,
+    "PERMISSION_DENIED": _HEADERS,
+    "UNIMPLEMENTED": "See that the server has an OTLP receiver with a pipeline for {signal}.",
+    "RESOURCE_EXHAUSTED": _ADVICE[429],
+    "UNAVAILABLE": _ADVICE[503],
+}
+_REDIRECT: Final = "Set {variable} to where the server really is: a redirect is not followed, since headers may be secret."
+
+
+@dataclass(slots=True)
+class Trip:
+    """Be what is sent: its ids, the requests by signal, and what was learned on the way."""
+
+    instance: str
+    trace_id: str
+    bodies: dict[Signal, bytes]
+    taken: set[str] = field(default_factory=set[str])
+    samples: list[Sample] = field(default_factory=list[Sample])
+    sent_s: float = 0.0
+
+
+class _Kept:
+    """Be the end of a provider: keep what it is given."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        pass
+
+    def _on_ending(self, span: Any) -> None:
+        pass
+
+    def on_end(self, span: Any) -> None:
+        self.items.append(span)
+
+    def on_emit(self, log_record: Any) -> None:
+        self.items.append(log_record)
+
+    def shutdown(self) -> None:
+        pass
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the SDK's signature
+        return True
+
+
+class _Heard:
+    """Note what the answers over HTTP say beside their body."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.began_s = 0.0
+        self.status: int | None = None
+        self.kind = ""
+        self.samples: list[Sample] = []
+
+    def note(self, response: Any, *_: Any, **__: Any) -> None:
+        if not self.on:  # the exporter is asked once where it would send, and nothing is sent then
+            return
+        self.status = int(response.status_code)
+        self.kind = str(response.headers.get("content-type") or "").partition(";")[0].strip().lower()
+        found = clock.sample(response.headers.get("date"), self.began_s, time.time())
+        if found is not None:
+            self.samples.append(found)
+
+
+def made() -> Trip:
+    """Make a span, a metric and a log record, with the SDK, of the service `ravi-otel-doctor` and an instance of its own."""
+    instance = secrets.token_hex(16)
+    resource = load("opentelemetry.sdk.resources").Resource.create({"service.name": SERVICE, "service.instance.id": instance})
+    spans, span = _span(resource)
+    encoders = "opentelemetry.exporter.otlp.proto.common"
+    messages: dict[Signal, Any] = {
+        "traces": load(f"{encoders}.trace_encoder").encode_spans(spans),
+        "metrics": load(f"{encoders}.metrics_encoder").encode_metrics(_metric(resource)),
+        "logs": load(f"{encoders}._log_encoder").encode_logs(_records(resource, span)),
+    }
+    trace_id = f"{span.get_span_context().trace_id:032x}"
+    return Trip(instance, trace_id, {signal: message.SerializeToString() for signal, message in messages.items()})
+
+
+def _span(resource: Any) -> tuple[list[Any], Any]:
+    sdk, kept = load("opentelemetry.sdk.trace"), _Kept()
+    sampler = load("opentelemetry.sdk.trace.sampling").ALWAYS_ON
+    provider = sdk.TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
+    provider.add_span_processor(kept)
+    span = provider.get_tracer(_SCOPE, __version__).start_span("ravi-otel doctor", context=Context())
+    span.end()
+    return kept.items, span
+
+
+def _metric(resource: Any) -> Any:
+    reader = load("opentelemetry.sdk.metrics.export").InMemoryMetricReader()
+    provider = load("opentelemetry.sdk.metrics").MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+    gauge = provider.get_meter(_SCOPE, __version__).create_gauge(METRIC, "1", "Sent by `ravi-otel doctor` to see it arrive.")
+    gauge.set(1)
+    data = reader.get_metrics_data()
+    provider.shutdown()
+    return data
+
+
+def _records(resource: Any, span: Any) -> list[Any]:
+    kept, api = _Kept(), load("opentelemetry._logs")
+    provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
+    provider.add_log_record_processor(kept)
+    record = api.LogRecord(
+        timestamp=time.time_ns(),
+        context=set_span_in_context(span, Context()),
+        severity_number=api.SeverityNumber.INFO,
+        severity_text="INFO",
+        body="Sent by `ravi-otel doctor` to see it arrive.",
+        event_name=METRIC,
+    )
+    provider.get_logger(_SCOPE, __version__).emit(record)
+    return kept.items
+
+
+def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[tuple[Finding, list[Sample]]]:
+    """Send every signal at once, each to its own target, and give what was answered, in their order."""
+    answers: dict[int, tuple[Finding, list[Sample]]] = {}
+    trip.sent_s = time.monotonic()
+    patience_s = asked.left_s(_PATIENCE_S)
+
+    def send(at: int, target: Target) -> None:
+        answers[at] = _send(trip.bodies[target.signal], target, patience_s)
+
+    threads = [threading.Thread(target=send, args=each, name="ravi-doctor-send", daemon=True) for each in enumerate(targets)]
+    with without_signals():
+        for thread in threads:
+            thread.start()
+    until_s = time.monotonic() + patience_s + 2 * _GRACE_S
+    for thread in threads:
+        thread.join(max(0.0, until_s - time.monotonic()))
+    return [answers.get(at) or (_silent(target), []) for at, target in enumerate(targets)]
+
+
+def _send(body: bytes, target: Target, patience_s: float) -> tuple[Finding, list[Sample]]:
+    heard, check = _Heard(), f"endpoint.{target.signal}"
+    try:
+        wire = _wire(target, heard)
+    except Exception as error:  # noqa: BLE001 - a bad value in the environment raises whatever it raises
+        said = clean(str(error), 200) if isinstance(error, ValueError) and target.protocol == GRPC else type(error).__name__
+        return broken(
+            check, f"no exporter could be made: {said}", f"Check {target.variable} and its sisters; `ravi-otel doctor` lists them above."
+        ), []
+    timer = threading.Timer(patience_s + _GRACE_S, wire.cut)
+    timer.daemon = True
+    timer.start()
+    heard.on, heard.began_s, began = True, time.time(), time.monotonic()
+    try:
+        answer = wire.send(body, patience_s)
+    finally:
+        timer.cancel()
+        with contextlib.suppress(Exception):
+            wire.close()
+    return _judged(check, target, answer, heard, (time.monotonic() - began) * 1_000), heard.samples
+
+
+def _wire(target: Target, heard: _Heard) -> Any:
+    """Make what a program's export would send through; over HTTP, its session tells us what it hears."""
+    if target.protocol == GRPC:
+        return load("ravi_otel.telemetry.export.grpc_wire").GrpcWire(target.signal)
+    module, name = _EXPORTERS[target.signal]
+    stock = getattr(load(f"opentelemetry.exporter.otlp.proto.http.{module}"), name)
+
+    def exporter(*, session: Any) -> Any:
+        session.hooks["response"].append(heard.note)
+        return stock(session=session)
+
+    empty: Any = load("opentelemetry.sdk.metrics.export").MetricsData([]) if target.signal == "metrics" else ()
+    return load("ravi_otel.telemetry.export.http_wire").HttpWire(target.signal, exporter, empty)
+
+
+def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: float) -> Finding:
+    one, words = _ONE[target.signal], {"variable": target.variable, "signal": target.signal}
+    if answer.verdict == "sent" and heard.kind and heard.kind not in _TYPES:
+        return broken(
+            check,
+            f"something else than an OTLP receiver answers at {target.shown}: status {heard.status}, {clean(heard.kind, 60)}",
+            f"Set {target.variable} to an OTLP endpoint, such as http://localhost:4318.",
+        )
+    if answer.verdict == "sent" and answer.rejected:
+        return broken(
+            check, f"{target.shown} took the request, and not the {one} in it", f"See in its log why the server rejects {target.signal}."
+        )
+    if answer.verdict == "sent":
+        return well(check, f"a {one} was acknowledged within {took_ms:,.0f} ms ({target.protocol})")
+    if heard.status is not None:
+        redirected = 300 <= heard.status < 400  # noqa: PLR2004 - HTTP's
+        way_out = _REDIRECT if redirected else _ADVICE.get(heard.status, "See in its log what the server has against it.")
+    else:
+        code = next((code for code in _CODES if code in answer.why), None)
+        way_out = _PORTS if code is None else _CODES[code]
+    return broken(check, f"a {one} was not taken: {answer.why}", way_out.format(**words))
+
+
+def _silent(target: Target) -> Finding:
+    return broken(
+        f"endpoint.{target.signal}",
+        f"a {_ONE[target.signal]} was not taken: no answer in time",
+        f"See why the server at {target.shown} does not answer, or try a longer --timeout.",
+    )

@@ -1,0 +1,186 @@
+"""Settings: what is odd, what is broken, and what to write instead."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from asking_doctor import ask, not_well, states, the
+
+from ravi_otel.stack.doctor import names, own_settings, settings
+
+ROOT = Path(__file__).parents[3]
+FINE = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
+    "OTEL_SERVICE_NAME": "agents",
+    "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
+}
+
+
+@pytest.fixture
+def fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FINE.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_what_is_set_as_it_should_be_is_well(fine):
+    found = ask(settings.examine)
+    assert not_well(found) == []
+    assert {"settings.endpoint", "settings.service", "settings.environment", "settings.interval"} <= set(states(found))
+
+
+@pytest.mark.parametrize(
+    ("variables", "check", "state", "advice"),
+    [
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, "settings.endpoint", "odd", "http://127.0.0.1:4318"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "localhost:4318"}, "settings.endpoint", "broken", "Write http:// or https://"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "ftp://localhost"}, "settings.endpoint", "broken", "Write http:// or https://"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318/v1/traces"}, "settings.endpoint", "broken", "Take /v1/traces out"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1"}, "settings.endpoint", "broken", "such as http://localhost:4318"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:99999"}, "settings.endpoint", "broken", "such as http://localhost:4318"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4317"}, "settings.endpoint", "odd", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "settings.endpoint",
+            "odd",
+            "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or the port to 4317",
+        ),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"}, "settings.protocol", "broken", "http/protobuf or grpc"),
+        ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://localhost:4318"}, "settings.endpoint", "odd", "with /v1/logs"),
+        ({"OTEL_EXPORTER_OTLP_HEADERS": "authorization Bearer s3cret"}, "settings.headers", "broken", "NAME=VALUE"),
+        ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file.pem"}, "settings.tls", "broken", "PEM"),
+        ({"OTEL_SDK_DISABLED": "true"}, "settings.export", "odd", "Unset OTEL_SDK_DISABLED"),
+        ({"OTEL_METRICS_EXPORTER": "none"}, "settings.export", "odd", "OTEL_METRICS_EXPORTER=otlp"),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, "settings.sampler", "odd", "Unset OTEL_TRACES_SAMPLER"),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, "settings.sampler", "odd", "production overlay"),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "lots"}, "settings.sampler", "odd", "such as 0.1"),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "120000"}, "settings.interval", "odd", "at most 90000"),
+        ({"OTEL_METRIC_EXPORT_INTERVAL": "soon"}, "settings.interval", "odd", "such as 60000"),
+        ({"OTEL_SERVICE_NAME": ""}, "settings.service", "odd", "Set OTEL_SERVICE_NAME"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=a,oops"}, "settings.resource", "odd", "NAME=VALUE"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=a"}, "settings.environment", "odd", "deployment.environment.name=NAME"),
+        ({"OTEL_EXPORTER_OLTP_ENDPOINT": "http://x"}, "settings.names", "odd", "Write OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"OTEL_SERVICE_NAMES": "x"}, "settings.names", "odd", "Write OTEL_SERVICE_NAME"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_each_mistake_is_said_with_the_way_out(fine, monkeypatch, variables, check, state, advice):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = [each for each in not_well(ask(settings.examine)) if each.check == check]
+    assert [each.state for each in found] == [state], found
+    assert advice in found[0].advice
+    assert "s3cret" not in str(found)
+
+
+def test_credentials_in_an_endpoint_are_odd_and_not_shown(fine, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://bob:s3cret@localhost:4318/?key=hidden")
+    found = ask(settings.examine)
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in the(found, "settings.endpoint").advice
+    assert not {"s3cret", "hidden", "bob"} & set(re.findall(r"\w+", str(found)))
+
+
+def test_a_service_name_of_control_characters_reaches_no_terminal(fine, monkeypatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "a\x1b[2Jgents\u202e")
+    assert the(ask(settings.examine), "settings.service").said == "the service is 'agents'"
+
+
+def test_the_window_of_the_alerts_is_the_one_that_the_interval_is_held_against():
+    rules = (ROOT / "collector" / "prometheus" / "rules" / "recording.yaml").read_text()
+    assert settings._WINDOW_MS == 90_000
+    assert "last_over_time(ravi_limit_used[90s])" in rules
+
+
+# -- ours ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_that_the_package_reads_is_known():
+    read = {name for file in (ROOT / "ravi_otel").rglob("*.py") for name in re.findall(r'"(RAVI_[A-Z_]+[A-Z])"', file.read_text())}
+    stack = set(re.findall(r"^(RAVI_\w+)=", (ROOT / "collector" / ".env").read_text(), re.MULTILINE))
+    assert read - names.OURS - stack == {"RAVI_FILES_DIGEST"}  # which compose alone is told
+
+
+def test_a_name_of_ours_written_wrong_is_said_with_the_one_that_was_meant(monkeypatch):
+    monkeypatch.setenv("RAVI_LEGDER", "redis://:s3cret@h/0")
+    found = the(ask(own_settings.examine), "settings.names")
+    assert (found.state, found.advice) == ("odd", "Write RAVI_LEDGER.")
+    assert "s3cret" not in str(found)
+
+
+def test_a_policy_file_that_does_not_read_is_broken(tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text('limits = ["tokns=3"]')
+    found = the(ask(own_settings.examine, policy=policy), "settings.policy")
+    assert found.state == "broken"
+    assert "did you mean 'tokens'" in found.said
+
+
+def test_limits_that_are_in_force_are_counted(monkeypatch):
+    monkeypatch.setenv("RAVI_LIMIT_REQUESTS", "3")
+    assert the(ask(own_settings.examine), "settings.policy").said == "1 limit from environment and policy file"
+
+
+def test_limits_that_only_observe_are_odd(monkeypatch):
+    monkeypatch.setenv("RAVI_LIMIT_REQUESTS", "3")
+    monkeypatch.setenv("RAVI_ENFORCEMENT", "observe")
+    assert [each.state for each in ask(own_settings.examine) if each.check == "settings.policy"] == ["well", "odd"]
+
+
+def test_hosts_to_carry_to_without_a_key_are_odd(monkeypatch):
+    monkeypatch.setenv("RAVI_CARRY_TO", "inner.example")
+    assert "RAVI_CARRY_KEYS" in the(ask(own_settings.examine), "settings.carrying").advice
+
+
+def test_a_key_that_cannot_be_used_is_broken_and_not_shown(monkeypatch):
+    monkeypatch.setenv("RAVI_CARRY_KEYS", "s3cret")
+    found = the(ask(own_settings.examine), "settings.carrying")
+    assert found.state == "broken"
+    assert "s3cret" not in str(found)
+
+
+def test_a_lease_that_is_no_time_is_broken(monkeypatch):
+    monkeypatch.setenv("RAVI_LEASE_S", "soon")
+    assert the(ask(own_settings.examine), "settings.lease").state == "broken"
+
+
+# -- the spool ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "spool"
+    monkeypatch.setenv("RAVI_EXPORT_SPOOL", str(place))
+    return place
+
+
+def test_a_spool_that_is_yet_to_be_made_is_well_and_is_not_made(spool):
+    assert the(ask(own_settings.examine), "settings.spool").state == "well"
+    assert not spool.exists()
+
+
+def test_batches_that_have_waited_long_are_odd(spool):
+    place = spool / "traces-3f9c0a1b2c3d4e5f"
+    place.mkdir(mode=0o700, parents=True)
+    batch = place / "01795380000000000000-4711-000001.otlp"
+    batch.write_bytes(b"x" * 1_000)
+    assert the(ask(own_settings.examine), "settings.spool").state == "well"
+    os.utime(batch, (time.time() - 7_200,) * 2)
+    found = the(ask(own_settings.examine), "settings.spool")
+    assert found.state == "odd"
+    assert "1 batches wait" in found.said
+    assert batch.exists()
+
+
+def test_a_spool_that_others_may_use_is_broken(spool):
+    place = spool / "traces-3f9c0a1b2c3d4e5f"
+    place.mkdir(parents=True)
+    place.chmod(0o755)
+    assert "broken" in states(ask(own_settings.examine))["settings.spool"]
+
+
+def test_a_spool_that_is_a_file_is_broken(spool):
+    spool.write_text("")
+    assert the(ask(own_settings.examine), "settings.spool").state == "broken"
