@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import time
@@ -61,7 +62,7 @@ def doctor(*, endpoint: str | None, ledger: str | None, policy: Path | None, tim
       2  an option has to be written otherwise
     """  # noqa: D301 - click wants the backspace itself
     began = time.monotonic()
-    with _environment(endpoint):
+    with _environment(endpoint), _quiet():
         asked = Asked(dict(os.environ), began + timeout_s * _SLACK, ledger, policy)
         findings = examine(asked, began + timeout_s)
     if as_json:
@@ -88,6 +89,17 @@ def _environment(endpoint: str | None) -> Generator[None]:
     finally:
         del os.environ[targets.BASE]
         os.environ.update(before)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Have nobody log meanwhile: the SDK writes a header that it cannot read into its warning, and a header may be secret."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _facts(findings: Sequence[Finding]) -> dict[str, object]:

@@ -13,6 +13,7 @@ from typing import Final
 from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
+from ravi_otel.enforcement.ledger.choosing import VARIABLE as LEDGER
 from ravi_otel.errors import RaviError
 from ravi_otel.local.wording import clean
 from ravi_otel.runtime.config import effective
@@ -36,8 +37,9 @@ def examine(asked: Asked) -> Iterator[Finding]:
 
 
 def _policy(asked: Asked) -> Iterator[Finding]:
+    environ = {name: value for name, value in asked.environ.items() if name != LEDGER}  # which is looked at by itself
     try:
-        policy = effective(environ=asked.environ, file=asked.policy)
+        policy = effective(environ=environ, file=asked.policy)
     except RaviError as error:
         yield broken("settings.policy", str(error), "Mend what the sentence names; `ravi-otel limits` shows what counts then.")
         return

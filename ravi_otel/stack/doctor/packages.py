@@ -140,8 +140,8 @@ def _versions(needed: Sequence[Requirement], name: str) -> str:
 
 def _opentelemetry(needed: Sequence[Requirement], asked: Asked) -> Iterator[Finding]:
     api, sdk = installed(_API), installed(_SDK)
-    for name, found in ((_API, api), (_SDK, sdk)):
-        yield _ranged(name, found, _versions(needed, name))
+    yield _ranged("packages.api", _API, api, _versions(needed, _API))
+    yield _ranged("packages.sdk", _SDK, sdk, _versions(needed, _SDK))
     if api and sdk and api != sdk:
         yield broken(
             "packages.opentelemetry",
@@ -158,28 +158,28 @@ def _exporter(name: str, protocol: str, sdk: str | None, versions: str) -> Findi
     if found is None:
         extra = "[grpc]" if protocol == "grpc" else ""
         return broken(
-            f"packages.{name}",
+            "packages.exporter",
             f"{name} is not installed, and the protocol is {protocol}: nothing can be exported",
             f"Run: pip install 'ravi-otel{extra}'",
         )
     if sdk and is_within(found, versions) and _figures(found)[:2] != _figures(sdk)[:2]:
-        return odd(f"packages.{name}", f"{name} {found} is of another release than {_SDK} {sdk}", f"Run: pip install '{name}~={sdk}'")
-    return _ranged(name, found, versions)
+        return odd("packages.exporter", f"{name} {found} is of another release than {_SDK} {sdk}", f"Run: pip install '{name}~={sdk}'")
+    return _ranged("packages.exporter", name, found, versions)
 
 
-def _ranged(name: str, found: str | None, versions: str) -> Finding:
+def _ranged(check: str, name: str, found: str | None, versions: str) -> Finding:
     if found is None:
-        return broken(f"packages.{name}", f"{name} is not installed", f"Run: pip install '{name}{versions}'")
+        return broken(check, f"{name} is not installed", f"Run: pip install '{name}{versions}'")
     if not is_within(found, versions):
-        return broken(f"packages.{name}", f"{name} {found} is outside {versions}", f"Run: pip install '{name}{versions}'")
-    return well(f"packages.{name}", f"{name} {found}")
+        return broken(check, f"{name} {found} is outside {versions}", f"Run: pip install '{name}{versions}'")
+    return well(check, f"{name} {found}")
 
 
 def _plain(needed: Sequence[Requirement]) -> Iterator[Finding]:
     """Look at the rest of what we need; those that are well are one finding."""
     told = {"openai", _API, _SDK, *_EXPORTERS.values()}
     rest = [each for each in needed if not each.extra and each.name not in told]
-    found = [_ranged(each.name, installed(each.name), each.versions) for each in rest]
+    found = [_ranged("packages.needed", each.name, installed(each.name), each.versions) for each in rest]
     yield from (each for each in found if each.state != "well")
     if fine := [each.said for each in found if each.state == "well"]:
         yield well("packages.needed", ", ".join(fine))
@@ -212,5 +212,7 @@ def _extras(needed: Sequence[Requirement]) -> Iterator[Finding]:
                 "packages.extras", f"extra {extra}: {', '.join(missing)} not installed", f"Run: pip install 'ravi-otel[{extra}]'"
             )
             continue
-        yield from (bad for each, version in found if (bad := _ranged(each.name, version, each.versions)).state != "well")
+        yield from (
+            bad for each, version in found if (bad := _ranged("packages.extras", each.name, version, each.versions)).state != "well"
+        )
         yield well("packages.extras", f"extra {extra}: {', '.join(f'{each.name} {version}' for each, version in found)}")

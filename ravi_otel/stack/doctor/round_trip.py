@@ -54,6 +54,8 @@ _CODES: Final = {
     "RESOURCE_EXHAUSTED": _ADVICE[429],
     "UNAVAILABLE": _ADVICE[503],
 }
+_TLS: Final = "Where the server asks who we are, set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY."
+_UNMADE: Final = "Check the variables OTEL_EXPORTER_OTLP_*; what is known to be wrong with them is among the settings."
 _REDIRECT: Final = "Set {variable} to where the server really is: a redirect is not followed, since headers may be secret."
 
 
@@ -189,10 +191,7 @@ def _send(body: bytes, target: Target, patience_s: float) -> tuple[Finding, list
     try:
         wire = _wire(target, heard)
     except Exception as error:  # noqa: BLE001 - a bad value in the environment raises whatever it raises
-        said = clean(str(error), 200) if isinstance(error, ValueError) and target.protocol == GRPC else type(error).__name__
-        return broken(
-            check, f"no exporter could be made: {said}", f"Check {target.variable} and its sisters; `ravi-otel doctor` lists them above."
-        ), []
+        return broken(check, f"no exporter could be made: {type(error).__name__}", _UNMADE), []
     timer = threading.Timer(patience_s + _GRACE_S, wire.cut)
     timer.daemon = True
     timer.start()
@@ -240,7 +239,7 @@ def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: flo
         way_out = _REDIRECT if redirected else _ADVICE.get(heard.status, "See in its log what the server has against it.")
     else:
         code = next((code for code in _CODES if code in answer.why), None)
-        way_out = _PORTS if code is None else _CODES[code]
+        way_out = _TLS if "TLS" in answer.why else _PORTS if code is None else _CODES[code]
     return broken(check, f"a {one} was not taken: {answer.why}", way_out.format(**words))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,8 @@ _SAMPLERS: Final = (
     "parentbased_traceidratio",
 )
 _FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
+_COMPRESSIONS: Final = ("", "none", "gzip", "deflate")
+_MOST_READ: Final = 1 << 20
 _ENVIRONMENT: Final = "deployment.environment.name"
 
 
@@ -34,6 +37,7 @@ def examine(asked: Asked) -> Iterator[Finding]:
     yield from _endpoints(asked)
     yield from _headers(asked)
     yield from _certificates(asked)
+    yield from _plain(asked)
     yield from _sampler(asked)
     yield from _interval(asked)
     yield from _resource(asked)
@@ -172,14 +176,37 @@ def _certificates(asked: Asked) -> Iterator[Finding]:
         if not (said := asked.said(variable)):
             continue
         try:
-            with Path(said).open("rb") as file:
-                pem = b"-----BEGIN " in file.read(1 << 20)
+            pem = stat.S_ISREG(Path(said).stat().st_mode) and b"-----BEGIN " in _beginning(Path(said))
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no path"
             yield broken("settings.tls", f"{variable} cannot be read: {why}", f"Set {variable} to a PEM file that this user may read.")
             continue
         if not pem:
             yield broken("settings.tls", f"{variable} names a file that is no PEM", f"Set {variable} to a file with -----BEGIN in it.")
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_READ)
+
+
+def _plain(asked: Asked) -> Iterator[Finding]:
+    """Look at what every exporter reads besides: how long a request may take, and whether it is compressed."""
+    for prefix in ("OTEL_EXPORTER_OTLP_", *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_" for signal in SIGNALS)):
+        timeout, compression = asked.said(f"{prefix}TIMEOUT"), asked.said(f"{prefix}COMPRESSION").lower()
+        seconds = _number(timeout or "10")
+        if seconds is None or seconds <= 0:
+            yield broken(
+                "settings.export",
+                f"{prefix}TIMEOUT={clean(timeout, 40)!r} is no number of seconds",
+                f"Set {prefix}TIMEOUT to one such as 10.",
+            )
+        if compression not in _COMPRESSIONS:
+            yield broken(
+                "settings.export",
+                f"{prefix}COMPRESSION={clean(compression, 40)!r} is none that is known",
+                f"Set {prefix}COMPRESSION to gzip or none.",
+            )
 
 
 def _sampler(asked: Asked) -> Iterator[Finding]:

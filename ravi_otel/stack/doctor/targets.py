@@ -15,6 +15,8 @@ HTTP: Final = "http/protobuf"
 GRPC: Final = "grpc"
 _PORTS: Final = {"http": 80, "https": 443}
 _MOST_SHOWN: Final = 120
+_LONGEST_PART: Final = 16
+"""How long a part of a path may be to be shown: a longer one may be a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def show(url: str) -> str:
         return "…"
     scheme, host, port = place
     named = f"[{host}]" if ":" in host else host
-    path = urlsplit(url).path if "://" in url else ""
+    parts = urlsplit(url).path.split("/") if "://" in url else [""]
+    path = "/".join(part if len(part) <= _LONGEST_PART else "…" for part in parts)
     shown = f"{f'{scheme}://' if scheme else ''}{named}{f':{port}' if port else ''}{path}"
     return shown if len(shown) <= _MOST_SHOWN else f"{shown[: _MOST_SHOWN - 1]}…"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import threading
@@ -75,6 +76,15 @@ def test_no_secret_is_shown(collector, monkeypatch):
         done = doctor(*shape)
         assert "s3cret" not in done.output
         assert "settings.headers" in done.output
+
+
+def test_a_header_that_cannot_be_read_is_not_shown_by_anybody(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization Bearer s3cret")
+    before = logging.root.manager.disable
+    done = doctor()
+    assert logging.root.manager.disable == before
+    assert "number 1 of its headers is no NAME=VALUE" in done.stdout
+    assert "s3cret" not in done.output
 
 
 def test_all_of_it_takes_no_longer_than_agreed(monkeypatch):

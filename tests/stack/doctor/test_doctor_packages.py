@@ -34,7 +34,7 @@ def has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_what_is_installed_here_is_well():
     found = ask(packages.examine)
     assert [each for each in found if each.state == "broken"] == []
-    assert {"packages.python", "packages.openai", "packages.opentelemetry-sdk", "packages.needed", "packages.extras"} <= set(states(found))
+    assert {"packages.python", "packages.openai", "packages.sdk", "packages.needed", "packages.extras"} <= set(states(found))
 
 
 def test_versions_within_their_range_are_well(has):
@@ -50,7 +50,7 @@ def test_versions_within_their_range_are_well(has):
         ({"opentelemetry-sdk": "1.44.0"}, "packages.opentelemetry", "broken", "pip install 'opentelemetry-api==1.44.0'"),
         (
             {"opentelemetry-exporter-otlp-proto-http": "1.44.0"},
-            "packages.opentelemetry-exporter-otlp-proto-http",
+            "packages.exporter",
             "odd",
             "pip install 'opentelemetry-exporter-otlp-proto-http~=1.45.1'",
         ),
@@ -69,14 +69,14 @@ def test_without_openai_all_else_is_looked_at(has):
     has({name: version for name, version in FINE.items() if name != "openai"})
     found = ask(packages.examine)
     assert the(found, "packages.openai").state == "odd"
-    assert the(found, "packages.opentelemetry-sdk").state == "well"
+    assert the(found, "packages.sdk").state == "well"
 
 
 def test_the_extra_of_a_protocol_that_is_chosen_is_named_where_it_is_missing(has, monkeypatch):
     has(FINE, (*NEEDED, GRPC))
     assert the(ask(packages.examine), "packages.extras").state == "left_out"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    found = the(ask(packages.examine), "packages.opentelemetry-exporter-otlp-proto-grpc")
+    found = the(ask(packages.examine), "packages.exporter")
     assert (found.state, found.advice) == ("broken", "Run: pip install 'ravi-otel[grpc]'")
 
 

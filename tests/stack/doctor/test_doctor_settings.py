@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from asking_doctor import ask, not_well, states, the
+from opentelemetry.sdk import environment_variables
 
-from ravi_otel.stack.doctor import names, own_settings, settings
+from ravi_otel.stack.doctor import names, own_settings, settings, targets
 
 ROOT = Path(__file__).parents[3]
 FINE = {
@@ -52,6 +53,8 @@ def test_what_is_set_as_it_should_be_is_well(fine):
         ({"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://localhost:4318"}, "settings.endpoint", "odd", "with /v1/logs"),
         ({"OTEL_EXPORTER_OTLP_HEADERS": "authorization Bearer s3cret"}, "settings.headers", "broken", "NAME=VALUE"),
         ({"OTEL_EXPORTER_OTLP_CERTIFICATE": "/no/such/file.pem"}, "settings.tls", "broken", "PEM"),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "settings.export", "broken", "such as 10"),
+        ({"OTEL_EXPORTER_OTLP_METRICS_COMPRESSION": "brotli"}, "settings.export", "broken", "gzip or none"),
         ({"OTEL_SDK_DISABLED": "true"}, "settings.export", "odd", "Unset OTEL_SDK_DISABLED"),
         ({"OTEL_METRICS_EXPORTER": "none"}, "settings.export", "odd", "OTEL_METRICS_EXPORTER=otlp"),
         ({"OTEL_TRACES_SAMPLER": "always_off"}, "settings.sampler", "odd", "Unset OTEL_TRACES_SAMPLER"),
@@ -92,6 +95,22 @@ def test_the_window_of_the_alerts_is_the_one_that_the_interval_is_held_against()
     rules = (ROOT / "collector" / "prometheus" / "rules" / "recording.yaml").read_text()
     assert settings._WINDOW_MS == 90_000
     assert "last_over_time(ravi_limit_used[90s])" in rules
+
+
+def test_no_variable_that_the_sdk_reads_is_taken_for_a_mistake():
+    known = [name for name in vars(environment_variables) if name.startswith("OTEL_")]
+    assert len(known) > 40
+    assert {name: names.nearly(name) for name in known if names.nearly(name)} == {}
+
+
+def test_a_part_of_a_path_that_may_be_a_key_is_not_shown():
+    assert targets.show("https://otlp.example/abcdefghijklmnopqrstuvwxyz0123/v1/traces") == "https://otlp.example/…/v1/traces"
+
+
+def test_a_pipe_in_place_of_a_certificate_is_not_waited_for(fine, monkeypatch, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(tmp_path / "pipe"))
+    assert the(ask(settings.examine), "settings.tls").state == "broken"
 
 
 # -- ours ---------------------------------------------------------------------------------------------------------
