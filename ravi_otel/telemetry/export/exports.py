@@ -32,8 +32,8 @@ from ravi_otel.telemetry.export.wire import Wire
 _log = logging.getLogger("ravi_otel")
 
 _MIB: Final = 1024 * 1024
-_WAITING_BYTES: Final = {"traces": 8 * _MIB, "logs": 4 * _MIB}
-_ENCODED_BYTES: Final = {"traces": 12 * _MIB, "metrics": 4 * _MIB, "logs": 6 * _MIB}
+_WAITING_BYTES: Final = {"traces": 6 * _MIB, "logs": 4 * _MIB}
+_ENCODED_BYTES: Final = {"traces": 8 * _MIB, "metrics": 4 * _MIB, "logs": 4 * _MIB}
 _END_S: Final = 1.4
 _MARGIN_S: Final = 0.6
 """Left of the time for the end of a process, for what goes to the disk last."""
