@@ -12,7 +12,7 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitReading, ScopeView
-from ravi_otel.policy.limits import Limit, Outcome
+from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import Guard, finite, optional_text, text
 from ravi_otel.telemetry.instruments import Instruments, Observe
@@ -25,6 +25,9 @@ _TOUCHED: Final = {
     "limit_exceeded": ("denied", "admitted"),
 }
 """The decisions each event can come with, outside shadow mode."""
+
+_OUTER: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
+"""Scopes that nobody opens: they are around whatever names them, and go on when it has ended."""
 
 _Row = tuple[str | None, str, str]
 
@@ -46,6 +49,7 @@ class LimitGauges(Listener):
         self._events_guard = Guard()
         self._ratio_guard = Guard()
         self._snapshots: dict[str, dict[_Row, LimitReading]] = {}
+        self._left: dict[str, ScopeView] = {}
 
     def callbacks(self) -> dict[str, Observe]:
         """Give what the two gauges call."""
@@ -66,8 +70,11 @@ class LimitGauges(Listener):
             self._touch_waiting()
 
     def scope_closed(self, scope: ScopeView) -> None:
-        """Forget the scope and record how full its limits were."""
+        """Forget the scope and record how full its limits were; those around it are read once more, for what happened last."""
         self._active.pop(scope.facts.scope_id, None)
+        for outer in _outer(scope):
+            if len(self._left) < _MOST_WAITING:
+                self._left[outer.facts.scope_id] = outer
         for reading in scope.readings():
             ratio = finite(reading.ratio)
             if ratio is not None:
@@ -97,8 +104,9 @@ class LimitGauges(Listener):
                 scope = self._waiting.popleft()
             except IndexError:
                 return
-            for reading in scope.readings():
-                self._touch(instruments, scope.facts.agent_name, reading)
+            for each in (scope, *_outer(scope)):
+                for reading in each.readings():
+                    self._touch(instruments, each.facts.agent_name, reading)
 
     def _touch(self, instruments: Instruments, agent: str | None, reading: LimitReading) -> None:
         observed = reading.limit.on_exceed is Outcome.OBSERVE
@@ -127,9 +135,17 @@ class LimitGauges(Listener):
             if value is not None:
                 yield Observation(value, _attributes(agent, scope, kind))
 
+    def _shown(self) -> Iterable[ScopeView]:
+        """Give what is open, what is around it, and what was around something until it closed, each once."""
+        shown, self._left = self._left, {}
+        for scope in list(self._active.values()):
+            shown[scope.facts.scope_id] = scope
+            shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))
+        return shown.values()
+
     def _read(self) -> dict[_Row, LimitReading]:
         rows: dict[_Row, LimitReading] = {}
-        for scope in list(self._active.values()):
+        for scope in self._shown():
             try:
                 readings = scope.readings()
             except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
@@ -141,6 +157,14 @@ class LimitGauges(Listener):
                 if row not in rows or rows[row].ratio < reading.ratio:
                     rows[row] = reading
         return rows
+
+
+def _outer(scope: ScopeView) -> Iterator[ScopeView]:
+    """Give the session, the tenant and the process right around a scope."""
+    at = scope.parent
+    while at is not None and at.facts.kind in _OUTER:
+        yield at
+        at = at.parent
 
 
 def _attributes(agent: str | None, scope: str, kind: str) -> dict[str, AttributeValue]:

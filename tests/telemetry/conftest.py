@@ -78,6 +78,7 @@ class LiveScope:
     stop_reason: str | None = None
     error: BaseException | None = None
     limits: list[LimitReading] = field(default_factory=list)
+    parent: LiveScope | None = None
 
     def readings(self) -> Sequence[LimitReading]:
         return list(self.limits)

@@ -1,0 +1,81 @@
+"""Limits of tenants, sessions and the process are gauges too, though nobody opens those scopes."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from openai import OpenAI
+
+import ravi_otel
+from ravi_otel.testing import Capture, ScriptedLLM, Text
+
+
+@pytest.fixture
+def capture():
+    with Capture() as captured:
+        yield captured
+
+
+@pytest.fixture
+def client(capture):
+    with (
+        ScriptedLLM(Text("hi", usage=(10, 10))) as server,
+        ravi_otel.instrument(
+            tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
+        ),
+        OpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client,
+    ):
+        yield client
+
+
+def ask(client):
+    client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "Hello?"}])
+
+
+def shown(capture, name="ravi.limit.used"):
+    return {point.attributes["ravi.limit.scope"]: point.value for point in capture.metric(name)}
+
+
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [("tenant", {"tenant_id": "acme"}), ("session", {"session_id": "chat-7"}), ("session", {"session_id": "chat-7", "tenant_id": "acme"})],
+    ids=["tenant", "session", "session of a tenant"],
+)
+@pytest.mark.parametrize("per", ["", ":per=24h"], ids=["for good", "in a window"])
+def test_a_limit_around_a_run_is_shown_while_the_run_is_open(client, capture, scope, names, per):
+    with ravi_otel.run("triage", limits=[f"{scope}.tokens=1000{per}"], **names), ravi_otel.agent("researcher"):
+        ask(client)
+        assert shown(capture) == {scope: 20}
+        assert shown(capture, "ravi.limit.threshold") == {scope: 1000}
+
+
+def test_it_counts_what_all_runs_of_the_tenant_used(client, capture):
+    for _ in range(2):
+        with ravi_otel.run("triage", tenant_id="acme", limits=["tenant.tokens=1000"]):
+            ask(client)
+    assert shown(capture) == {"tenant": 40}
+
+
+def test_what_the_last_run_used_is_shown_after_its_end(client, capture):
+    with contextlib.suppress(ravi_otel.BudgetExhaustedError), ravi_otel.run("triage", tenant_id="acme", limits=["tenant.requests=1"]):
+        ask(client)
+        ask(client)
+    assert shown(capture) == {"tenant": 1}
+
+
+def test_the_fullest_of_all_tenants_is_shown(client, capture):
+    with ravi_otel.run("full", tenant_id="acme", limits=["tenant.tokens=80"]):
+        ask(client)
+        with ravi_otel.run("empty", tenant_id="globex", limits=["tenant.tokens=1000"]):
+            ask(client)
+            assert shown(capture) == {"tenant": 40}  # what is inside of it, too
+            assert shown(capture, "ravi.limit.threshold") == {"tenant": 80}
+
+
+def test_its_events_are_counted_from_zero(client, capture):
+    with ravi_otel.run("triage", tenant_id="acme", limits=["tenant.tokens=1000"]):
+        ask(client)
+    points = capture.metric("ravi.limit.events")
+    assert {point.attributes["ravi.limit.scope"] for point in points} == {"tenant"}
+    assert {point.value for point in points} == {0}
