@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from statistics import median
@@ -16,6 +17,7 @@ from ravi_otel.enforcement.ledger.redis.wire import Wire, open_wire, prepare, sl
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock
+from ravi_otel.stack.doctor.asking import cut_after
 from ravi_otel.stack.doctor.clock import Sample
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 
@@ -24,6 +26,7 @@ _PATIENCE_S: Final = 2.0
 _LEAST: Final = (6, 2)
 _MOST_SERVERS: Final = 16
 _TIMES: Final = 3
+_LONGEST_LINE: Final = 512
 _REACH: Final = "See that the server runs and can be reached, and check user and password in the URL."
 
 
@@ -45,6 +48,9 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
         yield well("ledger.sentinel", f"sentinels of {clean(address.service)} answer")
     for place in places[:_MOST_SERVERS]:
         shown = choice.shown if place is None else f"{place[0]}:{place[1]}"
+        if (stranger := _stranger(address, place, asked)) is not None:
+            yield broken("ledger.opens", f"{shown} is no Redis: {stranger}", "Check host and port in the URL.")
+            continue
         try:
             wire = open_wire(address, place, asked.left_s(_PATIENCE_S))
         except StoreError as error:
@@ -62,6 +68,40 @@ def _places(address: Address, asked: Asked) -> list[Host | None]:
     if address.kind != "cluster":
         return [None]
     return [*sorted(set(slots(address, asked.left_s(_PATIENCE_S)).values()))]
+
+
+def _stranger(address: Address, place: Host | None, asked: Asked) -> str | None:
+    """Say what answers that is no Redis, before the library talks to it, which reads whatever comes; None where nothing says so.
+
+    Behind TLS and sentinels that is not looked at, nor where nobody answers at all: connecting says that.
+    """
+    if address.tls is not None or address.kind == "sentinel":
+        return None
+    patience_s = asked.left_s(_PATIENCE_S)
+    try:
+        with _connected(address, place, patience_s) as connected, cut_after(connected, patience_s):
+            connected.sendall(b"PING\r\n")
+            said = b""
+            while b"\n" not in said and len(said) < _LONGEST_LINE and (piece := connected.recv(_LONGEST_LINE)):
+                said += piece
+    except OSError:
+        return None
+    if said[:1] in (b"+", b"-") and b"\n" in said[:_LONGEST_LINE]:
+        return None
+    return f"it answers {clean(said[:40].decode('utf-8', 'replace'))!r}" if said else None
+
+
+def _connected(address: Address, place: Host | None, patience_s: float) -> socket.socket:
+    if address.kind != "unix":
+        return socket.create_connection(place or address.hosts[0], timeout=patience_s)
+    connected = socket.socket(socket.AF_UNIX)
+    connected.settimeout(patience_s)
+    try:
+        connected.connect(address.path)
+    except OSError:
+        connected.close()
+        raise
+    return connected
 
 
 class _Said:

@@ -22,6 +22,8 @@ _RULE: Final = re.compile(r"^\s*- (?:record|alert): (\S+)", re.MULTILINE)
 _SOURCE: Final = re.compile(r"^\s+uid: ([\w-]+)", re.MULTILINE)
 _RESTART: Final = "Run `ravi-otel stack up`; `ravi-otel stack status` and `docker logs ravi-otel-{name}-1` say what it does."
 _MOST_NAMED: Final = 3
+_LEAST_OTHERS: Final = 2
+"""How many servers beside the collector must answer for it to be the stack, of which others may be down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class Stack:
     def port(self, name: str) -> int:
         """Give the port of a variable such as PROMETHEUS."""
         return port(self.settings, f"RAVI_PORT_{name}")
+
+    @property
+    def ails(self) -> Callable[[str, str, str], Finding]:
+        """Give how a server is said not to be as shipped: the single container's ports may be those of servers of one's own."""
+        return odd if self.one else broken
 
     def is_ready(self, name: str) -> bool:
         """Tell whether a server answers."""
@@ -55,8 +62,11 @@ def find_stack(targets: Sequence[Target], asked: Asked) -> Stack | Finding:
         one = not answers[0].ready and servers.ask_all(servers.ONE[:1], settings)[0].ready
     except RaviError as error:
         return broken("stack", str(error), "Mend the variable it names.")
-    if not any(answer.ready for answer in answers) and not one:
-        return left_out("stack", "no server of the stack answers on this machine, so that arrival was not looked for")
+    others = sum(answer.ready for answer in answers[1:])
+    if others < _LEAST_OTHERS or not (one or answers[0].ready):  # a collector and a Prometheus of one's own are no stack
+        return left_out(
+            "stack", "the stack is not what answers on this machine, so that arrival was not looked for", "See `ravi-otel stack status`."
+        )
     found = Stack(place, settings, {answer.server.name: answer for answer in answers}, one, samples_tails=False)
     return Stack(place, settings, found.answers, one, _samples_tails(found, asked))
 
@@ -118,7 +128,7 @@ def _prometheus(stack: Stack, asked: Asked) -> Iterator[Finding]:
     if within(flags, "web.enable-otlp-receiver") == "true":
         yield well("stack.prometheus", "it takes OTLP")
     else:
-        yield broken("stack.prometheus", "it takes no OTLP: --web.enable-otlp-receiver is not on", compose)
+        yield stack.ails("stack.prometheus", "it takes no OTLP: --web.enable-otlp-receiver is not on", compose)
     if "exemplar-storage" in str(within(flags, "enable-feature")).split(","):
         yield well("stack.prometheus", "it keeps exemplars")
     else:
@@ -134,7 +144,7 @@ def _rules(stack: Stack, document: Any) -> Iterator[Finding]:
     loaded = {str(within(rule, "name")) for rule in rules}
     failing = sorted({str(within(rule, "name")) for rule in rules if within(rule, "health") == "err"})
     if missing := sorted(shipped - loaded):
-        yield broken(
+        yield stack.ails(
             "stack.rules",
             f"{len(missing)} of our {len(shipped)} rules are not loaded, such as {', '.join(missing[:_MOST_NAMED])}",
             "Run `ravi-otel stack up`, or name our rules in rule_files of prometheus.yaml.",
@@ -162,7 +172,7 @@ def _grafana(stack: Stack, asked: Asked) -> Iterator[Finding]:
     wanted = {_uid(file): file.stem for file in sorted((stack.place / "dashboards").glob("*.json"))}
     missing = [name for uid, name in wanted.items() if not _has(where, f"/api/dashboards/uid/{uid}", asked)]
     if missing:
-        yield broken(
+        yield stack.ails(
             "stack.dashboards", f"Grafana has not our {', '.join(missing)}", "Run `ravi-otel stack up`, or mount our dashboards folder."
         )
     else:

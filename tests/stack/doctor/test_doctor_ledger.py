@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,40 @@ def test_a_server_that_may_forget_counters_is_broken(monkeypatch):
     assert the(wrong, "ledger.opens").state == "broken"
     assert "does not let this user in" in the(wrong, "ledger.opens").said
     assert not {"s3cret", "wr0ng"} & set(str(found + wrong).replace("@", ":").replace("/", ":").split(":"))
+
+
+def test_each_server_of_a_cluster_is_looked_at(redis_cluster):
+    found = ask(ledger.examine, ledger=redis_cluster.url)
+    assert the(found, "ledger.cluster").state == "well"
+    assert [each.state for each in found if each.check in ("ledger.kind", "ledger.opens")] == ["well"] * 6
+    port = redis_cluster.url.split("127.0.0.1:")[1].split(",")[0].split("?")[0].split("/")[0]
+    alone = ask(ledger.examine, ledger=f"redis://127.0.0.1:{port}/0?timeout_s=10")
+    assert (the(alone, "ledger.kind").state, "redis+cluster://" in the(alone, "ledger.kind").advice) == ("broken", True)
+
+
+def test_a_server_that_answers_without_end_is_not_read_to_its_end():
+    given = []
+    with socket.create_server(("127.0.0.1", 0)) as hostile:
+
+        def answer() -> None:
+            taken, _ = hostile.accept()
+            with taken:
+                taken.settimeout(5.0)
+                try:
+                    while taken.recv(65_536):
+                        for _ in range(1 << 10):
+                            taken.sendall(b"+" + b"x" * 65_536)
+                            given.append(65_537)
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        found = ask(ledger.examine, ledger=f"redis://127.0.0.1:{hostile.getsockname()[1]}", within_s=2.0)
+        thread.join(10.0)
+    assert the(found, "ledger.opens").state == "broken"
+    assert "is no Redis" in the(found, "ledger.opens").said
+    assert sum(given) < 1 << 28
 
 
 def test_a_server_that_is_not_there_is_broken():

@@ -18,7 +18,7 @@ GROUPS = ("packages", "settings", "endpoint", "clock", "stack", "arrival", "ledg
 NAME = re.compile(rf"(?:{'|'.join(GROUPS)})\.[a-z_-]+|stack|ledger|store|endpoint")
 
 
-TELLERS = {"well", "odd", "broken", "left_out", "tell", "_ranged", "judged"}
+TELLERS = {"well", "odd", "broken", "left_out", "tell", "ails", "_ranged", "judged"}
 
 
 def checks() -> set[str]:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from asking_doctor import ask, not_well, states, the
-from misbehaving import Collector
+from misbehaving import Answer, Collector, status
 
 from ravi_otel.stack import files
 from ravi_otel.stack.doctor import endpoint
@@ -165,6 +165,24 @@ def test_a_rule_that_fails_is_named(stack):
     rules = [{"name": name, "health": "err" if name == RULES[0] else "ok"} for name in RULES]
     stack.answers["prometheus"]["/api/v1/rules"] = {"data": {"groups": [{"rules": rules}]}}
     assert RULES[0] in the(ask(endpoint.examine), "stack.rules").said
+
+
+def test_a_collector_and_a_prometheus_of_ones_own_are_not_taken_for_the_stack(stack):
+    for name in ("alertmanager", "jaeger", "loki", "grafana"):
+        stack.down(name)
+    found = ask(endpoint.examine)
+    assert the(found, "stack").state == "left_out"
+    assert not_well(found) == []
+
+
+def test_the_single_container_is_known_by_its_collector_and_shows_no_more_than_its_ports(stack, collector):
+    for name in ("health", "alertmanager", "jaeger", "loki"):
+        stack.down(name)
+    collector.otherwise = Answer(False, status(200, headers={"content-type": "application/json"}, body=b'{"partialSuccess":{}}').give)
+    found = ask(endpoint.examine)
+    assert not_well(found) == []
+    assert states(found)["stack.servers"] == {"well", "left_out"}
+    assert (the(found, "arrival.metrics").state, the(found, "arrival.traces").state) == ("well", "left_out")
 
 
 def test_an_endpoint_elsewhere_has_no_stack_looked_at(stack, monkeypatch):
