@@ -111,7 +111,7 @@ def _lost() -> list[p.Lines]:
     return [
         p.lines(
             "Lost, by reason",
-            "Items that a program dropped: export_failed is a collector that did not answer, the others are bounds that were reached.",
+            "Items that a program lost: queue_full and shutdown where the collector is away or slow, export_failed and rejected where it refused.",
             "none",
             p.series(q.stepped(_DROPPED, (q.SERVICE, _DROP_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_DROP_REASON}}}}}"),
             bars=True,
