@@ -11,7 +11,7 @@ _SPENT = q.of(semconv.COST)
 _EVENTS = q.of(semconv.LIMIT_EVENTS)
 _EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
 _KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
-_LIMIT_LEGEND = f"{{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+_LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
 
 
 def make() -> Board:
