@@ -13,7 +13,7 @@ from ravi_otel.enforcement.ledger.choosing import Choice
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.redis import url as redis_url
 from ravi_otel.enforcement.ledger.redis.url import Address, Host
-from ravi_otel.enforcement.ledger.redis.wire import Wire, open_wire, prepare, slots
+from ravi_otel.enforcement.ledger.redis.wire import Wire, WireError, open_wire, prepare, slots
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock
@@ -44,8 +44,6 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
         return
     if address.kind == "cluster":
         yield well("ledger.cluster", f"the Cluster has {len(places)} servers that keep slots")
-    elif address.kind == "sentinel":
-        yield well("ledger.sentinel", f"sentinels of {clean(address.service)} answer")
     for place in places[:_MOST_SERVERS]:
         shown = choice.shown if place is None else f"{place[0]}:{place[1]}"
         if (stranger := _stranger(address, place, asked)) is not None:
@@ -56,6 +54,8 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
         except StoreError as error:
             yield broken("ledger.opens", f"{shown} cannot be used, {error.why}", _REACH)
             continue
+        if address.kind == "sentinel":
+            yield well("ledger.sentinel", f"sentinels name the master of {clean(address.service)}")
         try:
             yield from _look(_Said(wire, asked), shown, address, choice)
         except StoreError as error:
@@ -114,21 +114,32 @@ class _Said:
     def __call__(self, *words: str) -> Any:
         return run_sync(self._wire.say(words, time.monotonic() + self._asked.left_s(_PATIENCE_S)))
 
+    def allowed(self, *words: str) -> Any:
+        """Say a command that this user may not be allowed; None where the server says no."""
+        try:
+            return self(*words)
+        except WireError as error:
+            if not error.answered:  # its answer may still come, and would be taken for the next one's
+                raise
+            return None
+
     def facts(self, section: str) -> dict[str, str]:
         """Give a section of INFO; nothing where this user may not ask."""
-        try:
-            said = self("INFO", section)
-        except StoreError:
+        said = self.allowed("INFO", section)
+        if said is None:
             return {}
         text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
         return {name: value.strip() for name, sign, value in (line.partition(":") for line in text.splitlines()) if sign}
 
 
 def _look(say: _Said, shown: str, address: Address, choice: Choice) -> Iterator[Finding]:
+    server = say.facts("server")
+    if server.get("redis_mode") == "sentinel":
+        yield broken("ledger.kind", f"{shown} is a sentinel, and keeps no counters", "Write redis+sentinel://HOST:26379/NAME.")
+        return
     yield _round_trip(say, shown, address)
     yield _script(say, shown)
     yield _clock(say, shown)
-    server = say.facts("server")
     if not server:
         yield left_out("ledger.server", f"{shown} does not let this user ask INFO: version, eviction and persistence were not looked at")
         return
@@ -159,7 +170,9 @@ def _round_trip(say: _Said, shown: str, address: Address) -> Finding:
 def _script(say: _Said, shown: str) -> Finding:
     try:
         say("EVAL", "return 1", "0")
-    except StoreError as error:
+    except WireError as error:
+        if not error.answered:
+            raise
         return broken("ledger.scripts", f"{shown} runs no script for this user, {error.why}", "Allow this user EVAL and EVALSHA.")
     return well("ledger.scripts", f"{shown} runs scripts")
 
@@ -169,8 +182,8 @@ def _clock(say: _Said, shown: str) -> Finding:
     for _ in range(_TIMES):
         before_s = time.time()
         try:
-            seconds, micros = (int(each) for each in say("TIME"))
-        except (StoreError, ValueError, TypeError):
+            seconds, micros = (int(each) for each in say.allowed("TIME") or ())
+        except (ValueError, TypeError):
             return left_out("ledger.clock", f"{shown} does not say what time it is")
         samples.append(Sample(seconds + micros / 1e6, before_s, time.time(), step_s=0.0))
     return clock.judged("ledger.clock", shown, samples)
@@ -211,11 +224,8 @@ def _persistence(say: _Said, shown: str) -> Iterator[Finding]:
             yield broken("ledger.persistence", f"{shown} cannot write to its disk", "Make room there: it refuses writes meanwhile.")
         return
     advice = "Set appendonly yes, where a restart must not make budgets whole again."
-    try:
-        saves = say("CONFIG", "GET", "save")
-        snapshots = bool(saves[1]) if isinstance(saves, list) and len(saves) > 1 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # what a server answers
-    except StoreError:
-        snapshots = None
+    saves = say.allowed("CONFIG", "GET", "save")
+    snapshots = bool(saves[1]) if isinstance(saves, list) and len(saves) > 1 else None  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # what a server answers
     if snapshots is None:
         yield odd("ledger.persistence", f"{shown} does not write every change to its disk", advice)
     elif snapshots:
@@ -226,9 +236,7 @@ def _persistence(say: _Said, shown: str) -> Iterator[Finding]:
 
 def _kind(say: _Said, server: Mapping[str, str], address: Address, shown: str) -> Iterator[Finding]:
     mode = server.get("redis_mode", "")
-    if mode == "sentinel":
-        yield broken("ledger.kind", f"{shown} is a sentinel, and keeps no counters", "Write redis+sentinel://HOST:26379/NAME.")
-    elif mode == "cluster" and address.kind != "cluster":
+    if mode == "cluster" and address.kind != "cluster":
         yield broken("ledger.kind", f"{shown} is of a Cluster", "Write redis+cluster:// in place of redis://.")
     elif mode == "cluster":
         said = say("CLUSTER", "INFO")

@@ -73,6 +73,31 @@ def test_each_server_of_a_cluster_is_looked_at(redis_cluster):
     assert (the(alone, "ledger.kind").state, "redis+cluster://" in the(alone, "ledger.kind").advice) == ("broken", True)
 
 
+def test_a_sentinel_names_the_master_and_is_itself_no_ledger():
+    with redis_servers.server(*DURABLE) as server:
+        sentinel = redis_servers.Server("--sentinel", config=f"sentinel monitor main 127.0.0.1 {server.port} 1\n")
+        try:
+            found = ask(ledger.examine, ledger=f"redis+sentinel://127.0.0.1:{sentinel.port}/main?timeout_s=10")
+            itself = ask(ledger.examine, ledger=sentinel.url)
+        finally:
+            sentinel.close()
+    assert not_well(found) == []
+    assert the(found, "ledger.sentinel").state == "well"
+    assert (the(itself, "ledger.kind").state, "redis+sentinel://" in the(itself, "ledger.kind").advice) == ("broken", True)
+
+
+def test_a_user_who_may_not_ask_for_settings_hears_what_was_left_out():
+    with redis_servers.server(*DURABLE) as server:
+        server.say("ACL", "SETUSER", "agent", "on", ">pw", "~*", "+@all", "-info", "-config", "-time", "-eval")
+        found = ask(ledger.examine, ledger=server.url.replace("//", "//agent:pw@"))
+    assert {each.check: each.state for each in found} == {
+        "ledger.opens": "well",
+        "ledger.scripts": "broken",
+        "ledger.clock": "left_out",
+        "ledger.server": "left_out",
+    }
+
+
 def test_a_server_that_answers_without_end_is_not_read_to_its_end():
     given = []
     with socket.create_server(("127.0.0.1", 0)) as hostile:
