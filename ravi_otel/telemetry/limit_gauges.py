@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -20,6 +21,9 @@ from ravi_otel.telemetry.pipeline import Pipeline
 
 _MOST_ACTIVE: Final = 10_000
 _MOST_WAITING: Final = 1_000
+_LINGERS_S: Final = 90.0
+"""How long a scope around others is still read after its first reading without any: more than one reader may ask, each once a minute."""
+
 _TOUCHED: Final = {
     "limit_nearing": ("admitted",),
     "limit_exceeded": ("denied", "admitted"),
@@ -49,7 +53,7 @@ class LimitGauges(Listener):
         self._events_guard = Guard()
         self._ratio_guard = Guard()
         self._snapshots: dict[str, dict[_Row, LimitReading]] = {}
-        self._left: dict[str, ScopeView] = {}
+        self._left: dict[str, tuple[ScopeView, float | None]] = {}
 
     def callbacks(self) -> dict[str, Observe]:
         """Give what the two gauges call."""
@@ -70,11 +74,11 @@ class LimitGauges(Listener):
             self._touch_waiting()
 
     def scope_closed(self, scope: ScopeView) -> None:
-        """Forget the scope and record how full its limits were; those around it are read once more, for what happened last."""
+        """Forget the scope and record how full its limits were; those around it are read for a while yet."""
         self._active.pop(scope.facts.scope_id, None)
         for outer in _outer(scope):
             if len(self._left) < _MOST_WAITING:
-                self._left[outer.facts.scope_id] = outer
+                self._left[outer.facts.scope_id] = (outer, None)
         for reading in scope.readings():
             ratio = finite(reading.ratio)
             if ratio is not None:
@@ -136,8 +140,14 @@ class LimitGauges(Listener):
                 yield Observation(value, _attributes(agent, scope, kind))
 
     def _shown(self) -> Iterable[ScopeView]:
-        """Give what is open, what is around it, and what was around something until it closed, each once."""
-        shown, self._left = self._left, {}
+        """Give what is open, what is around it, and what was around something that has closed by now, each once."""
+        now_s, shown = time.monotonic(), dict[str, ScopeView]()
+        for scope_id, (outer, until_s) in list(self._left.items()):
+            if until_s is not None and until_s < now_s:
+                self._left.pop(scope_id, None)
+                continue
+            self._left[scope_id] = (outer, now_s + _LINGERS_S if until_s is None else until_s)
+            shown[scope_id] = outer
         for scope in list(self._active.values()):
             shown[scope.facts.scope_id] = scope
             shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))

@@ -79,3 +79,12 @@ def test_its_events_are_counted_from_zero(client, capture):
     points = capture.metric("ravi.limit.events")
     assert {point.attributes["ravi.limit.scope"] for point in points} == {"tenant"}
     assert {point.value for point in points} == {0}
+
+
+def test_whoever_else_reads_metrics_takes_no_reading_away(client, capture):
+    with ravi_otel.run("triage", tenant_id="acme", limits=["tenant.tokens=1000"]):
+        ask(client)
+        assert shown(capture) == {"tenant": 20}
+    for _ in range(3):
+        capture.clear()
+        assert shown(capture) == {"tenant": 20}
