@@ -79,7 +79,7 @@ def paused(client: openai.OpenAI) -> None:
             opened.set()
             ENDED.wait()
 
-    with ravi_otel.run("team", spawn_budget=SpawnBudget(max_agents=1)):
+    with ravi_otel.run("team", spawn_budget=SpawnBudget(max_agents=2)), ravi_otel.agent("editor"):
         reader = threading.Thread(target=read)
         reader.start()
         opened.wait()
