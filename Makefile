@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names dashboards clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -75,6 +75,9 @@ names: $(READY)  ## write what is made from code: every name, the schema of poli
 
 dashboards: $(READY)  ## write the dashboards from their source
 	@$(PY) -m dashboards.source
+
+pictures: servers  ## draw the pictures of docs/incident.md, from a run on the stack's servers
+	@$(PY) tests/stack/live/incident_pictures.py
 
 coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
 	@sh scripts/coexistence.sh
