@@ -19,7 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_MODULE = 400
 LONGEST_FUNCTION = 60
 DUMPING_GROUNDS = {"utils", "helpers", "common", "base", "core"}
-SDK_ROOMS = ("telemetry/private.py", "telemetry/export/", "telemetry/context_processor.py", "local/", "testing/")
+SDK_ROOMS = ("telemetry/private.py", "telemetry/export/", "telemetry/context_processor.py", "local/", "testing/", "stack/doctor/probe.py")
 
 EXEMPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no cover)")
 REASONED = re.compile(
@@ -84,7 +84,7 @@ def test_policy_and_errors_import_the_standard_library_and_each_other_only():
     assert strangers == []
 
 
-def test_only_four_rooms_know_the_sdk():
+def test_only_a_few_rooms_know_the_sdk():
     strangers = [
         f"{relative(path)}:{line} {name}"
         for path in MODULES

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from ravi_otel.stack.doctor.asking import UnansweredError, get_json, listed
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, well
 from ravi_otel.stack.doctor.local_stack import Stack
-from ravi_otel.stack.doctor.round_trip import METRIC, SERVICE, Trip
+from ravi_otel.stack.doctor.probe import METRIC, SERVICE, Trip
 
 _EVERY_S: Final = 0.1
 _MARGIN_S: Final = 0.3

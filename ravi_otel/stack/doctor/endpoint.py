@@ -16,7 +16,8 @@ from ravi_otel.stack.doctor.arrival import look_for
 from ravi_otel.stack.doctor.asking import cut_after, why
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 from ravi_otel.stack.doctor.local_stack import find_stack, look_at_stack
-from ravi_otel.stack.doctor.round_trip import Trip, made, sent
+from ravi_otel.stack.doctor.probe import Trip, made
+from ravi_otel.stack.doctor.round_trip import sent
 from ravi_otel.stack.doctor.targets import GRPC, HTTP, SIGNALS, Target, is_exported, target_of
 
 _PATIENCE_S: Final = 3.0

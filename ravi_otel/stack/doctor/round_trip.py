@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
-
-from opentelemetry.context import Context
-from opentelemetry.trace import set_span_in_context
 
 from ravi_otel._extras import load
 from ravi_otel._threads import without_signals
-from ravi_otel._version import __version__
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock
 from ravi_otel.stack.doctor.clock import Sample
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, well
-from ravi_otel.stack.doctor.targets import GRPC, Signal, Target
+from ravi_otel.stack.doctor.probe import Trip, empty
+from ravi_otel.stack.doctor.targets import GRPC, Target
 
-SERVICE: Final = "ravi-otel-doctor"
-METRIC: Final = "ravi.doctor.round_trip"
-_SCOPE: Final = "ravi_otel.doctor"
 _PATIENCE_S: Final = 5.0
 _GRACE_S: Final = 0.3
 _ONE: Final = {"traces": "span", "metrics": "metric", "logs": "log record"}
@@ -59,43 +51,6 @@ _UNMADE: Final = "Check the variables OTEL_EXPORTER_OTLP_*; what is known to be 
 _REDIRECT: Final = "Set {variable} to where the server really is: a redirect is not followed, since headers may be secret."
 
 
-@dataclass(slots=True)
-class Trip:
-    """Be what is sent: its ids, the requests by signal, and what was learned on the way."""
-
-    instance: str
-    trace_id: str
-    bodies: dict[Signal, bytes]
-    taken: set[str] = field(default_factory=set[str])
-    samples: list[Sample] = field(default_factory=list[Sample])
-    sent_s: float = 0.0
-
-
-class _Kept:
-    """Be the end of a provider: keep what it is given."""
-
-    def __init__(self) -> None:
-        self.items: list[Any] = []
-
-    def on_start(self, span: Any, parent_context: Any = None) -> None:
-        pass
-
-    def _on_ending(self, span: Any) -> None:
-        pass
-
-    def on_end(self, span: Any) -> None:
-        self.items.append(span)
-
-    def on_emit(self, log_record: Any) -> None:
-        self.items.append(log_record)
-
-    def shutdown(self) -> None:
-        pass
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002 - the SDK's signature
-        return True
-
-
 class _Heard:
     """Note what the answers over HTTP say beside their body."""
 
@@ -114,57 +69,6 @@ class _Heard:
         found = clock.sample(response.headers.get("date"), self.began_s, time.time())
         if found is not None:
             self.samples.append(found)
-
-
-def made() -> Trip:
-    """Make a span, a metric and a log record, with the SDK, of the service `ravi-otel-doctor` and an instance of its own."""
-    instance = secrets.token_hex(16)
-    resource = load("opentelemetry.sdk.resources").Resource.create({"service.name": SERVICE, "service.instance.id": instance})
-    spans, span = _span(resource)
-    encoders = "opentelemetry.exporter.otlp.proto.common"
-    messages: dict[Signal, Any] = {
-        "traces": load(f"{encoders}.trace_encoder").encode_spans(spans),
-        "metrics": load(f"{encoders}.metrics_encoder").encode_metrics(_metric(resource)),
-        "logs": load(f"{encoders}._log_encoder").encode_logs(_records(resource, span)),
-    }
-    trace_id = f"{span.get_span_context().trace_id:032x}"
-    return Trip(instance, trace_id, {signal: message.SerializeToString() for signal, message in messages.items()})
-
-
-def _span(resource: Any) -> tuple[list[Any], Any]:
-    sdk, kept = load("opentelemetry.sdk.trace"), _Kept()
-    sampler = load("opentelemetry.sdk.trace.sampling").ALWAYS_ON
-    provider = sdk.TracerProvider(resource=resource, sampler=sampler, shutdown_on_exit=False)
-    provider.add_span_processor(kept)
-    span = provider.get_tracer(_SCOPE, __version__).start_span("ravi-otel doctor", context=Context())
-    span.end()
-    return kept.items, span
-
-
-def _metric(resource: Any) -> Any:
-    reader = load("opentelemetry.sdk.metrics.export").InMemoryMetricReader()
-    provider = load("opentelemetry.sdk.metrics").MeterProvider([reader], resource=resource, shutdown_on_exit=False)
-    gauge = provider.get_meter(_SCOPE, __version__).create_gauge(METRIC, "1", "Sent by `ravi-otel doctor` to see it arrive.")
-    gauge.set(1)
-    data = reader.get_metrics_data()
-    provider.shutdown()
-    return data
-
-
-def _records(resource: Any, span: Any) -> list[Any]:
-    kept, api = _Kept(), load("opentelemetry._logs")
-    provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
-    provider.add_log_record_processor(kept)
-    record = api.LogRecord(
-        timestamp=time.time_ns(),
-        context=set_span_in_context(span, Context()),
-        severity_number=api.SeverityNumber.INFO,
-        severity_text="INFO",
-        body="Sent by `ravi-otel doctor` to see it arrive.",
-        event_name=METRIC,
-    )
-    provider.get_logger(_SCOPE, __version__).emit(record)
-    return kept.items
 
 
 def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[tuple[Finding, list[Sample]]]:
@@ -216,8 +120,7 @@ def _wire(target: Target, heard: _Heard) -> Any:
         session.hooks["response"].append(heard.note)
         return stock(session=session)
 
-    empty: Any = load("opentelemetry.sdk.metrics.export").MetricsData([]) if target.signal == "metrics" else ()
-    return load("ravi_otel.telemetry.export.http_wire").HttpWire(target.signal, exporter, empty)
+    return load("ravi_otel.telemetry.export.http_wire").HttpWire(target.signal, exporter, empty(target.signal))
 
 
 def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: float) -> Finding:
