@@ -146,10 +146,11 @@ def test_a_collector_that_is_gone_is_told_and_its_return_too():
 
 
 def test_a_collector_whose_queue_fills_is_told():
-    queue = {("exporters", "otlp_grpc/jaeger", "sending_queue", "queue_size"): 20_000}
+    sizes = {("queue_size",): 30_000, ("batch", "min_size"): 500, ("batch", "max_size"): 2_000}
+    queue = {("exporters", "otlp_grpc/jaeger", "sending_queue", *where): size for where, size in sizes.items()}
     nobody = ("collector", "prometheus", "alertmanager")  # no Jaeger: spans wait in the queue
     with running_stack(overlays=(), only=nobody, but=queue) as own, ScriptedLLM(ANSWER) as model:
-        with faulty(own, model.base_url, Case("calling", "RaviCollectorQueueFull")):
+        with faulty(own, model.base_url, Case("burning", "RaviCollectorQueueFull")):
             told = own.webhook.wait_for("RaviCollectorQueueFull", within_s=WITHIN_S)
         assert told["labels"]["data_type"] == "traces"
         assert told["labels"]["exporter"] == "otlp_grpc/jaeger"
