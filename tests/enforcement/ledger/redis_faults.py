@@ -310,6 +310,6 @@ def main():
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["hold"]:
-        print(hold(sys.argv[2], int(sys.argv[3])), flush=True)
+        os.write(1, f"{hold(sys.argv[2], int(sys.argv[3]))}\n".encode())  # in one piece: its children write there too
         os._exit(0)
     raise SystemExit(main())
