@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from incident_story import SERVICES, Played, exceeded, play_tamed, play_wild, whole_trace
+from incident_story import ALERTS, SERVICES, Played, exceeded, play_tamed, play_wild, told, whole_trace
 from panel_answers import Asked, panel
 from panel_pictures import Sheet
 from stack_process import wait_for
@@ -96,6 +96,7 @@ def save(sheets: dict[str, Sheet], place: Path) -> list[Path]:
 
 
 def main() -> None:
+    """Play the story, write its pictures, and print the page's table of alerts."""
     with running_stack() as stack:
         wait_for(lambda: not stack.alerts(), "the end of alerts on the stack's own start")
         day = play_wild(stack)
@@ -104,10 +105,9 @@ def main() -> None:
         sheets["after"] = after(asked(stack, tamed))
         for path in save(sheets, PLACE):
             print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
-        print(day.printed, tamed.printed, sep="\n")
-        for alert in ("RaviBudgetNearLimit", "RaviBudgetExhausted", "RaviCallsRefused"):
-            print(stack.webhook.told(alert, service_name="finance-agents"))
-        print(exceeded(stack))
+        for name in ALERTS:
+            alert = told(stack, name)
+            print(f"| `{name}` | {alert['labels']['severity']} | {alert['annotations']['summary']} |")
 
 
 if __name__ == "__main__":

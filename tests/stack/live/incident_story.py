@@ -22,6 +22,10 @@ THINKS_S = 2.0
 PROMPTLY_S = 1.0
 
 
+ALERTS = ("RaviBudgetBurnTooFast", "RaviBudgetNearLimit", "RaviBudgetExhausted", "RaviCallsRefused")
+"""What is told of the finance team, in this order."""
+
+
 class Played(NamedTuple):
     """Be what a fleet printed, and when: seconds since 1970."""
 
@@ -47,7 +51,7 @@ def play_wild(stack: Stack) -> Played:
     """Be the day of the incident; it is over when the webhook knows all of it."""
     stack.webhook.clear()
     played = play(stack, WILD, THINKS_S)
-    for alert in ("RaviBudgetBurnTooFast", "RaviBudgetNearLimit", "RaviBudgetExhausted", "RaviCallsRefused"):
+    for alert in ALERTS:
         told(stack, alert)
     return played._replace(end_s=time.time())
 
