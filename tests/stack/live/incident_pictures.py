@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from incident_story import ALERTS, SERVICES, Played, exceeded, play_tamed, play_wild, told, whole_trace
-from panel_answers import Asked, panel
+from panel_answers import LINE_S, Asked, panel
 from panel_pictures import Sheet
 from stack_process import wait_for
 from stack_servers import ROOT, Stack, running_stack
@@ -23,7 +23,7 @@ def asked(stack: Stack, played: Played) -> Asked:
     """Look at the fleet alone, while it ran."""
     variables = {"service": "|".join(SERVICES), "environment": played.environment, "trace_service": "finance-agents"}
     tags = {"trace_tags": f"deployment.environment.name={played.environment}"}
-    return Asked(stack, played.start_s, played.end_s, variables | tags)
+    return Asked(stack, played.start_s, played.end_s + LINE_S, variables | tags)  # the last point is not left out
 
 
 def alerts(look: Asked) -> Sheet:
