@@ -56,11 +56,11 @@ class Settlement:
         "_between",
         "_credit",
         "_doubtful",
+        "_ended_by",
         "_expected",
         "_held",
         "_last_chunk_ns",
         "_lock",
-        "_over",
         "_paid_attempt",
         "_sent_before",
         "_settled",
@@ -95,23 +95,25 @@ class Settlement:
         self._doubtful = False  # no answer came to the latest attempt that was sent: it may be billed
         self._credit = False  # an attempt was paid for and never left: the next one is free
         self._paid_attempt: str | None = None  # the operation that paid for the latest retry, not settled yet
-        self._over = False
+        self._ended_by: object = None  # whoever of several came first, and settles it
         self._unknown = 0  # how often it was counted as such while it waited for a look
         self._last_chunk_ns = 0
         self._lock = threading.Lock()
 
     def succeed(self, reply: Reply) -> None:
         """Settle with what the provider reported; when it reported nothing, at what was held."""
-        if not self._end():
-            return
+        me = object()
         try:
+            if not self._end(me):
+                return
             self._settle_attempt()
             if not self._later(reply, "ok" if reply.error_type is None else "error", reply.error_type):
                 self._answered_whole(reply)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
         finally:
-            self._leave_nothing_held()
+            if self._ended_by is me:  # else `fail` is to come
+                self._leave_nothing_held()
 
     def _answered_whole(self, reply: Reply) -> None:
         spent = spoken(self.record.call, self.scope.engine.prices) if reply.usage is None else reply.usage
@@ -196,10 +198,11 @@ class Settlement:
 
     def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
         """Settle or release what a failed send held."""
-        if not self._end():
-            return
-        self.record.error = error
+        me = object()
         try:
+            if not self._end(me):
+                return
+            self.record.error = error
             if not self.admitted:
                 self._refused(error)
             else:
@@ -207,22 +210,26 @@ class Settlement:
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
             swallow("settle", bug)
         finally:
-            self._leave_nothing_held()
+            if self._end(me):
+                self._leave_nothing_held()
 
-    def _leave_nothing_held(self) -> None:
+    def _leave_nothing_held(self, *, unsent: bool = False) -> None:
         """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
-        if not self._asked or self._settled:
-            return
         ledger, op_id = self.scope.engine.ledger, self.record.op_id
         try:
-            run_sync(ledger.settle(op_id, None) if self.admitted else ledger.release(op_id))
+            if self._paid_attempt is not None:
+                run_sync(ledger.settle(self._paid_attempt, None))
+            if self._asked and not self._settled:
+                run_sync(ledger.settle(op_id, None) if self.admitted and not unsent else ledger.release(op_id))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
 
-    def _end(self) -> bool:
+    def _end(self, me: object) -> bool:
+        """Tell whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off."""
         with self._lock:
-            over, self._over = self._over, True
-        return not over
+            if self._ended_by is None:
+                self._ended_by = me
+        return self._ended_by is me
 
     def _failed(self, error: BaseException, ending: Ending, reply: Reply | None) -> None:
         status: Status = "error" if isinstance(error, Exception) else "cancelled"
@@ -255,10 +262,10 @@ class Settlement:
 
     def _take_back(self, status: Status, error_type: str) -> bool:
         """Give back what the last attempt paid, since it never left; True when that was the whole call."""
-        paid, self._paid_attempt = self._paid_attempt, None
         ledger, call = self.scope.engine.ledger, self.record.call
-        if paid is not None:
-            run_sync(ledger.release(paid))
+        if self._paid_attempt is not None:
+            run_sync(ledger.release(self._paid_attempt))
+            self._paid_attempt = None
             add_counts(self.scope.tallies, requests=-1)
             self.record.requests -= 1
         if self._sent_before:
@@ -350,6 +357,6 @@ class Settlement:
         self.scope.engine.listeners.call_ended(record)
 
     def _settle_attempt(self) -> None:
-        paid, self._paid_attempt = self._paid_attempt, None
-        if paid is not None:
-            self.scope.engine.settle(paid, None, self.record)
+        if self._paid_attempt is not None:
+            self.scope.engine.settle(self._paid_attempt, None, self.record)
+            self._paid_attempt = None  # not before: a signal may raise between any two lines

@@ -44,9 +44,9 @@ class Unasked(LiveCall):
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)
 
-    def _leave_nothing_held(self) -> None:
+    def _leave_nothing_held(self, *, unsent: bool = False) -> None:
         """Charge what it used: this runs once, when it is over and its cost is known."""
-        super()._leave_nothing_held()
+        super()._leave_nothing_held(unsent=unsent)
         record = self.record
         used = record.usage or record.charged or Usage(input_tokens=record.call.input_estimate, source="estimated")
         cost = record.cost_nano if record.usage is not None else record.charged_nano

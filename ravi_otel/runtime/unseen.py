@@ -47,12 +47,16 @@ class UnseenCall(LiveCall):
 
     def give_way(self) -> None:
         """Take back what was held and counted for it: the call that begins now is the one; again does nothing."""
-        if self._end():
-            self.given_way = True
-            try:
+        me = object()
+        try:
+            if self._end(me):
+                self.given_way = True
                 self._take_back("ok", "")
-            except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-                swallow("unseen", bug)
+        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("unseen", bug)
+        finally:
+            if self._ended_by is me:
+                self._leave_nothing_held(unsent=True)
 
     def _told(self, status: Status) -> None:
         if self.given_way:

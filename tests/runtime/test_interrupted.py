@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import linecache
 import signal
+import sys
 import threading
 
+import openai
+import openai._base_client as client_module
 import pytest
 
 import ravi_otel
-from ravi_otel.testing import Text
+from ravi_otel.runtime.settlement import Settlement
+from ravi_otel.runtime.state import STATE
+from ravi_otel.testing import Disconnect, Failure, Text
 
 CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -125,3 +131,67 @@ def test_stats_can_be_read_while_the_code_that_counts_is_interrupted():
 
     with ravi_otel.run("r") as run, tally._lock:
         assert run.stats().requests == 0
+
+
+class Interruption(BaseException):
+    """Be what a signal handler raises."""
+
+
+ENDS = {method.__code__ for method in (Settlement.succeed, Settlement.fail, Settlement._end, Settlement._settle_attempt)}
+
+
+def interrupted(moment, act):
+    """Tell whether an exception came between the lines that end a call, at that moment of them."""
+    left = moment
+
+    def trace(frame, event, arg):
+        nonlocal left
+        if frame.f_code not in ENDS:
+            return None
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+        # Entering a `try` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
+        told = event == "line" or (event == "return" and frame.f_code is Settlement._end.__code__)
+        entering = frame.f_code is Settlement.fail.__code__ and line.startswith("me = ")  # nobody ends what never began to end
+        if told and not entering and not line.startswith(("with ", "try:")):
+            left -= 1
+            if left == 0:
+                raise Interruption
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except Interruption:
+        pass
+    finally:
+        sys.settrace(before)
+    return left <= 0
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "answered at the second attempt and refused at the next"])
+def test_what_ends_a_call_holds_nothing_whatever_interrupts_it(stage, monkeypatch, lost):
+    monkeypatch.setattr(client_module, "INITIAL_RETRY_DELAY", 0.0)
+    monkeypatch.setattr(client_module, "MAX_RETRY_DELAY", 0.0)
+    replies = [Disconnect(), Failure(400, "no")] if lost else [Text("ok", usage=(10, 10))]
+    with (
+        stage.client(max_retries=1) as client,
+        ravi_otel.instrument(),
+        ravi_otel.run("r", limits=["tokens=1000000", "requests=999"]) as run,
+    ):
+
+        def call():
+            answers = iter(replies)
+            stage.answer = lambda request: next(answers)
+            try:
+                client.chat.completions.create(**CALL, max_tokens=900)
+            except openai.BadRequestError:
+                assert lost
+
+        moment = 1
+        while interrupted(moment, call):
+            assert len(STATE.engine.ledger) == 0, f"something is left at moment {moment}"
+            assert [each.held for each in run.limits] == [0, 0]
+            moment += 1
+    assert moment > 8
