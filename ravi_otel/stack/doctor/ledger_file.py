@@ -59,7 +59,7 @@ def _place(path: Path, shown: str) -> Iterator[Finding]:
     above = next((each for each in (path.parent, *path.parents) if each.is_dir()), None)
     if above is None:
         return
-    kind = _file_system(above)
+    kind = file_system(above)
     if kind in _NETWORK:
         yield broken(
             "ledger.place",
@@ -74,7 +74,7 @@ def _place(path: Path, shown: str) -> Iterator[Finding]:
         )
 
 
-def _file_system(place: Path) -> str:
+def file_system(place: Path) -> str:
     """Give the kind of file system that holds a directory; "" where the system does not tell."""
     try:
         lines = _MOUNTS.read_text("utf-8", "replace").splitlines()

@@ -1,13 +1,8 @@
-"""Look at our own variables: policy and limits, what crosses to other processes, and the export's place on disk."""
+"""Look at our own variables: policy and limits, what crosses to other processes, the spool, and names that are none."""
 
 from __future__ import annotations
 
-import os
-import stat
-import time
 from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
@@ -18,13 +13,10 @@ from ravi_otel.errors import RaviError
 from ravi_otel.local.wording import clean
 from ravi_otel.runtime.config import effective
 from ravi_otel.stack import files
-from ravi_otel.stack.doctor import names
+from ravi_otel.stack.doctor import names, spool
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 
 _PREFIX: Final = "RAVI_"
-_SPOOL: Final = "RAVI_EXPORT_SPOOL"
-_MOST_LISTED: Final = 10_000
-_OLD_S: Final = 300.0
 
 
 def examine(asked: Asked) -> Iterator[Finding]:
@@ -32,7 +24,7 @@ def examine(asked: Asked) -> Iterator[Finding]:
     yield from _policy(asked)
     yield from _carrying(asked)
     yield from _lease(asked)
-    yield from _spool(asked)
+    yield from spool.examine(asked)
     yield from _unknown(asked)
 
 
@@ -79,71 +71,6 @@ def _lease(asked: Asked) -> Iterator[Finding]:
         lease_of(asked.said(LEASE))
     except RaviError as error:
         yield broken("settings.lease", str(error), f"Set {LEASE} to seconds such as 30, or unset it.")
-
-
-def _spool(asked: Asked) -> Iterator[Finding]:
-    named = asked.said(_SPOOL)
-    if not named:
-        return
-    try:
-        path = Path(named).expanduser().absolute()
-        found = path.lstat() if path.exists() else None
-    except (OSError, RuntimeError, ValueError):
-        yield broken("settings.spool", f"{_SPOOL} names no directory that can be found", f"Set {_SPOOL} to one that you can write.")
-        return
-    shown = clean(str(path), 120)
-    if found is None:
-        yield from _to_be_made(path, shown)
-        return
-    if not stat.S_ISDIR(path.stat().st_mode):
-        yield broken("settings.spool", f"{_SPOOL}={shown} is no directory", f"Set {_SPOOL} to a directory.")
-        return
-    if not os.access(path, os.W_OK | os.X_OK):
-        yield broken("settings.spool", f"{_SPOOL}={shown} cannot be written by this user", f"Set {_SPOOL} to one that you can write.")
-        return
-    yield from _of_others(path, shown)
-    yield _waiting(path, shown)
-
-
-def _to_be_made(path: Path, shown: str) -> Iterator[Finding]:
-    above = next((each for each in path.parents if each.exists()), path)
-    if os.access(above, os.W_OK | os.X_OK):
-        yield well("settings.spool", f"{_SPOOL}={shown} is made when it is needed")
-    else:
-        yield broken("settings.spool", f"{_SPOOL}={shown} cannot be made by this user", f"Make it, or set {_SPOOL} to another one.")
-
-
-def _of_others(path: Path, shown: str) -> Iterator[Finding]:
-    for each in (path, *islice((child for child in path.iterdir() if child.is_dir()), _MOST_LISTED)):
-        found = each.lstat()
-        if found.st_uid != os.geteuid():
-            yield broken(
-                "settings.spool",
-                f"{_SPOOL}={shown}: {clean(each.name, 60)} belongs to user {found.st_uid}, and this is {os.geteuid()}",
-                f"Give each user a {_SPOOL} of its own.",
-            )
-            return
-        if each is not path and found.st_mode & 0o077:
-            yield broken("settings.spool", f"{_SPOOL}={shown}: others may use {clean(each.name, 60)}", f"Run: chmod -R go= {shown}")
-            return
-
-
-def _waiting(path: Path, shown: str) -> Finding:
-    batches = list(islice((each for child in path.iterdir() if child.is_dir() for each in child.glob("*.otlp")), _MOST_LISTED))
-    if not batches:
-        return well("settings.spool", f"{_SPOOL}={shown}, and nothing waits in it")
-    sizes = [each.lstat() for each in batches if each.exists()]
-    age_s = max((time.time() - each.st_mtime for each in sizes), default=0.0)
-    said = (
-        f"{_SPOOL}={shown}: {len(batches):,} batches wait, {sum(each.st_size for each in sizes) / 1e6:,.1f} MB, the oldest {age_s:,.0f} s"
-    )
-    if age_s < _OLD_S:
-        return well("settings.spool", said)
-    return odd(
-        "settings.spool",
-        said,
-        "Start a program with the same endpoint and headers, which sends them; delete those of an endpoint or key that is no more.",
-    )
 
 
 def _unknown(asked: Asked) -> Iterator[Finding]:

@@ -197,7 +197,7 @@ def test_a_network_file_system_is_known_by_the_longest_mount_point(tmp_path, mon
     ]
     mounts.write_text("\n".join(lines))
     monkeypatch.setattr(ledger_file, "_MOUNTS", mounts)
-    assert ledger_file._file_system(tmp_path) == "ext4"
+    assert ledger_file.file_system(tmp_path) == "ext4"
     found = [each for each in ask(ledger.examine, ledger=f"sqlite:{place}/ledger.db") if each.check == "ledger.place"]
     assert [each.state for each in found] == ["broken"]
     assert "nfs4" in found[0].said

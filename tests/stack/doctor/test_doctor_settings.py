@@ -12,6 +12,7 @@ from asking_doctor import ask, not_well, states, the
 from opentelemetry.sdk import environment_variables
 
 from ravi_otel.stack.doctor import names, own_settings, settings, targets
+from ravi_otel.telemetry.export.settings import spooling
 
 ROOT = Path(__file__).parents[3]
 FINE = {
@@ -193,11 +194,52 @@ def test_batches_that_have_waited_long_are_odd(spool):
     assert batch.exists()
 
 
-def test_a_spool_that_others_may_use_is_broken(spool):
+def test_what_the_export_made_and_others_may_use_is_named_alone(spool):
     place = spool / "traces-3f9c0a1b2c3d4e5f"
     place.mkdir(parents=True)
+    spool.chmod(0o700)
     place.chmod(0o755)
-    assert "broken" in states(ask(own_settings.examine))["settings.spool"]
+    found = the(ask(own_settings.examine), "settings.spool")
+    assert (found.state, found.advice) == ("broken", f"Run: chmod go= {place}")
+
+
+def test_a_directory_that_others_may_write_is_no_spool_and_is_left_as_it_is(spool):
+    (spool / "attack-others").mkdir(parents=True)
+    spool.chmod(0o1777)
+    found = the(ask(own_settings.examine), "settings.spool")
+    assert (found.state, "chmod" in found.advice, "a directory of its own" in found.advice) == ("broken", False, True)
+
+
+def test_what_others_keep_beside_our_batches_is_not_looked_at(spool):
+    (spool / "traces-of-somebody").mkdir(parents=True)
+    (spool / "traces-of-somebody").chmod(0o777)
+    spool.chmod(0o755)
+    assert the(ask(own_settings.examine), "settings.spool").state == "well"
+
+
+def test_a_link_in_place_of_a_directory_of_ours_gets_no_command(spool, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    spool.mkdir(mode=0o700)
+    (spool / "logs-3f9c0a1b2c3d4e5f").symlink_to(tmp_path / "elsewhere")
+    found = the(ask(own_settings.examine), "settings.spool")
+    assert (found.state, "chmod" in found.advice) == ("broken", False)
+
+
+def test_a_spool_where_the_kernel_keeps_no_files_is_broken(monkeypatch):
+    monkeypatch.setenv("RAVI_EXPORT_SPOOL", "/proc/nope")
+    assert the(ask(own_settings.examine), "settings.spool").state == "broken"
+
+
+@pytest.mark.parametrize("variable", ["RAVI_EXPORT_SPOOL_BYTES", "RAVI_EXPORT_SPOOL_AGE_S"])
+@pytest.mark.parametrize("value", ["1MB", "0", "-1", "inf"])
+def test_a_bound_of_the_spool_that_the_export_does_not_take_is_said_with_what_it_takes_instead(spool, monkeypatch, variable, value):
+    usual = spooling()
+    monkeypatch.setenv(variable, value)
+    assert spooling() == usual
+    found = [each for each in not_well(ask(own_settings.examine)) if each.check == "settings.spool"]
+    assert [each.state for each in found] == ["odd"]
+    assert usual is not None
+    assert found[0].said.endswith(f"{usual.most_bytes if variable.endswith('BYTES') else usual.age_s} is used")
 
 
 def test_a_spool_that_is_a_file_is_broken(spool):
