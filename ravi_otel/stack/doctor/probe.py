@@ -16,7 +16,7 @@ from ravi_otel.stack.doctor.clock import Sample
 from ravi_otel.stack.doctor.targets import Signal
 
 SERVICE: Final = "ravi-otel-doctor"
-METRIC: Final = "ravi.doctor.round_trip"
+METRIC: Final = "doctor.round_trip"
 _SCOPE: Final = "ravi_otel.doctor"
 
 

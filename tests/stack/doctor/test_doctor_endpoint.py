@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from ravi_otel.stack.doctor import endpoint
 
 SIGNALS = ("traces", "metrics", "logs")
-SENT = {"ravi-otel doctor", "ravi.doctor.round_trip", "Sent by `ravi-otel doctor` to see it arrive."}
+SENT = {"ravi-otel doctor", "doctor.round_trip", "Sent by `ravi-otel doctor` to see it arrive."}
 
 
 def test_one_span_one_metric_and_one_log_record_are_acknowledged(collector):
