@@ -22,6 +22,7 @@ from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
+from ravi_otel.carrier.holding import hold_all, refuse_too_large
 from ravi_otel.carrier.hosts import place_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.carrier.lots import Lot, absorb, charge_models, limits_of, lots_of, used_of
@@ -29,9 +30,6 @@ from ravi_otel.carrier.standing import names_of, now_ms, process_here
 from ravi_otel.carrier.telling import Reason, rejected, say_once
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
-from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
@@ -39,8 +37,8 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Kind, Limit, is_built_in
 from ravi_otel.policy.usage import Usage
-from ravi_otel.runtime.late import drain, look_for
-from ravi_otel.runtime.patience import owner, patience
+from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.patience import patience
 from ravi_otel.runtime.state import STATE
 
 RETURN_HEADER: Final = "ravi-spent"
@@ -96,18 +94,36 @@ class Lent:
     # -- as a block ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        run_sync(self.hold(blocking=True))
-        return self._entered()
+        fresh = self.status == "new"
+        try:
+            run_sync(self.hold(blocking=True))
+            return self._entered()
+        except BaseException as error:  # nobody leaves what was not entered
+            self._cut_off(error, mine=fresh)
+            raise
 
     async def __aenter__(self) -> Self:
-        await run_async(self.hold(blocking=False))
-        return self._entered()
+        fresh = self.status == "new"
+        try:
+            await run_async(self.hold(blocking=False))
+            return self._entered()
+        except BaseException as error:
+            self._cut_off(error, mine=fresh)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        run_sync(self._left())
+        try:
+            run_sync(self._left())
+        except BaseException as cut:
+            self._cut_off(cut)
+            raise
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await run_async(self._left())
+        try:
+            await run_async(self._left())
+        except BaseException as cut:
+            self._cut_off(cut)
+            raise
 
     def _entered(self) -> Self:
         self._attachment = _current.Attachment(otel_context.set_value(_LOAN, self))
@@ -116,9 +132,25 @@ class Lent:
 
     def _left(self) -> Flow[None]:
         attachment, self._attachment = self._attachment, None
-        if attachment is not None:
-            attachment.restore()
-        yield from self.give_up()
+        try:
+            if attachment is not None:
+                attachment.restore()
+        finally:
+            yield from self.give_up()
+
+    def _cut_off(self, error: BaseException, *, mine: bool = True) -> None:
+        """Give it back whatever interrupted its block, a signal between any two lines, say, unless it is another block's."""
+        if mine and isinstance(error, GeneratorExit):
+            later(self._drop)  # a finaliser may be running, which must not take a lock
+        elif mine:
+            self._drop()
+
+    def _drop(self) -> None:
+        run_sync(self._left())
+        scope = self._scope
+        if self.status == "released" and scope is not None and self._process == process_here():
+            for lot in self._lots:  # which may have been begun: once more does nothing
+                run_sync(lot.release(scope))
 
     def give_up(self) -> Flow[None]:
         """Give back what no request took; a forked child has nothing to give."""
@@ -153,14 +185,14 @@ class Lent:
         scope, _ = STATE.locate()
         scope.checkpoint()
         lots = lots_of(scope, self.amounts)
-        _refuse_too_large(scope, [line for line in lots[0].lines if line.account.kind in self.amounts])
+        refuse_too_large(scope, [line for line in lots[0].lines if line.account.kind in self.amounts])
         with _lock:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
             self.status, self._scope, self._lots = "held", scope, lots
         self.expires_ms = now_ms() + int(self.expires_s * 1000)
         try:
-            yield from _hold(scope, lots, patience(scope, blocking=blocking))
+            yield from hold_all(scope, lots, patience(scope, blocking=blocking))
         except BaseException:
             self.status = "new"
             raise
@@ -222,29 +254,15 @@ class Lent:
         self.status = "spent"
         yield from self._settle(None)
 
+    def end(self, spent: Spent) -> Flow[None]:
+        """End what of it is still held; once more does nothing."""
+        return self._settle(None if self.status == "spent" else spent)
+
     def _settle(self, spent: Spent | None) -> Flow[None]:
         scope = self._scope
         if scope is not None:
             for lot in self._lots:
                 yield from lot.settle(scope, None if spent is None else used_of(lot, spent))
-
-
-def _hold(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
-    """Hold the first lot, or raise, and of the others what there is; what is raised leaves nothing held."""
-    begun: list[Lot] = []
-    try:
-        for lot in lots:
-            if lot.lines:
-                begun.append(lot)
-                request = Reservation(lot.op_id, lot.lines, {}, owner=owner(), patience_s=patience_s if lot is lots[0] else 0.0)
-                denied = yield from lot.hold(scope, request)
-                if denied is not None:
-                    lot.nothing()
-                    _raise_for(scope, denied if lot is lots[0] else None)
-    except BaseException:
-        for lot in begun:  # at once, whatever came in between: a task that was cancelled waits for nothing more
-            run_sync(lot.release(scope))
-        raise
 
 
 def lend(
@@ -324,35 +342,25 @@ def _take(config: Configured, value: str) -> Flow[bool]:
         reason = str(error) if isinstance(error, MalformedError) else "malformed"
         rejected(cast("Reason", reason) if reason in {"forged", "version"} else "malformed")
         return False
-    with _lock:
-        lent = _open.pop(spent.loan_id, None)
-    if lent is None:
-        rejected("unknown_loan")
-        return False
+    lent = None
     try:
+        with _lock:
+            lent = _open.get(spent.loan_id)
+            _open.pop(spent.loan_id, None)
+        if lent is None:
+            rejected("unknown_loan")
+            return False
         yield from lent.take_back(spent)
-    except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: the loan stays held
+    except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: it may stay held
         swallow("lend", error)
+    except BaseException as error:  # a signal's, or a cancellation: what was begun is ended at once
+        if lent is not None:
+            if isinstance(error, GeneratorExit):
+                later(lambda: run_sync(lent.end(spent)))  # a finaliser may be running, which must not take a lock
+            else:
+                run_sync(lent.end(spent))
+        raise
     return True
-
-
-def _refuse_too_large(scope: Scope, lines: list[Line]) -> None:
-    """Refuse what would not fit if nobody held anything: asking for too much is no breach, and drains nothing."""
-    for line in lines:
-        account = line.account
-        if not account.observe and line.minimum > account.value - account.reserved - account.used:
-            scope.engine.count("denied", account)
-            add_counts(scope.tallies, refused=1)
-            denied = Denied(account, "too_large", account.used, account.held, line.minimum)
-            raise owned(refusal.refused(denied), account)
-
-
-def _raise_for(scope: Scope, answer: Denied | None) -> None:
-    if answer is None:
-        return
-    scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
-    add_counts(scope.tallies, refused=1)
-    raise owned(refusal.refused(answer), answer.account)
 
 
 def _tally(scope: Scope, amounts: Mapping[str, int]) -> None:
@@ -360,8 +368,7 @@ def _tally(scope: Scope, amounts: Mapping[str, int]) -> None:
     given, made = known[Kind.INPUT_TOKENS], known[Kind.OUTPUT_TOKENS]
     if given or made or amounts.get(Kind.COST):
         add_usage(scope.tallies, Usage(given, made), amounts.get(Kind.COST, 0))
-    requests, turns, tools = (known[kind] for kind in _COUNTS)
-    add_counts(scope.tallies, requests=requests, turns=turns, tool_calls=tools)
+    add_counts(scope.tallies, **{kind.value: known[kind] for kind in _COUNTS})
     for kind, amount in amounts.items():
         if not is_built_in(kind) and not kind.startswith("tool."):
             add_charged(scope.tallies, kind, amount)
@@ -382,8 +389,12 @@ def sweep() -> None:
         gone = [each for each in _open.values() if each.expires_ms <= now]
         for each in gone:
             del _open[each.id]
-    for each in gone:
-        try:
-            run_sync(each.lose())
-        except Exception as error:  # noqa: BLE001 - it stays held, which is no less than spent, and the next one is another's
-            swallow("lend", error)
+    try:
+        while gone:
+            try:
+                run_sync(gone[-1].lose())
+            except Exception as error:  # noqa: BLE001 - it stays held, which is no less than spent, and the next one is another's
+                swallow("lend", error)
+            gone.pop()
+    finally:
+        _open.update((each.id, each) for each in gone)  # a signal came in between

@@ -83,11 +83,13 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
     if not is_listed(url):
         raise ConfigurationError(f"outbound_headers(url={show(url)}, lend=): a loan goes to hosts of {TO} alone. List this one there.")
     lend.check_here()
-    if lend.status == "new":
-        run_sync(lend.hold(blocking=True))
-    if lend.status != "held":
-        raise ConfigurationError("outbound_headers(lend=): this loan was used before, or is over. Give each request a lend() of its own.")
     try:
+        if lend.status == "new":
+            run_sync(lend.hold(blocking=True))
+        if lend.status != "held":
+            raise ConfigurationError(
+                "outbound_headers(lend=): this loan was used before, or is over. Give each request a lend() of its own."
+            )
         _rewrite(headers, _written(headers.pop("baggage", None), _audience(url), now_ms() + EXPIRES_MS, lend))
     finally:
         run_sync(lend.give_up())  # what did not go is for no other request
