@@ -7,6 +7,7 @@ sync from async.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeGuard, TypeVar
 
@@ -47,6 +48,25 @@ class Carried(BaseException):
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
         self.error = error
+
+
+def trio_here() -> Any:
+    """Give the module trio where a task of its runs in this thread; None anywhere else.
+
+    It is asked for where it is imported already, which another thread may be in the middle of: there nothing of it runs yet.
+    """
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return None
+    try:
+        in_task = getattr(trio.lowlevel, "in_trio_task", None)  # newer than the oldest trio; an error costs more than the question
+        if in_task is None:
+            trio.lowlevel.current_task()
+        elif not in_task():
+            return None
+    except (RuntimeError, AttributeError):
+        return None
+    return trio
 
 
 def cause(error: BaseException) -> BaseException:

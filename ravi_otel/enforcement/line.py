@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-import sys
 import threading
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
@@ -15,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, TypeVar
 
 from ravi_otel import _extras
+from ravi_otel._flow import trio_here
 
 T = TypeVar("T")
 
@@ -172,16 +172,7 @@ def on_event_loop() -> bool:
 
 def on_any_event_loop() -> bool:
     """Tell whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
-    if on_event_loop():
-        return True
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return False
-    try:
-        trio.lowlevel.current_task()
-    except (RuntimeError, AttributeError):  # none runs here, or it is being imported
-        return False
-    return True
+    return on_event_loop() or trio_here() is not None
 
 
 def in_asyncio_task() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeVar, cast
 from opentelemetry import context as otel_context
 
 from ravi_otel import _current
+from ravi_otel._flow import trio_here
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending, runs_loop
 from ravi_otel.hooks.callbacks import check_callback, is_same, place_of
@@ -251,13 +251,10 @@ def _ended(pending: list[Pending]) -> asyncio.Future[None]:
 
 async def _nursed(pending: list[Pending], timeout_s: float) -> None:
     """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
-    trio: Any = sys.modules.get("trio")
+    trio = trio_here()
     if trio is None:
         return
-    try:
-        token = trio.lowlevel.current_trio_token()
-    except RuntimeError:  # not in a run of trio's
-        return
+    token = trio.lowlevel.current_trio_token()
     over = trio.Event()
 
     def look() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import weakref
 from contextvars import ContextVar
 
+from ravi_otel._flow import trio_here
 from ravi_otel.enforcement.clocks import left_ns
 from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
@@ -88,16 +88,8 @@ def owner() -> object:
 
 
 def _trio_task() -> object:
-    trio = sys.modules.get("trio")
-    if trio is None:
-        return None
-    in_task = getattr(trio.lowlevel, "in_trio_task", None)  # newer than the oldest trio; an error costs more than the question
-    if in_task is not None and not in_task():
-        return None
-    try:
-        return trio.lowlevel.current_task()
-    except RuntimeError:
-        return None
+    trio = trio_here()
+    return None if trio is None else trio.lowlevel.current_task()
 
 
 def patience(scope: Scope, *, blocking: bool) -> float:

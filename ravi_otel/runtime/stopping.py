@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import weakref
 from asyncio import (
     CancelledError,
@@ -19,6 +18,7 @@ from asyncio import (
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, runtime_checkable
 
+from ravi_otel._flow import trio_here
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import CancellationError, RaviError
@@ -264,11 +264,9 @@ async def _outside_asyncio(live: LiveCall, send: Callable[..., Awaitable[Any]], 
 
 
 def _nursed_by(live: LiveCall) -> _Nursed | None:
-    trio = sys.modules.get("trio")
     try:
+        trio = trio_here()
         return None if trio is None else _Nursed(live.scope, trio)
-    except RuntimeError:  # not in a run of trio's
-        return None
     except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
         swallow("stop", bug)
         return None

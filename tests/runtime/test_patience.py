@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import weakref
 from importlib.util import find_spec
+from types import ModuleType
 
 import pytest
 
+import ravi_otel
+from ravi_otel import HookEvent
+from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.runtime.patience import owner
 
 
@@ -44,3 +49,35 @@ async def test_a_task_of_trio_is_told_apart_from_its_thread():
 
 def test_a_thread_is_named_by_itself():
     assert owner() == threading.get_ident()
+
+
+def _beginning(*begun: str) -> ModuleType:
+    """Give trio as it is found while another thread imports it: of what it will have, nothing but these modules, which are empty."""
+    module = ModuleType("trio")
+    for name in begun:
+        setattr(module, name, ModuleType(f"trio.{name}"))
+    return module
+
+
+@pytest.mark.parametrize("begun", [(), ("lowlevel",)])
+def test_nobody_runs_in_trio_while_another_thread_imports_it(monkeypatch: pytest.MonkeyPatch, begun: tuple[str, ...]) -> None:
+    monkeypatch.setitem(sys.modules, "trio", _beginning(*begun))
+    assert owner() == threading.get_ident()
+    assert not on_any_event_loop()
+
+
+@pytest.mark.parametrize("begun", [(), ("lowlevel",)])
+def test_a_hook_that_is_dispatched_while_another_thread_imports_trio_runs_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, begun: tuple[str, ...]
+) -> None:
+    ran = threading.Event()
+    hooks = ravi_otel.HookManager()
+
+    async def callback(context: object) -> None:
+        ran.set()
+
+    hooks.register(HookEvent.REVIEW, callback)
+    monkeypatch.setitem(sys.modules, "trio", _beginning(*begun))
+    with pytest.raises(StopIteration):
+        hooks.dispatch(HookEvent.REVIEW, {}).send(None)  # by a loop of neither kind
+    assert ran.wait(10)
