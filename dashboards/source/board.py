@@ -93,8 +93,13 @@ def _variables() -> dict[str, Any]:
         "model": _values(
             "model", "Model", "The model that was asked for: it filters calls, tokens and costs.", f"label_values({asked}, {queries.MODEL})"
         ),
-        "tenant": _values("tenant", "Tenant", _tag("tenant"), f"label_values({cost}, {queries.TENANT})"),
-        "team": _values("team", "Team", _tag("team"), f"label_values({cost}, {queries.TEAM})"),
+        "tenant": _values(
+            "tenant",
+            "Tag tenant",
+            f"{_tag('tenant')} It is not the tenant that a limit or an alert names, which is tenant_id.",
+            f"label_values({cost}, {queries.TENANT})",
+        ),
+        "team": _values("team", "Tag team", _tag("team"), f"label_values({cost}, {queries.TEAM})"),
         "convention": _convention(),
         "trace_service": _trace_service(),
         "trace_tags": _text(

@@ -42,9 +42,10 @@ def _now() -> list[p.Figure]:
         ),
         p.figure(
             "Limits near or over",
-            "Active limits of which 80 % or more are used. The table below names them, worst first.",
+            "Active limits that are used to the share at which RaviBudgetNearLimit tells of them (ravi:near_limit:threshold; 80 % "
+            "where there are no rules of ours). The table below names them, worst first.",
             "none",
-            p.reading(q.or_zero(f"count(max by ({', '.join(q.OF_LIMIT)}) ({q.used()}) >= 0.8)")),
+            p.reading(q.or_zero(f"count(max by ({', '.join(q.OF_LIMIT)}) ({q.used()}) >= {q.NEAR})")),
             steps=p.ANY_IS_ODD,
         ),
         p.figure(
@@ -133,7 +134,7 @@ def _runs_of_limit(board: Board) -> p.Link:
     return board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}", service=service, trace_service=service)
 
 
-def _refusals(board: Board) -> list[p.Lines]:
+def _refusals(board: Board) -> list[p.Lines | p.Table]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
     refused_runs = board.to(RUNS, "Refused runs, one by one")
     return [
@@ -146,11 +147,13 @@ def _refusals(board: Board) -> list[p.Lines]:
         ).data_links([refused_runs]),
         p.lines(
             "Limits exceeded, by agent",
-            "Limits that were exceeded, by whose work it was. A limit is told once, refusals that follow are in the panel to the left.",
+            "Limits that were exceeded, by the agent whose limit it is; without an agent it is that of a run, session, tenant or process. "
+            "Admitted: the call that went beyond it had been let through, as what it would use was not known before. Denied: a call was "
+            "refused. A limit is told once, refusals that follow are in the panel to the left.",
             "none",
             p.series(
-                q.stepped(_EXCEEDED, (q.AGENT, q.DECISION)),
-                f"{{{{{q.AGENT}}}}} {{{{{q.DECISION}}}}}",
+                q.stepped(_EXCEEDED, (q.AGENT, q.SCOPE, q.DECISION)),
+                f"{{{{{q.AGENT}}}}} per {{{{{q.SCOPE}}}}}: {{{{{q.DECISION}}}}}",
                 exemplars=True,
             ),
             bars=True,
@@ -170,18 +173,20 @@ def _refusals(board: Board) -> list[p.Lines]:
                 q.stepped(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)),
                 f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}",
             ),
+            width=6,
         ),
         p.lines(
-            "Waited, overrun, cut and set aside",
-            "Waits for budget held by others that were given up, answers cut at a strict limit's cap, blocks in which limits were set "
-            "aside, "
-            f"and what was spent beyond what was granted ({_KIND_UNIT}).",
+            "Waited, cut and set aside",
+            "How many waits for budget held by others were given up, answers were cut at a strict limit's cap, and limits were set aside "
+            "in a block.",
             "none",
             p.series(q.stepped(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
             p.series(q.stepped(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
             p.series(q.stepped(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
-            p.series(q.stepped(q.of(semconv.LIMIT_OVERAGE), (q.KIND,)), f"overrun: {{{{{q.KIND}}}}}"),
+            width=6,
+            bars=True,
         ),
+        _overrun(),
         p.lines(
             "How full limits were at the end",
             "Used over limit when a run or agent closed: median and 95th percentile. A median far below 100 % says that a limit is too "
@@ -190,8 +195,22 @@ def _refusals(board: Board) -> list[p.Lines]:
             "percentunit",
             p.series(q.quantile(0.5, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"median {{{{{q.KIND}}}}}"),
             p.series(q.quantile(0.95, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"95 % {{{{{q.KIND}}}}}"),
+            width=6,
         ),
     ]
+
+
+def _overrun() -> p.Table:
+    """List what is in as many units as there are kinds: on one axis a cent beside a thousand tokens would be nothing."""
+    found = p.rows(
+        "Overrun, by kind and scope",
+        f"What was used in the time shown beyond what was granted, each row {_KIND_UNIT}. Rows are not to be added up.",
+        "short",
+        [p.column(q.moved(q.of(semconv.LIMIT_OVERAGE), (q.KIND, q.SCOPE)))],
+        {q.KIND: "Counts", q.SCOPE: "Scope", "Value": "Beyond"},
+        width=6,
+    ).height(8)
+    return p.dressed(found, "Beyond", "short")
 
 
 def _burn(board: Board) -> list[p.Lines]:
@@ -225,7 +244,13 @@ def _burn(board: Board) -> list[p.Lines]:
 def _spenders(board: Board) -> list[p.Table | p.Lines]:
     carried = board.to(RUNS, "Traces of ${__value.text}", trace_tags="ravi.tag.tenant%3D${__value.raw}")
     return [
-        _spending("tenant", "Tenant", q.TENANT, "Rows without a name are runs without the tag tenant.", carried),
+        _spending(
+            "tag tenant",
+            "Tag tenant",
+            q.TENANT,
+            "Of the tag, which is not the tenant that a limit or an alert names (tenant_id). Rows without a name are runs without it.",
+            carried,
+        ),
         _spending(
             "team",
             "Team",
@@ -248,7 +273,7 @@ def _spenders(board: Board) -> list[p.Table | p.Lines]:
             board.to(CALLS, "Calls of ${__value.text}", model="${__value.raw}"),
         ),
         p.lines(
-            "Cost per hour, by tenant and team",
+            "Cost per hour, by the tags tenant and team",
             "Where a rise in spending comes from. Points are single calls: each leads to its trace.",
             "currencyUSD",
             p.series(f"{q.rate(_SPENT, (q.TENANT, q.TEAM))} * 3600", f"{{{{{q.TENANT}}}}} {{{{{q.TEAM}}}}}", exemplars=True),
@@ -320,7 +345,7 @@ def _told(board: Board) -> list[object]:
         ),
         p.log_lines(
             "Limit events",
-            "Each limit that came near or was exceeded, newest first, with agent, run, used, limit and the trace it happened in.",
+            q.EVENTS_TOLD,
             q.limit_events(),
         ),
     ]

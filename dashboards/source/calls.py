@@ -19,6 +19,7 @@ _TOKENS = q.of(semconv.TOKEN_USAGE, part="_sum")
 _TOKEN_BUCKETS = q.of(semconv.TOKEN_USAGE, part="_bucket")
 _TYPE = label(semconv.TOKEN_TYPE)
 _STATUS = label(semconv.HTTP_STATUS)
+_ANSWERED_BY = label(semconv.RESPONSE_MODEL)
 _SPENT = q.of(semconv.COST)
 _QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 _LATEST = {
@@ -52,7 +53,7 @@ def make() -> Board:
 
 def _now() -> list[p.Figure]:
     return [
-        p.figure("Calls", "Model calls a second that were sent.", "reqps", p.reading(q.rate(_COUNT))),
+        p.figure("Calls", "Model calls a second that were sent.", "reqps", p.reading(q.or_zero(q.rate(_COUNT)))),
         p.figure(
             "Failed",
             "Share of the calls in the time shown that ended in an error, their retries included in the call.",
@@ -91,6 +92,16 @@ def _now() -> list[p.Figure]:
     ]
 
 
+def _by_another() -> str:
+    """Give the rate of calls by the model asked for and the one that answered, without those where both are one.
+
+    No matcher compares two labels: so each model asked for is written where the answer's is, and what is then equal is taken away.
+    """
+    answered = q.calls(q.CALLS, "_count", f'{_ANSWERED_BY}!=""')
+    by_itself = f'label_join({q.rate(answered, (q.MODEL,))}, "{_ANSWERED_BY}", "", "{q.MODEL}")'
+    return f"{q.rate(answered, (q.MODEL, _ANSWERED_BY))} unless on ({q.MODEL}, {_ANSWERED_BY}) {by_itself}"
+
+
 def _calls(board: Board) -> list[p.Lines]:
     failed = board.to(RUNS, "Runs with an error", trace_tags="error%3Dtrue")
     return [
@@ -110,10 +121,7 @@ def _calls(board: Board) -> list[p.Lines]:
             "Answered by another model",
             "Calls a second whose answer names another model than was asked for, such as a dated release of it.",
             "reqps",
-            p.series(
-                q.rate(q.calls(q.CALLS, "_count", f'{label(semconv.RESPONSE_MODEL)}!=""'), (q.MODEL, label(semconv.RESPONSE_MODEL))),
-                f"{_BY_MODEL} → {{{{{label(semconv.RESPONSE_MODEL)}}}}}",
-            ),
+            p.series(_by_another(), f"{_BY_MODEL} → {{{{{_ANSWERED_BY}}}}}"),
         ),
         p.lines(
             "Errors, by error.type",
@@ -280,7 +288,7 @@ def _retries(board: Board) -> list[p.Lines]:
         ),
         p.lines(
             "Agents that end in an error, by error.type",
-            "Agents that ended in an error, by agent. ravi.limit_exceeded is one that a limit stopped.",
+            f"Agents that ended in an error, by agent. {p.STOPPED}",
             "none",
             p.series(q.stepped(stopped, (q.AGENT, q.ERROR)), f"{{{{{q.AGENT}}}}} {{{{{q.ERROR}}}}}"),
             width=12,

@@ -17,6 +17,8 @@ SAMPLING: Final = "opentelemetry-collector-contrib, processor/tailsamplingproces
 SPAN_METRICS: Final = "the connector span_metrics in collector/otelcol/base.yaml, before any sampling"
 PROMETHEUS: Final = "prometheus, its own /metrics"
 RULES: Final = "prometheus, written by every alert rule that is pending or fires"
+THRESHOLDS: Final = "prometheus, recorded by collector/prometheus/rules/thresholds.yaml"
+ALERTMANAGER: Final = "alertmanager, its own /metrics"
 
 _COUNTERS: Final = {
     **{f"otelcol_receiver_{what}_{signal}": RECEIVER for what in ("accepted", "refused", "failed") for signal in _SIGNALS},
@@ -38,6 +40,9 @@ NAMES: Final[dict[str, str]] = {
     "otelcol_process_memory_rss_bytes": SERVICE,
     "up": "prometheus, written for every target it scrapes",
     "ALERTS": RULES,
+    "ravi:near_limit:threshold": THRESHOLDS,
+    "alertmanager_notification_requests_failed_total": ALERTMANAGER,
+    "alertmanager_notifications_failed_total": ALERTMANAGER,
     "prometheus_rule_evaluation_failures_total": PROMETHEUS,
     "prometheus_rule_group_iterations_missed_total": PROMETHEUS,
     "prometheus_rule_group_last_duration_seconds": PROMETHEUS,

@@ -13,7 +13,15 @@ _DROPPED = q.of(semconv.DROPPED)
 _DROP_REASON = label(semconv.DROP_REASON)
 _FAULT = label(semconv.HOOK_FAULT)
 _CARRIER_REASON = label(semconv.CARRIER_REASON)
-_QUEUE = "otelcol_exporter_queue_size / (otelcol_exporter_queue_capacity > 0)"
+_OURS = 'job="collector"'
+"""Jaeger is a collector too, and counts under the same names what ours has sent it."""
+_QUEUE_SIZE = f"otelcol_exporter_queue_size{{{_OURS}}}"
+_QUEUE_CAPACITY = f"otelcol_exporter_queue_capacity{{{_OURS}}}"
+_QUEUE = f"{_QUEUE_SIZE} / ({_QUEUE_CAPACITY} > 0)"
+_UNDELIVERED = {
+    "alertmanager_notification_requests_failed_total": "attempts that failed",
+    "alertmanager_notifications_failed_total": "given up",
+}
 _BY_EXPORTER = "{{exporter}} {{data_type}}"
 
 
@@ -29,12 +37,12 @@ def make() -> Board:
     board.row("In programs: what was lost", *_lost())
     board.row("In programs: what limits do not know", *_unknown())
     board.row("In the collector", *_collector())
-    board.row("In Prometheus", *_prometheus())
+    board.row("In Prometheus and Alertmanager", *_rules(), *_alerts(), *_samples())
     return board
 
 
 def _named(pattern: str) -> str:
-    return f'{{__name__=~"{pattern}"}}'
+    return f'{{__name__=~"{pattern}",{_OURS}}}'
 
 
 def _rate(pattern: str, by: tuple[str, ...]) -> str:
@@ -111,7 +119,8 @@ def _lost() -> list[p.Lines]:
     return [
         p.lines(
             "Lost, by reason",
-            "Items that a program lost: queue_full and shutdown where the collector is away or slow, export_failed and rejected where it refused.",
+            "Items that a program lost: queue_full and shutdown where the collector is away or slow, export_failed and rejected where "
+            "it refused.",
             "none",
             p.series(q.stepped(_DROPPED, (q.SERVICE, _DROP_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_DROP_REASON}}}}}"),
             bars=True,
@@ -178,8 +187,8 @@ def _collector() -> list[p.Lines]:
             "What waits, and how much may, by exporter: in bytes, as our collector counts its queues. Another one may count requests or "
             "items.",
             "bytes",
-            p.series("max by (exporter, data_type) (otelcol_exporter_queue_size)", f"{_BY_EXPORTER}: waiting"),
-            p.series("max by (exporter, data_type) (otelcol_exporter_queue_capacity)", f"{_BY_EXPORTER}: capacity"),
+            p.series(f"max by (exporter, data_type) ({_QUEUE_SIZE})", f"{_BY_EXPORTER}: waiting"),
+            p.series(f"max by (exporter, data_type) ({_QUEUE_CAPACITY})", f"{_BY_EXPORTER}: capacity"),
         ),
         p.lines(
             "Given up by exporters",
@@ -227,7 +236,7 @@ def _collector() -> list[p.Lines]:
             "Memory of the collector",
             "Resident memory. Near its limit the memory limiter refuses.",
             "bytes",
-            p.series('max by (instance) ({__name__=~"otelcol_process_memory_rss(_bytes)?"})', "{{instance}}"),
+            p.series(f"max by (instance) ({_named('otelcol_process_memory_rss(_bytes)?')})", "{{instance}}"),
         ),
         p.lines(
             "Processor time of the collector",
@@ -238,7 +247,7 @@ def _collector() -> list[p.Lines]:
     ]
 
 
-def _prometheus() -> list[p.Lines]:
+def _rules() -> list[p.Lines]:
     return [
         p.lines(
             "Rules that fail or are late",
@@ -260,25 +269,46 @@ def _prometheus() -> list[p.Lines]:
             steps=((None, "green"), (0.5, "orange"), (1.0, "red")),
         ),
         p.lines(
+            "Targets that answer",
+            "1 where Prometheus reaches what it scrapes, 0 where it does not. Programs are not among them: they send.",
+            "none",
+            p.series("min by (job, instance) (up)", "{{job}} {{instance}}"),
+        ),
+    ]
+
+
+def _alerts() -> list[p.Lines]:
+    return [
+        p.lines(
             "Alerts on their way to Alertmanager",
             "Alerts a second that were dropped or could not be delivered, and how many wait.",
             "none",
             p.series("sum(rate(prometheus_notifications_dropped_total[$__rate_interval]))", "dropped"),
             p.series("sum by (alertmanager) (rate(prometheus_notifications_errors_total[$__rate_interval]))", "errors: {{alertmanager}}"),
             p.series("sum(prometheus_notifications_queue_length)", "waiting"),
+            width=12,
         ),
         p.lines(
-            "Targets that answer",
-            "1 where Prometheus reaches what it scrapes, 0 where it does not. Programs are not among them: they send.",
+            "Messages of Alertmanager that did not arrive",
+            "How many attempts failed, and how many messages were given up, by way: webhook, email, slack. While there are any, nobody is "
+            "told that way: is its receiver up, and its address in alertmanager.yaml right?",
             "none",
-            p.series("min by (job, instance) (up)", "{{job}} {{instance}}"),
+            *(p.series(q.stepped(metric, ("integration",)), f"{{{{integration}}}}: {what}") for metric, what in _UNDELIVERED.items()),
+            width=12,
+            bars=True,
         ),
+    ]
+
+
+def _samples() -> list[p.Lines]:
+    return [
         p.lines(
             "Samples that came too late",
             "A second: out of order, which is taken within the window that is set, and too old, which is lost.",
             "none",
             p.series("sum(rate(prometheus_tsdb_out_of_order_samples_total[$__rate_interval]))", "out of order"),
             p.series("sum(rate(prometheus_tsdb_too_old_samples_total[$__rate_interval]))", "too old"),
+            width=12,
         ),
         p.lines(
             "Series and exemplars",
@@ -287,5 +317,6 @@ def _prometheus() -> list[p.Lines]:
             "none",
             p.series("sum(prometheus_tsdb_head_series)", "series"),
             p.series("sum(prometheus_tsdb_exemplar_exemplars_in_storage)", "exemplars"),
+            width=12,
         ),
     ]

@@ -11,6 +11,9 @@ from grafana_foundation_sdk.models import common as shapes
 from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from ravi_otel import BudgetExhaustedError
+from ravi_otel.telemetry import semconv
+
 Figure = stat.Panel
 Lines = timeseries.Panel
 Table = table.Panel
@@ -30,6 +33,9 @@ CALM: Final = ((None, "green"),)
 FULLNESS: Final = ((None, "green"), (0.8, "orange"), (1.0, "red"))
 ANY_IS_BAD: Final = ((None, "green"), (1e-9, "red"))
 ANY_IS_ODD: Final = ((None, "green"), (1e-9, "orange"))
+
+STOPPED: Final = f"{BudgetExhaustedError.__name__} is one that a limit stopped; the refused call in its trace says {semconv.ERROR_LIMIT}."
+"""What the class of an error says of a run or an agent that a limit has ended."""
 
 Steps = Sequence[tuple[float | None, str]]
 Target = builder.Builder[Any]

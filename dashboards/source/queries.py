@@ -29,6 +29,9 @@ TEAM: Final = label(f"{semconv.TAG_PREFIX}team")
 OF_LIMIT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
 """What tells one limit of the gauges from another."""
 
+NEAR: Final = 'scalar(max(ravi:near_limit:threshold{service_name=""}) or vector(0.8))'
+"""The share at which an alert tells a limit as near, as the rules have it; 0.8 in a Prometheus without our rules."""
+
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 STEP: Final = "$__interval"
@@ -158,6 +161,14 @@ def exhaustion() -> str:
 def refused(*where: str) -> str:
     """Select refusals that were meant: those of a limit that only observes let the call through."""
     return of(semconv.LIMIT_DENIED, f'{DECISION}!="observed"', *where)
+
+
+EVENTS_TOLD: Final = (
+    f"Each limit that came near or was exceeded, newest first: whose it is ({SCOPE}, {label(semconv.LIMIT_SCOPE_NAME)}), used, limit and "
+    "the trace it happened in. Agent and run are told of limits within a run; a tenant's, session's or process's is of many, and its "
+    "trace says whose call it was."
+)
+"""What the records of `limit_events` have."""
 
 
 def limit_events(*more: str) -> str:

@@ -114,15 +114,16 @@ def _logs_of_trace() -> p.Logs:
 def _run_by_run(board: Board) -> list[p.Table]:
     tree = board.to(RUNS, "Show its tree", trace="${__value.raw}")
     run = label(semconv.RUN_ID)
-    cost = q.limit_events(f'{q.KIND}="cost"', f'{run}!=""', f"unwrap {label(semconv.LIMIT_USED)}")
+    whose = label(semconv.LIMIT_SCOPE_NAME)
+    cost = q.limit_events(f'{q.KIND}="cost"', f"unwrap {label(semconv.LIMIT_USED)}")
     dearest = p.rows(
-        "Dearest runs among those near a limit of cost",
-        "What each run had spent when its limit of cost was last told near or exceeded, the dearest first. From the records of limit "
-        "events: "
-        "a run far from its limit is not among them, nor one without such a limit.",
+        "Dearest of those near a limit of cost",
+        "What was spent against each limit of cost when it was last told near or exceeded, the dearest first: of an agent, a run, a "
+        "tenant or whatever has the limit, all its runs together. The trace is the one that came near; the run is told where the limit "
+        "is within one. What is far from its limit is not among them, nor what has none.",
         "currencyUSD",
-        [p.counted_records(f"topk(20, max by ({run}, {q.AGENT}, trace_id) (max_over_time({cost} [{q.RANGE}])))")],
-        {"trace_id": "Trace", q.AGENT: "Agent", run: "Run", "Value #A": "Spent"},
+        [p.counted_records(f"topk(20, max by ({q.SCOPE}, {whose}, {run}, trace_id) (max_over_time({cost} [{q.RANGE}])))")],
+        {"trace_id": "Trace", q.SCOPE: "Limit per", whose: "Whose", run: "Run", "Value #A": "Spent"},
         worst="Spent",
     ).datasource(p.LOKI)
     p.linked(dearest, "Trace", tree)
@@ -157,7 +158,7 @@ def _runs(board: Board) -> list[p.Lines]:
         p.lines("Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN)),
         p.lines(
             "Runs that end in an error, by error.type",
-            "Runs that ended in an error: ravi.limit_exceeded is one that a limit stopped.",
+            f"Runs that ended in an error, by name. {p.STOPPED}",
             "none",
             p.series(q.stepped(_FAILED_RUNS, (q.WORKFLOW, q.ERROR)), f"{_BY_RUN} {{{{{q.ERROR}}}}}"),
             bars=True,
@@ -265,6 +266,6 @@ def _gate() -> list[p.Lines | p.Table]:
 def _events() -> p.Logs:
     return p.log_lines(
         "Limit events",
-        "Each limit that came near or was exceeded, newest first, with agent, run, used, limit and the trace it happened in.",
+        q.EVENTS_TOLD,
         q.limit_events(),
     )

@@ -105,6 +105,7 @@ OTHERS_LABELS = {
     "ravi_tag_team": "the tag team",
     "span_kind": foreign.SPAN_METRICS,
     "alertname": foreign.RULES,
+    "job": "prometheus, the name of what it scrapes in prometheus/prometheus.yaml",
     "event_name": "the record's event name",
     "trace_id": "the record's trace",
 }
@@ -232,6 +233,13 @@ def test_every_metric_is_in_semconv_or_in_the_list_of_others():
             pattern = re.compile(_named(selector))
             found = [name for name in (*KNOWN, *foreign.NAMES) if pattern.fullmatch(name)]
             assert found, f"{query.where}: nothing is called {pattern.pattern}"
+
+
+def test_what_the_collector_counts_is_asked_of_the_collector_alone():
+    """Jaeger is a collector too: without the job, each span is shown twice."""
+    asked_for = [selector.prettify() for query in PROMQL for selector in selectors(filled(query.text)) if "otelcol_" in _named(selector)]
+    assert len(asked_for) > 30
+    assert [each for each in asked_for if 'job="collector"' not in each] == []
 
 
 def test_every_other_metric_in_the_list_is_asked_for():

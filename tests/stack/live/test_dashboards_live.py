@@ -145,6 +145,15 @@ def test_the_values_of_every_variable_are_there(moving: Stack):
         wait_for(lambda s=selector, n=label: [one for one in moving.query(s) if one["metric"].get(n)], where)
 
 
+def test_answered_by_another_model_are_only_those_that_were(moving: Stack):
+    (question,) = [filled(query.text) for query in promql() if query.where.startswith("calls.json: Answered by another model")]
+    found = wait_for(lambda: moving.query(question), "answers of another model", WITHIN_S)
+    answered = {(one["metric"]["gen_ai_request_model"], one["metric"]["gen_ai_response_model"]) for one in found}
+    assert answered == {("gpt-4o-mini", "gpt-4o-mini-2026-01-01")}
+    by_itself = 'gen_ai_client_operation_duration_seconds_count{gen_ai_response_model="house-model"}'
+    assert moving.query(by_itself), "and a model that answers itself there was"
+
+
 def test_points_lead_to_traces_that_jaeger_has(moving: Stack):
     def traced(query: str) -> bool:
         found = [one["labels"].get("trace_id") for one in moving.exemplars(query)]
@@ -165,9 +174,15 @@ def test_log_queries_find_limit_events_with_their_trace(moving: Stack):
         return moving.get("loki", "/loki/api/v1/query", query=query)["data"]["result"]
 
     assert left_over(figures, counted) == {}
-    for one in figures(next(iter(counted.values()))):
-        assert one["metric"].keys() >= {"ravi_run_id", "trace_id"}
+    (dearest,) = counted.values()
+    for one in figures(dearest):
+        assert one["metric"].keys() >= {"ravi_limit_scope", "ravi_limit_scope_name", "trace_id"}
         assert moving.jaeger(one["metric"]["trace_id"]) is not None
+
+    def scopes() -> set[str]:
+        return {one["metric"]["ravi_limit_scope"] for one in figures(dearest)}
+
+    wait_for(lambda: scopes() >= {"run", "tenant"}, "a run and a tenant that came near a limit of cost", WITHIN_S)
     assert wait_for(lambda: moving.jaeger(trace["labels"]["trace_id"]), "the trace of a limit event")
 
 
@@ -197,7 +212,7 @@ def test_a_program_of_a_moment_is_told_in_full(stack: Stack):
     assert shown("budgets.json: Calls refused A") == [({}, 3)]
     assert shown("budgets.json: Spent A") == [({}, pytest.approx(1.5))]  # 0.15 USD a million in, 0.60 out, twice
     assert shown("budgets.json: Spent, by team A") == [({"ravi_tag_team": "a"}, pytest.approx(1.5))]
-    assert shown("budgets.json: Spent, by tenant B") == [({"ravi_tag_tenant": "b"}, 1)]
+    assert shown("budgets.json: Spent, by tag tenant B") == [({"ravi_tag_tenant": "b"}, 1)]
     assert shown("calls.json: Failed A") == [({}, 0)]
     assert 0 < shown("calls.json: Slow calls take A")[0][1] < 60
     assert shown("runs.json: Runs that fail A") == [({}, 1)]  # one that was refused something
