@@ -263,6 +263,7 @@ def _file(parameter: str, path: str) -> Path:
         path = slash + path
         if host or not slash:
             raise ConfigurationError(f"{parameter}: 'sqlite://' takes no host. Write 'sqlite:{checks.show(host)[1:-1]}' for a file here.")
+        path = "/" + path.lstrip("/")  # others write sqlite:////var/lib/x.db: it is one file, however many slashes it begins with
     example = "sqlite:/var/lib/app/ledger.db"
     if not path:
         raise ConfigurationError(f"{parameter}: 'sqlite:' names no file; give one such as {example!r}.")

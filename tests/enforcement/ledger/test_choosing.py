@@ -37,13 +37,13 @@ def test_memory_is_this_process_alone():
     assert isinstance(open_ledger("memory:"), MemoryLedger)
 
 
-@pytest.mark.parametrize("written", ["sqlite:{}", "sqlite://{}", "SQLite:{}?slices=off"])
+@pytest.mark.parametrize("written", ["sqlite:{}", "sqlite://{}", "sqlite:///{}", "SQLite:{}?slices=off"])
 def test_sqlite_counts_in_a_file_wherever_the_program_goes_later(tmp_path, monkeypatch, written):
     choice = read(written.format(tmp_path / "l.db"))
     assert choice.many
     ledger = choice.open(lease_s=2.0)
     assert isinstance(ledger.inner, SqliteLedger)  # which it outlives, for limits that go on while the store fails
-    assert ledger.path == tmp_path / "l.db"
+    assert str(ledger.path) == str(tmp_path / "l.db")
     monkeypatch.chdir(tmp_path)
     assert read("sqlite:l.db").url == str(tmp_path / "l.db")
 

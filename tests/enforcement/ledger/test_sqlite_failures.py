@@ -134,6 +134,16 @@ def test_a_directory_that_is_missing_is_a_sentence(tmp_path):
     assert "cannot be used, because it cannot be made: No such file or directory. Make the file usable again, or name another" in str(error)
 
 
+def test_a_path_that_begins_with_two_slashes_is_that_of_a_file(path, ledger):
+    ask(ledger, account())
+    named = SqliteLedger(f"/{path}", create=False)
+    fresh = account()
+    assert named.read(fresh)
+    ask(named, fresh)
+    named.close()
+    assert fresh.used == 2
+
+
 # foreign and hostile
 
 

@@ -219,7 +219,9 @@ class Store:
             connection.close()
 
     def _connected(self, mode: str, timeout_s: float) -> sqlite3.Connection:
-        where = f"file:{quote(os.fspath(self.path))}?mode={mode}"
+        path = os.fspath(self.path)
+        no_host = "//" if path.startswith("/") else ""  # said, or a path that begins with two slashes would name one
+        where = f"file:{no_host}{quote(path)}?mode={mode}"
         return sqlite3.connect(where, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64)
 
     def _where(self) -> tuple[int, int] | None:
