@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,6 +50,7 @@ def copied(to: Path) -> None:
     _check_place(to)
     wanted = list(listed(source))
     try:
+        to.mkdir(parents=True, exist_ok=True)
         for old in set(listed(to)) - set(wanted):
             if old.suffix in _OURS:
                 (to / old).unlink()
@@ -63,11 +63,18 @@ def copied(to: Path) -> None:
 
 
 def _copy(source: Path, target: Path, top: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _open_to_all(target.parent, top)
+    for folder in reversed([each for each in target.parents if top in each.parents]):
+        folder.mkdir(exist_ok=True)
+        if folder.is_symlink():  # planted, or somebody's own arrangement: neither is to be written through
+            raise ConfigurationError(
+                f"{clean(str(folder), 200)} is a link, and the stack's files go there. Remove it, or name another folder."
+            )
+        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o755)
     aside = target.with_name(f".{target.name}.new")
-    shutil.copyfile(source, aside)
-    aside.chmod(0o644)
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as file:
+        file.write(source.read_bytes())
+        os.fchmod(file.fileno(), 0o644)
     aside.replace(target)
 
 
@@ -77,12 +84,6 @@ def _check_place(to: Path) -> None:
             raise ConfigurationError(
                 f"{clean(str(part), 200)} is not a folder, and the stack's files go there. Move it, or name another one."
             )
-
-
-def _open_to_all(folder: Path, top: Path) -> None:
-    while folder != top and top in folder.parents:
-        folder.chmod(stat.S_IMODE(folder.stat().st_mode) | 0o755)
-        folder = folder.parent
 
 
 def digest(place: Path) -> str:
@@ -114,8 +115,10 @@ def settings(place: Path, beside: Path | None = None, environ: Mapping[str, str]
 
 def _read(path: Path) -> dict[str, str]:
     try:
+        if path.exists() and not path.is_file():
+            raise ConfigurationError(f"{clean(str(path), 200)} is no file. Name one with lines of NAME=VALUE.")
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode("utf-8")
+            text = file.read(_MOST_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"{clean(str(path), 200)} cannot be read: {reason}.") from error
@@ -124,7 +127,7 @@ def _read(path: Path) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         pair = _LINE.fullmatch(line.strip())
-        if pair is None:  # the line itself is not shown: it may hold a password
+        if pair is None or "\0" in line:  # the line itself is not shown: it may hold a password
             raise ConfigurationError(f"Line {number} of {clean(str(path), 200)} is no NAME=VALUE.")
         found[pair[1]] = _unquoted(pair[2].strip())
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import tomllib
 from pathlib import Path
@@ -70,6 +71,41 @@ def test_nothing_is_written_over_what_is_no_folder(tmp_path, kind):
     with pytest.raises(ConfigurationError, match="is not a folder"):
         files.copied(tmp_path)
     assert not list((tmp_path / "elsewhere").glob("*"))
+
+
+def test_a_link_where_a_file_is_written_aside_is_taken_away_and_not_written_through(tmp_path):
+    victim = tmp_path / "secret"
+    victim.write_text("mine")
+    victim.chmod(0o600)
+    to = tmp_path / "stack"
+    (to / "collector").mkdir(parents=True)
+    (to / "collector" / ".compose.yaml.new").symlink_to(victim)
+    files.copied(to)
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("mine", 0o600)
+    assert not (to / "collector" / "compose.yaml").is_symlink()
+
+
+def test_a_folder_that_is_a_link_is_not_written_through(tmp_path):
+    elsewhere = tmp_path / "private"
+    elsewhere.mkdir(mode=0o700)
+    to = tmp_path / "stack"
+    (to / "collector").mkdir(parents=True)
+    (to / "collector" / "prometheus").symlink_to(elsewhere)
+    with pytest.raises(ConfigurationError, match="is a link, and the stack's files go there"):
+        files.copied(to)
+    assert list(elsewhere.iterdir()) == []
+    assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o700
+
+
+def test_settings_are_read_from_files_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigurationError, match="is no file"):
+        files.settings(files.shipped(), tmp_path / "pipe", environ={})
+    (tmp_path / "nul").write_bytes(b"RAVI_PORT_GRAFANA=30\x0001\n")
+    with pytest.raises(ConfigurationError, match=r"Line 1 of .* is no NAME=VALUE"):
+        files.settings(files.shipped(), tmp_path / "nul", environ={})
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfRAVI_PORT_GRAFANA=3001\n")
+    assert files.settings(files.shipped(), tmp_path / "marked", environ={})["RAVI_PORT_GRAFANA"] == "3001"
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence_with_the_way_out(tmp_path):
