@@ -20,6 +20,9 @@ from ravi_otel.stack.ports import port
 
 _RULE: Final = re.compile(r"^\s*- (?:record|alert): (\S+)", re.MULTILINE)
 _SOURCE: Final = re.compile(r"^\s+uid: ([\w-]+)", re.MULTILINE)
+_WAY: Final = re.compile(r"\b([a-z0-9]+)_configs\b")
+_INTEGRATION: Final = re.compile(r'integration="([^"]{1,40})"')
+_COUNT: Final = re.compile(r" ([0-9.]{1,18}(?:e\+[0-9]{1,2})?)$")
 _RESTART: Final = "Run `ravi-otel stack up`; `ravi-otel stack status` and `docker logs ravi-otel-{name}-1` say what it does."
 _MOST_NAMED: Final = 3
 _LEAST_OTHERS: Final = 2
@@ -161,10 +164,32 @@ def _rules(stack: Stack, document: Any) -> Iterator[Finding]:
 
 def _alertmanager(stack: Stack, asked: Asked) -> Iterator[Finding]:
     told = within(get_json(stack.port("ALERTMANAGER"), "/api/v2/status", asked), "config", "original")
-    if "webhook_configs" in str(told):
-        yield well("stack.alertmanager", "it has a webhook to tell alerts to")
-    else:
-        yield odd("stack.alertmanager", "it has no webhook", "Name yours in alertmanager.yaml, or leave it to the receivers that it has.")
+    ways = ", ".join(sorted(set(_WAY.findall(str(told)))))
+    if not ways:
+        yield odd("stack.alertmanager", "it has no receiver, so that nobody is told of alerts", "Name one in alertmanager.yaml.")
+        return
+    counted = get(stack.port("ALERTMANAGER"), "/metrics", asked).decode("utf-8", "replace")
+    tried, failed = (_by_way(counted, name) for name in ("alertmanager_notifications_total", "alertmanager_notifications_failed_total"))
+    for way in sorted(failed):
+        dead = failed[way] >= tried.get(way, 0)
+        yield (broken if dead else odd)(
+            "stack.alertmanager",
+            f"{clean(way, 40)}: {failed[way]:,} of {max(failed[way], tried.get(way, 0)):,} messages since its start reached nobody",
+            "See that it can reach what alertmanager.yaml names as its receiver; `docker logs ravi-otel-alertmanager-1` says why not.",
+        )
+    if not failed:
+        total = sum(tried.values())
+        seen = f"{total:,} messages since its start were taken" if total else "none was to be told yet, so whether they arrive is not known"
+        yield well("stack.alertmanager", f"it tells alerts by {clean(ways, 120)}; {seen}")
+
+
+def _by_way(text: str, name: str) -> dict[str, int]:
+    """Add up a counter of Alertmanager's by the way it tells, such as webhook; those at 0 are left out."""
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        if line.startswith(f"{name}{{") and (way := _INTEGRATION.search(line)) and (number := _COUNT.search(line)):
+            found[way[1]] = found.get(way[1], 0) + int(float(number[1]))
+    return {way: number for way, number in found.items() if number}
 
 
 def _grafana(stack: Stack, asked: Asked) -> Iterator[Finding]:

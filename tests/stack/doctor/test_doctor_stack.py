@@ -14,7 +14,7 @@ from asking_doctor import ask, not_well, states, the
 from misbehaving import Answer, Collector, status
 
 from ravi_otel.stack import files
-from ravi_otel.stack.doctor import endpoint
+from ravi_otel.stack.doctor import arrival, endpoint
 
 SHIPPED = files.shipped()
 RULES = [
@@ -51,7 +51,11 @@ class Servers:
                 "/api/v1/rules": LOADED,
                 "/api/v1/query": FOUND,
             },
-            "alertmanager": {"/-/ready": "OK", "/api/v2/status": {"config": {"original": "receivers: [{webhook_configs: []}]"}}},
+            "alertmanager": {
+                "/-/ready": "OK",
+                "/api/v2/status": {"config": {"original": "receivers: [{webhook_configs: []}]"}},
+                "/metrics": "",
+            },
             "jaeger": {"/status": "StatusOK", "/api/traces": {"data": [1]}},
             "loki": {"/ready": "ready", "/loki/api/v1/query_range": FOUND},
             "grafana": {"/api/health": '{"database": "ok"}', "/api/dashboards/uid": {}, "/api/datasources/uid": {}},
@@ -126,12 +130,19 @@ def test_a_server_that_is_down_is_named_with_the_command_that_starts_it(stack, n
     assert f"ravi-otel-{name}-1" in the(found, f"stack.{name}").advice
 
 
-def test_what_was_acknowledged_and_never_arrives_is_broken(stack):
+def test_what_was_acknowledged_and_never_arrives_is_broken(stack, monkeypatch):
+    monkeypatch.setattr(arrival, "_FAIR_S", 0.5)
     stack.answers["loki"]["/loki/api/v1/query_range"] = {"data": {"result": []}}
     found = ask(endpoint.examine, within_s=1.5)
     assert the(found, "arrival.logs").state == "broken"
     assert "ravi-otel-collector-1" in the(found, "arrival.logs").advice
     assert the(found, "arrival.traces").state == "well"
+
+
+def test_what_had_too_little_time_to_arrive_is_left_out(stack):
+    stack.answers["jaeger"]["/api/traces"] = {"data": []}
+    found = the(ask(endpoint.examine, within_s=1.0), "arrival.traces")
+    assert (found.state, found.advice) == ("left_out", "Try a longer --timeout.")
 
 
 def test_a_collector_that_samples_by_tail_may_keep_the_span_later(stack):
@@ -154,11 +165,30 @@ def test_a_collector_that_samples_by_tail_may_keep_the_span_later(stack):
         ("grafana", "/api/dashboards/uid", None, "stack.dashboards", "broken"),
         ("grafana", "/api/datasources/uid", None, "stack.datasources", "broken"),
     ],
-    ids=["no-otlp", "no-exemplars", "no-rules", "rules-too-deep", "no-webhook", "another-shape", "no-dashboards", "no-sources"],
+    ids=["no-otlp", "no-exemplars", "no-rules", "rules-too-deep", "no-receiver", "another-shape", "no-dashboards", "no-sources"],
 )
 def test_a_server_that_is_set_up_otherwise_is_said(stack, server, path, answer, check, state):
     stack.answers[server][path] = answer
     assert state in states(ask(endpoint.examine))[check]
+
+
+def test_an_alertmanager_that_tells_by_mail_alone_is_well(stack):
+    stack.answers["alertmanager"]["/api/v2/status"] = {"config": {"original": "receivers: [{email_configs: [{to: a@b}]}]"}}
+    found = the(ask(endpoint.examine), "stack.alertmanager")
+    assert (found.state, found.said.partition(";")[0]) == ("well", "it tells alerts by email")
+
+
+@pytest.mark.parametrize(("failed", "state"), [("0", "well"), ("3", "odd"), ("12", "broken")])
+def test_messages_that_reach_nobody_are_said_by_their_share(stack, failed, state):
+    stack.answers["alertmanager"]["/metrics"] = (
+        'alertmanager_notifications_total{integration="webhook"} 12\n'
+        'alertmanager_notifications_failed_total{integration="webhook",reason="clientError"} 0\n'
+        f'alertmanager_notifications_failed_total{{integration="webhook",reason="other"}} {failed}\n'
+        'alertmanager_notifications_total{integration="email"} 0\n'
+    )
+    found = the(ask(endpoint.examine), "stack.alertmanager")
+    assert found.state == state
+    assert ("reached nobody" in found.said) == (state != "well")
 
 
 def test_a_rule_that_fails_is_named(stack):
