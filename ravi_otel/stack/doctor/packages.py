@@ -203,16 +203,19 @@ def _others() -> Iterator[Finding]:
 
 
 def _extras(needed: Sequence[Requirement]) -> Iterator[Finding]:
+    absent: list[str] = []
     for extra in sorted({each.extra for each in needed} - {""}):
         wanted = [each for each in needed if each.extra == extra]
         found = [(each, installed(each.name)) for each in wanted]
         missing = [each.name for each, version in found if version is None]
         if missing:
-            yield left_out(
-                "packages.extras", f"extra {extra}: {', '.join(missing)} not installed", f"Run: pip install 'ravi-otel[{extra}]'"
-            )
+            absent.append(f"{extra} ({', '.join(missing)})")
             continue
         yield from (
             bad for each, version in found if (bad := _ranged("packages.extras", each.name, version, each.versions)).state != "well"
         )
         yield well("packages.extras", f"extra {extra}: {', '.join(f'{each.name} {version}' for each, version in found)}")
+    if absent:
+        yield left_out(
+            "packages.extras", f"extras not installed: {'; '.join(absent)}", "Where you want one, run: pip install 'ravi-otel[NAME]'"
+        )

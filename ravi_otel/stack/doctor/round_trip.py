@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from ravi_otel._extras import load
 from ravi_otel._threads import without_signals
+from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock
 from ravi_otel.stack.doctor.clock import Sample
-from ravi_otel.stack.doctor.finding import Asked, Finding, broken, well
+from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, well
 from ravi_otel.stack.doctor.probe import Trip, empty
 from ravi_otel.stack.doctor.targets import GRPC, Target
 
@@ -32,8 +33,9 @@ _ADVICE: Final = {
     400: _PORTS,
     401: _HEADERS,
     403: _HEADERS,
-    404: "Check the path in {variable}: /v1/{signal} is added to OTEL_EXPORTER_OTLP_ENDPOINT, and the others are taken as they are.",
-    405: "Check the path in {variable}: something else than an OTLP receiver answers there.",
+    404: "Check port and path in {variable}: what answers there is no OTLP endpoint (usually port 4318), or has another path than "
+    "/v1/{signal}, which is added to OTEL_EXPORTER_OTLP_ENDPOINT alone.",
+    405: "Check port and path in {variable}: what answers there is no OTLP endpoint (usually port 4318).",
     413: "Have the server take larger requests; this one was small.",
     415: "See that the server takes protobuf, as OTLP receivers do.",
     429: "Have the server take more requests, or send less often; telemetry waits meanwhile.",
@@ -94,6 +96,9 @@ def _send(body: bytes, target: Target, patience_s: float) -> tuple[Finding, list
     heard, check = _Heard(), f"endpoint.{target.signal}"
     try:
         wire = _wire(target, heard)
+    except MissingExtraError:
+        said = f"no {_ONE[target.signal]} was sent: the exporter of {target.protocol} is not installed"
+        return left_out(check, said, "See packages.exporter for what to install."), []
     except Exception as error:  # noqa: BLE001 - a bad value in the environment raises whatever it raises
         return broken(check, f"no exporter could be made: {type(error).__name__}", _UNMADE), []
     timer = threading.Timer(patience_s + _GRACE_S, wire.cut)
@@ -143,7 +148,15 @@ def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: flo
     else:
         code = next((code for code in _CODES if code in answer.why), None)
         way_out = _TLS if "TLS" in answer.why else _PORTS if code is None else _CODES[code]
-    return broken(check, f"a {one} was not taken: {answer.why}", way_out.format(**words))
+    return broken(check, f"a {one} was not taken: {_reason(answer.why, target)}", way_out.format(**words))
+
+
+def _reason(why: str, target: Target) -> str:
+    """Say what the export heard, with the place in it; that it takes connections was seen before."""
+    if "cannot be reached" in why:
+        other = "" if target.protocol != GRPC else ", or takes nothing now"
+        return f"what listens at {target.shown} is no OTLP endpoint, or speaks another protocol than {target.protocol}{other}"
+    return why.replace("the collector", target.shown)
 
 
 def _silent(target: Target) -> Finding:

@@ -48,7 +48,7 @@ def test_a_sampler_that_keeps_nothing_does_not_hide_the_round_trip(collector, mo
         (400, "4318 is for http/protobuf"),
         (401, "OTEL_EXPORTER_OTLP_HEADERS"),
         (403, "OTEL_EXPORTER_OTLP_HEADERS"),
-        (404, "Check the path in OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (404, "Check port and path in OTEL_EXPORTER_OTLP_ENDPOINT"),
         (413, "larger requests"),
         (415, "protobuf"),
         (429, "more requests"),
@@ -169,6 +169,7 @@ def test_what_is_no_http_says_that_port_and_protocol_may_not_belong_together(mon
         found = the(ask(endpoint.examine), "endpoint.traces")
         thread.join()
     assert (found.state, "4317 for grpc" in found.advice) == ("broken", True)
+    assert "is no OTLP endpoint, or speaks another protocol than http/protobuf" in found.said
     assert "\x1b" not in str(found)
 
 
@@ -250,4 +251,5 @@ def test_grpc_against_a_server_that_speaks_http_says_which_port_is_whose(collect
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     found = ask(endpoint.examine, within_s=3.0)
     assert the(found, "endpoint.traces").state == "broken"
+    assert "speaks another protocol than grpc" in the(found, "endpoint.traces").said
     assert the(found, "clock.endpoint").state == "left_out"

@@ -76,6 +76,7 @@ def test_the_extra_of_a_protocol_that_is_chosen_is_named_where_it_is_missing(has
     has(FINE, (*NEEDED, GRPC))
     assert the(ask(packages.examine), "packages.extras").state == "left_out"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+    assert "grpc (opentelemetry-exporter-otlp-proto-grpc)" in the(ask(packages.examine), "packages.extras").said
     found = the(ask(packages.examine), "packages.exporter")
     assert (found.state, found.advice) == ("broken", "Run: pip install 'ravi-otel[grpc]'")
 
