@@ -29,7 +29,7 @@ def examine(asked: Asked) -> Iterator[Finding]:
     wanted = [target for signal in SIGNALS if is_exported(asked, signal) and (target := target_of(asked, signal)) is not None]
     targets = [target for target in wanted if target.protocol in (HTTP, GRPC)]
     if not targets:
-        yield left_out("endpoint", "nothing is exported, so that nothing was sent")
+        yield left_out("endpoint", "no signal goes to an endpoint that can be asked, so that nothing was sent")
         return
     well_there: dict[tuple[str, int, bool], bool] = {}
     for target in targets:

@@ -13,7 +13,7 @@ from ravi_otel.local.wording import clean
 State = Literal["well", "odd", "broken", "left_out"]
 """`odd` works, and may not be what is wanted; `broken` loses telemetry or leaves a limit unkept; `left_out` was not looked at."""
 
-_MOST_SAID: Final = 400
+_MOST_SAID: Final = 800
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ _LARGE_BYTES: Final = 2_000_000_000
 _LOW_BYTES: Final = 100_000_000
 _MOST_LOOKED: Final = 20_000
 _WAY_OUT: Final = "Set RAVI_STORE to a directory that this user may write."
+_NO_STORE: Final = "Set RAVI_STORE to a store, or to a directory that is empty or not there yet."
 
 
 def examine(asked: Asked) -> Iterator[Finding]:
@@ -51,7 +52,7 @@ def _look(place: Path, shown: str, asked: Asked) -> Iterator[Finding]:
         Store.find(place)
     except RaviError as error:
         if any(place.iterdir()) and "no store" not in str(error):
-            yield broken("store", str(error), _WAY_OUT)
+            yield broken("store", str(error), _NO_STORE)
             return
     if found.st_uid != os.geteuid():
         yield odd(

@@ -76,6 +76,9 @@ STANDARD: Final = frozenset(
 )
 """Variables of OpenTelemetry that say where telemetry goes and what it says; it has more, so that only a near miss is told."""
 
+_PREFIX: Final = "RAVI_"
+_LIMITING: Final = frozenset({"RAVI_LEDGER", "RAVI_POLICY"})
+_SENDING: Final = ("_ENDPOINT", "_HEADERS", "_PROTOCOL", "_CERTIFICATE", "_CLIENT_KEY")
 _NEAR_OURS: Final = 0.75
 _NEAR_STANDARD: Final = 0.88
 _LONGEST: Final = 80
@@ -83,7 +86,16 @@ _LONGEST: Final = 80
 
 def meant(name: str, known: Collection[str]) -> str | None:
     """Give the variable that a name of ours was meant to be; None when none is near."""
-    return _near(name, known, _NEAR_OURS)
+    stems = {each.removeprefix(_PREFIX): each for each in known}
+    stem = name.upper().removeprefix(_PREFIX)
+    ending = [each for each in stems if each.endswith(f"_{stem}")]
+    close = ending[0] if len(ending) == 1 else _near(stem, stems, _NEAR_OURS)  # RAVI_SPOOL is RAVI_EXPORT_SPOOL
+    return stems[close] if close else None
+
+
+def is_weighty(name: str) -> bool:
+    """Tell whether telemetry would be lost, or a limit not kept, where this variable is written wrong and so not read."""
+    return name in _LIMITING or name.endswith(_SENDING)
 
 
 def nearly(name: str) -> str | None:

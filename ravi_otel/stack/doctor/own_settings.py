@@ -80,6 +80,7 @@ def _unknown(asked: Asked) -> Iterator[Finding]:
             continue
         close = names.meant(name, known)
         way_out = f"Write {close}." if close else "Take it away, or write the name that was meant."
-        yield odd("settings.names", f"{clean(name, 80)} is no variable of ours", way_out)
+        tell = broken if close and names.is_weighty(close) and not asked.said(close) else odd
+        yield tell("settings.names", f"{clean(name, 80)} is no variable of ours", way_out)
     if "RAVI_RAISE_BUGS" in asked.environ:
         yield odd("settings.bugs", "RAVI_RAISE_BUGS is set: a bug of ours ends a call of yours", "Unset it outside of tests.")

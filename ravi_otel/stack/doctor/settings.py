@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import stat
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ _SAMPLERS: Final = (
 _FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 _COMPRESSIONS: Final = ("", "none", "gzip", "deflate")
 _MOST_READ: Final = 1 << 20
+_MOST_TIMEOUT_S: Final = 600.0
+_NEAR: Final = 0.7
 _ENVIRONMENT: Final = "deployment.environment.name"
 
 
@@ -43,17 +46,28 @@ def examine(asked: Asked) -> Iterator[Finding]:
     yield from _resource(asked)
     for name in sorted(asked.environ):
         if name.upper().startswith(("OTEL", "OLTP", "OPENTELEMETRY", "OTLP")) and (close := names.nearly(name)) is not None:
-            yield odd("settings.names", f"{name} is nothing that is read, and nearly {close}", f"Write {close}.")
+            tell = (
+                broken if names.is_weighty(close) and not (asked.said(close) or (close.endswith("ENDPOINT") and asked.said(BASE))) else odd
+            )
+            yield tell("settings.names", f"{clean(name, 80)} is nothing that is read, and nearly {close}", f"Write {close}.")
 
 
 def _switches(asked: Asked) -> Iterator[Finding]:
-    if asked.said("OTEL_SDK_DISABLED").lower() == "true":
+    disabled = asked.said("OTEL_SDK_DISABLED").lower()
+    if disabled == "true":
         yield odd("settings.export", "OTEL_SDK_DISABLED=true: no telemetry is made at all", "Unset OTEL_SDK_DISABLED to have any.")
+    elif disabled not in ("", "false"):
+        yield odd(
+            "settings.export",
+            f"OTEL_SDK_DISABLED={clean(disabled, 40)!r} is not read as true: telemetry is made",
+            "Set OTEL_SDK_DISABLED=true to have none, or unset it.",
+        )
     for signal in SIGNALS:
         variable = f"OTEL_{signal.upper()}_EXPORTER"
         named = asked.said(variable).lower()
         if named and "otlp" not in [each.strip() for each in named.split(",")]:
-            yield odd(
+            tell = broken if difflib.get_close_matches(named, ["otlp"], cutoff=_NEAR) else odd  # `none` is a decision, `otpl` is none
+            yield tell(
                 "settings.export",
                 f"{variable}={clean(named, 40)}: {signal} go nowhere, for otlp is all that is exported by",
                 f"Set {variable}=otlp, or unset it.",
@@ -200,6 +214,12 @@ def _plain(asked: Asked) -> Iterator[Finding]:
                 "settings.export",
                 f"{prefix}TIMEOUT={clean(timeout, 40)!r} is no number of seconds",
                 f"Set {prefix}TIMEOUT to one such as 10.",
+            )
+        elif seconds > _MOST_TIMEOUT_S:
+            yield odd(
+                "settings.export",
+                f"{prefix}TIMEOUT={clean(timeout, 40)} is {seconds:,.0f} s: it is read as seconds, not as milliseconds",
+                f"Set {prefix}TIMEOUT to seconds such as 10.",
             )
         if compression not in _COMPRESSIONS:
             yield broken(

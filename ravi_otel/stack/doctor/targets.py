@@ -58,11 +58,11 @@ def is_exported(asked: Asked, signal: Signal) -> bool:
 
 
 def target_of(asked: Asked, signal: Signal) -> Target | None:
-    """Give where a signal goes; None for an endpoint that names no host."""
+    """Give where a signal goes; None for an endpoint that names no host, or has a scheme that is not ours."""
     variable, url = endpoint_of(asked, signal)
     protocol = protocol_of(asked, signal)
     place = _place(url if "://" in url else f"//{url}")
-    if place is None:
+    if place is None or place[0] not in ("", *_PORTS):
         return None
     scheme, host, port = place
     insecure = (asked.said(_of(signal, "INSECURE")) or asked.said("OTEL_EXPORTER_OTLP_INSECURE")).lower()

@@ -103,6 +103,11 @@ def test_without_an_endpoint_nothing_is_sent():
     assert states(ask(endpoint.examine)) == {"endpoint": {"left_out"}}
 
 
+def test_what_has_another_scheme_is_not_looked_up(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "ftp://no..where")
+    assert states(ask(endpoint.examine)) == {"endpoint": {"left_out"}}
+
+
 def test_a_signal_that_is_switched_off_is_not_sent(collector, monkeypatch):
     monkeypatch.setenv("OTEL_LOGS_EXPORTER", "none")
     assert "endpoint.logs" not in states(ask(endpoint.examine))

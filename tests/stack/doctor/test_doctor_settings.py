@@ -57,6 +57,9 @@ def test_what_is_set_as_it_should_be_is_well(fine):
         ({"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, "settings.export", "broken", "such as 10"),
         ({"OTEL_EXPORTER_OTLP_METRICS_COMPRESSION": "brotli"}, "settings.export", "broken", "gzip or none"),
         ({"OTEL_SDK_DISABLED": "true"}, "settings.export", "odd", "Unset OTEL_SDK_DISABLED"),
+        ({"OTEL_SDK_DISABLED": "1"}, "settings.export", "odd", "OTEL_SDK_DISABLED=true"),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "10000"}, "settings.export", "odd", "seconds such as 10"),
+        ({"OTEL_TRACES_EXPORTER": "otpl"}, "settings.export", "broken", "OTEL_TRACES_EXPORTER=otlp"),
         ({"OTEL_METRICS_EXPORTER": "none"}, "settings.export", "odd", "OTEL_METRICS_EXPORTER=otlp"),
         ({"OTEL_TRACES_SAMPLER": "always_off"}, "settings.sampler", "odd", "Unset OTEL_TRACES_SAMPLER"),
         ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}, "settings.sampler", "odd", "production overlay"),
@@ -67,6 +70,7 @@ def test_what_is_set_as_it_should_be_is_well(fine):
         ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=a,oops"}, "settings.resource", "odd", "NAME=VALUE"),
         ({"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=a"}, "settings.environment", "odd", "deployment.environment.name=NAME"),
         ({"OTEL_EXPORTER_OLTP_ENDPOINT": "http://x"}, "settings.names", "odd", "Write OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({"OTEL_EXPORTER_OTLP_HEADER": "a=s3cret"}, "settings.names", "broken", "Write OTEL_EXPORTER_OTLP_HEADERS"),
         ({"OTEL_SERVICE_NAMES": "x"}, "settings.names", "odd", "Write OTEL_SERVICE_NAME"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -123,11 +127,34 @@ def test_every_variable_that_the_package_reads_is_known():
     assert read - names.OURS - stack == {"RAVI_FILES_DIGEST"}  # which compose alone is told
 
 
-def test_a_name_of_ours_written_wrong_is_said_with_the_one_that_was_meant(monkeypatch):
-    monkeypatch.setenv("RAVI_LEGDER", "redis://:s3cret@h/0")
+@pytest.mark.parametrize(
+    ("wrong", "right", "state"),
+    [
+        ("RAVI_LEGDER", "RAVI_LEDGER", "broken"),
+        ("RAVI_LEDGR", "RAVI_LEDGER", "broken"),
+        ("RAVI_SPOOL", "RAVI_EXPORT_SPOOL", "odd"),
+        ("RAVI_WARNAT", "RAVI_WARN_AT", "odd"),
+        ("RAVI_PORT_GRAFNA", "RAVI_PORT_GRAFANA", "odd"),
+    ],
+)
+def test_a_name_of_ours_written_wrong_is_said_with_the_one_that_was_meant(monkeypatch, wrong, right, state):
+    monkeypatch.setenv(wrong, "redis://:s3cret@h/0")
     found = the(ask(own_settings.examine), "settings.names")
-    assert (found.state, found.advice) == ("odd", "Write RAVI_LEDGER.")
+    assert (found.state, found.advice) == (state, f"Write {right}.")
     assert "s3cret" not in str(found)
+
+
+def test_an_endpoint_under_a_wrong_name_is_broken_where_there_is_no_other(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOIN", "http://localhost:4318")
+    found = the(ask(settings.examine), "settings.names")
+    assert (found.state, found.advice) == ("broken", "Write OTEL_EXPORTER_OTLP_ENDPOINT.")
+
+
+def test_a_limit_of_no_kind_is_said_to_the_end_of_the_sentence(monkeypatch):
+    monkeypatch.setenv("RAVI_LIMIT_TOKNS", "3")
+    found = the(ask(own_settings.examine), "settings.policy")
+    assert (found.state, found.said.endswith("\N{HORIZONTAL ELLIPSIS}")) == ("broken", False)
+    assert "RAVI_LIMIT_TOKENS" in found.said
 
 
 def test_a_policy_file_that_does_not_read_is_broken(tmp_path):
