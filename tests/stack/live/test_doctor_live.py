@@ -43,11 +43,10 @@ def states(found: dict[str, dict]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_behind_the_production_overlay_all_is_well_and_the_span_may_be_kept_later(stack: Stack, monkeypatch, tmp_path, protocol):
+def test_behind_the_production_overlay_all_is_well_and_the_span_is_kept(stack: Stack, monkeypatch, tmp_path, protocol):
     monkeypatch.setenv("RAVI_STORE", str(tmp_path / "kept"))
     status, found = told(stack, monkeypatch, protocol=protocol)
-    assert states(found)["arrival.traces"] in ("well", "left_out")  # one in ten of such traces is kept
-    assert (CHAIN | SET_UP | {"arrival.traces": states(found)["arrival.traces"]}).items() <= states(found).items(), found
+    assert (CHAIN | SET_UP).items() <= states(found).items(), found
     assert states(found)["stack.grafana"] == "odd"  # there is none among the servers of these tests
     assert status == 0, found
 

@@ -13,6 +13,7 @@ from stack_process import wait_for
 from stack_servers import Stack, program_environment, running_stack
 from told import gauge, send, span, trace_id
 
+from ravi_otel.stack.doctor.probe import SERVICE
 from ravi_otel.testing import ScriptedLLM, Text
 
 PLAIN = 40
@@ -60,6 +61,12 @@ def test_every_error_and_every_limit_is_kept_and_the_rest_counted(sampled: Stack
     wait_for(lambda: sampled.value(counted) == len(kept) + len(dropped), f"{counted} to be {len(kept) + len(dropped)}")
     found = {spans[0]["traceID"] for spans in sampled.jaeger_search(service)}
     assert found == {one["traceId"] for one in kept.values()}
+
+
+def test_what_the_doctor_sends_is_kept_at_once(sampled: Stack):
+    plain = span(trace_id())
+    send(sampled.otlp_http, SERVICE, "traces", spans=[plain])
+    wait_for(lambda: sampled.jaeger(plain["traceId"]), "the doctor's span in Jaeger")
 
 
 def test_a_span_is_counted_under_its_service_model_and_error(sampled: Stack):
