@@ -22,6 +22,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -43,6 +44,8 @@ _OWED: Final = re.compile(r"owed-[0-9a-f]{16}\.jsonl")
 """What a process leaves here that could not tell a shared ledger all it should, also before the first run."""
 _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
 _MOST_STATUS: Final = 2**31
+_MOST_LOOKED, _MOST_NAMED, _MOST_MARKED = 100, 3, 1_000
+"""In how many of somebody else's directories a store is looked for, how many a sentence names, and bytes of a marker in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +180,26 @@ class Store:
 
     def _check(self) -> None:
         known = jsonfile.read(self.root / MARKER)
-        if known is None or known.get("store") != "ravi-otel":
+        if known is None or not _is_ours(known):
             raise ConfigurationError(
-                f"{checks.show(str(self.root))} is not a store of ravi-otel: it has no readable {MARKER}. "
-                f"Set {VARIABLE} to another directory; nothing in this one was changed."
+                f"{checks.show(str(self.root))} is not a store of ravi-otel: it has no readable {MARKER}{self._way_out()}; "
+                "nothing in this one was changed."
             )
         if known.get("format") != FORMAT:
             raise ConfigurationError(
                 f"the store at {checks.show(str(self.root))} has format {checks.show(known.get('format'))}, "
                 f"and this version reads {FORMAT}. Set {VARIABLE} to another directory, or use the version that wrote it."
             )
+
+    def _way_out(self) -> str:
+        """Say what to do about a directory that is no store: the stores in it may be what was meant."""
+        found = [path.name for path in islice(self.root.iterdir(), _MOST_LOOKED) if _is_store(path)]
+        if not found:
+            return f". Set {VARIABLE} to another directory"
+        shown = ", ".join(checks.show(name) for name in sorted(found)[:_MOST_NAMED])
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        it, one = ("a store", "it") if len(found) == 1 else ("stores", "one of them")
+        return f", but holds {it}, {shown}{more}. Set {VARIABLE} or --store to {one}, or {VARIABLE} to another directory"
 
     def begin(self, name: str, **facts: Any) -> StoredRun:
         """Make a new run's directory, with a manifest that says it is running; ConfigurationError when that cannot be written."""
@@ -242,6 +255,17 @@ class Store:
         known = jsonfile.read(path / "run.json")
         manifest = None if known is None else read_manifest(known)
         return None if manifest is None or manifest.run_id != path.name else StoredRun(path, manifest)
+
+
+def _is_ours(marker: Mapping[str, Any]) -> bool:
+    return marker.get("store") == "ravi-otel"
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        return (path / MARKER).stat().st_size <= _MOST_MARKED and _is_ours(jsonfile.read(path / MARKER) or {})
+    except OSError:
+        return False
 
 
 def _is_beginning(path: Path) -> bool:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -173,6 +174,25 @@ def test_a_directory_with_anything_of_somebody_elses_is_not_taken(tmp_path, name
     with pytest.raises(ConfigurationError, match="is not a store"):
         Store.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("look", [Store.open, Store.find])
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["finance"], "holds a store, 'finance'. Set RAVI_STORE or --store to it, or RAVI_STORE to another directory; nothing in"),
+        (["a", "b\x1b", "c", "d"], r"holds stores, 'a', 'b\x1b', 'c' and 1 more. Set RAVI_STORE or --store to one of them, or "),
+    ],
+)
+def test_a_directory_of_stores_is_none_and_the_sentence_names_those_in_it(tmp_path, look, names, told):
+    for name in names:
+        Store.open(tmp_path / name)
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "store.json").write_text('{"store": "ravi-otel", "much": "' + "x" * 1_000 + '"}')
+    (tmp_path / "mine.txt").write_text("mine\n")
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        look(tmp_path)
+    assert not (tmp_path / "store.json").exists()
 
 
 def test_an_empty_directory_is_not_taken_through_a_link(tmp_path):

@@ -37,7 +37,8 @@ def test_a_store_that_others_may_look_into_is_odd(place):
 def test_a_directory_of_something_else_is_broken(place):
     place.mkdir(mode=0o700)
     (place / "letter.txt").write_text("dear")
-    assert the(ask(local_store.examine), "store").state == "broken"
+    found = the(ask(local_store.examine), "store")
+    assert (found.state, found.advice) == ("broken", "Set RAVI_STORE to a store, or to a directory that is empty or not there yet.")
 
 
 def test_a_file_in_its_place_is_broken(place):
