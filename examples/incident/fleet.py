@@ -4,11 +4,13 @@
     RAVI_POLICY=examples/incident/policy.toml python examples/incident/fleet.py  # the same with a limit of the agent's own
     OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 OTEL_METRIC_EXPORT_INTERVAL=5000 python examples/incident/fleet.py --think 10
 
+All teams use one store, as programs of one directory do: `ravi-otel runs`, `show` and `cost` read it there afterwards.
 With `--think` the model takes so many seconds for each answer, so that there is something to watch. `docs/incident.md` tells the story.
 """
 
 import argparse
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -21,35 +23,56 @@ from ravi_otel.testing import ScriptedLLM
 
 HERE = Path(__file__).parent
 TEAMS = ("search", "support", "finance")
+MOST_S = 3600
 
 
-def work(team, *, url, store, run):
-    """Run the service of a team to its end; it uses the variables of this process, but for its name, its store and its model."""
-    own = {"OTEL_SERVICE_NAME": f"{team}-agents", "RAVI_STORE": f"{store}/{team}", "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}
-    command = [sys.executable, str(HERE / "team.py"), team]
-    return run(command, env=os.environ | own, capture_output=True, text=True, timeout=900, check=True).stdout
+def seconds(written):
+    """Read how long the model takes for an answer: an hour at most."""
+    if not 0 <= float(written) <= MOST_S:
+        raise argparse.ArgumentTypeError(f"{written} is not between 0 and {MOST_S} seconds")
+    return float(written)
 
 
-def look(arguments, *, run):
-    """Ask `ravi-otel` what happened, as anybody can afterwards."""
-    print(f"\n$ ravi-otel {' '.join(arguments)}")
-    command = [sys.executable, "-m", "ravi_otel", *arguments]
-    print(
-        run(command, env=os.environ | {"PYTHONIOENCODING": "utf-8"}, capture_output=True, text=True, timeout=60, check=True).stdout, end=""
-    )
+def environment():
+    """Give the variables of this process, and the store where it and its teams keep what happened: programs need one to be named."""
+    return os.environ | {"RAVI_STORE": os.environ.get("RAVI_STORE", "").strip() or ".ravi", "PYTHONIOENCODING": "utf-8"}
+
+
+def work(team, *, url, run):
+    """Run the service of a team to its end, and give its status; it prints what it does here."""
+    own = {"OTEL_SERVICE_NAME": f"{team}-agents", "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}
+    return run([sys.executable, str(HERE / "team.py"), team], env=environment() | own).returncode
+
+
+def look(*arguments, run, **how):
+    """Ask `ravi-otel` what happened, as anybody can afterwards; its error is told by it, and ends this program."""
+    done = run([sys.executable, "-m", "ravi_otel", *arguments], env=environment(), **how)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return done.stdout
+
+
+def show(*arguments, run):
+    """Ask it where everybody can read along."""
+    print(f"\n$ ravi-otel {' '.join(arguments)}", flush=True)
+    look(*arguments, run=run)
 
 
 def main(arguments=None, run=subprocess.run):
     """Have every team do its tasks at once, and show what came of it."""
     parser = argparse.ArgumentParser(description="Run a fleet of agents in which one goes wild.")
-    parser.add_argument("--think", type=float, default=0.0, metavar="SECONDS", help="how long the model takes for each answer")
+    parser.add_argument("--think", type=seconds, default=0.0, metavar="SECONDS", help="how long the model takes for each answer")
     think_s = parser.parse_args(arguments).think
-    store = os.environ.get("RAVI_STORE", ".ravi")
     with ScriptedLLM(functools.partial(scripted_model.answer, think_s=think_s)) as server, ThreadPoolExecutor() as pool:
-        for told in pool.map(functools.partial(work, url=server.base_url, store=store, run=run), TEAMS):
-            print(told, end="", flush=True)
-        print(f"\nThe model was asked {len(server.requests)} times.")
-    look(["show", "--store", f"{store}/finance"], run=run)
+        ended = dict(zip(TEAMS, pool.map(functools.partial(work, url=server.base_url, run=run), TEAMS), strict=True))
+        asked = len(server.requests)
+    failed = [f"{team} with status {status}" for team, status in ended.items() if status]
+    if failed:
+        sys.exit(f"Not every team could work: {', '.join(failed)}. What each of them said is above.")
+    print(f"\nThe model was asked {asked} times.", flush=True)
+    show("runs", "-n", str(len(TEAMS)), run=run)
+    kept = json.loads(look("runs", "-n", str(len(TEAMS)), "--json", run=run, capture_output=True, text=True))
+    show("show", max(kept, key=lambda each: each["refused"])["run_id"], run=run)
 
 
 if __name__ == "__main__":

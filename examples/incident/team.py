@@ -3,9 +3,11 @@
     OTEL_SERVICE_NAME=finance-agents python examples/incident/team.py finance
 
 `OPENAI_BASE_URL` and `OPENAI_API_KEY` say where the model is, `OTEL_EXPORTER_OTLP_ENDPOINT` where telemetry goes, `RAVI_STORE` where it
-is kept on this machine. `fleet.py` beside this file starts three of these, with a scripted model.
+is kept on this machine, `RAVI_LEDGER` where budgets are counted that outlive the process. `fleet.py` beside this file starts three of
+these, with a scripted model.
 """
 
+import argparse
 import json
 import sys
 
@@ -74,7 +76,10 @@ def work(client, agent, task):
 
 def serve(team):
     """Do all tasks; one that is refused is left, and the next one is begun."""
-    ravi_otel.instrument(hooks=hooks)
+    try:
+        ravi_otel.instrument(hooks=hooks)
+    except ravi_otel.ConfigurationError as error:  # such as a policy file that is not there
+        sys.exit(f"{team}: {error}")
     client, spent = openai.OpenAI(), 0.0
     for agent, task in TASKS[team]:
         try:
@@ -84,8 +89,10 @@ def serve(team):
             told = f"refused: {error}"
         print(f"{team:8} {agent:11} {run.stats().requests:3} calls {run.cost_usd:7.4f} USD  {told}", flush=True)
         spent += run.cost_usd
-    print(f"{team:8} {'in all':11} {spent:17.4f} USD  of {BUDGET}\n", flush=True)
+    print(f"{team:8} {'in all':11} {spent:17.4f} USD  of {BUDGET}", flush=True)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Be the service of one team.")
+    parser.add_argument("team", choices=TASKS)
+    serve(parser.parse_args().team)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import os
 import re
 import shlex
 import sys
@@ -18,17 +19,47 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "incident"
 PAGE = (ROOT / "docs" / "incident.md").read_text(encoding="utf-8")
 SHOWN = re.findall(r"```console\n\$ ([^\n]*fleet\.py)\n(.*?)```", PAGE, re.DOTALL)
+RAISED = re.findall(r"```console\n\$ export RAVI_LEDGER=(\S+)\n\$ (.*?)\n(.*?)\$ ravi-otel (ledger .*?)\n(.*?)```", PAGE, re.DOTALL)
 
 
-def play(store: Path, **variables: str) -> str:
-    """Have the fleet work with no backend, and give what it prints."""
+def run(command, *, capture_output=False, text=True, **usual):
+    """Run a program; what is not asked for goes where this one prints, as with `subprocess.run`."""
+    done = warm_starts.run(command, capture_output=True, text=text, **usual)
+    if not capture_output:
+        sys.stdout.write(done.stdout)
+        sys.stderr.write(done.stderr)
+    return done
+
+
+def play(place: Path, *arguments: str, **variables: str) -> str:
+    """Have the fleet work with no backend, as in a new directory where the examples are, and give what it prints."""
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.syspath_prepend(str(EXAMPLE))
-        for name, value in {"RAVI_STORE": str(store), "COLUMNS": "100", **variables}.items():
+        patch.delenv("RAVI_STORE", raising=False)
+        for name, value in {"COLUMNS": "100", **variables}.items():
             patch.setenv(name, value)
-        patch.chdir(ROOT)
-        importlib.import_module("fleet").main([], run=warm_starts.run)
+        (place / "examples").symlink_to(ROOT / "examples")
+        patch.chdir(place)
+        importlib.import_module("fleet").main(list(arguments), run=run)
     return printed.getvalue()
+
+
+def asked(place: Path, command: str) -> str:
+    """Give what a command of ours prints in a directory."""
+    program = [sys.executable, "-m", "ravi_otel", *shlex.split(command)]
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAVI_")}
+    done = warm_starts.run(program, cwd=place, env={**known, "COLUMNS": "100", "PYTHONIOENCODING": "utf-8"})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def play_and_raise(place: Path) -> dict[str, str]:
+    """Have the fleet work with budgets that outlive it, raise one, and ask the store of that directory what happened."""
+    ((ledger, _, _, command, _),) = RAISED
+    printed = play(place, RAVI_LEDGER=ledger)
+    told = {"fleet": printed, "raised": asked(place, f"{command} --ledger {ledger}")}
+    asked(place, shlex.join(["run", "--name", "launched", "--", sys.executable, "-c", "import ravi_otel"]))
+    return told | {each: asked(place, each) for each in ("runs", "show", "cost --tag team --csv")}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +71,11 @@ def wild(tmp_path_factory):
 def tamed(tmp_path_factory):
     policy = {"RAVI_POLICY": "examples/incident/policy.toml"}
     return played_once(tmp_path_factory, "incident-tamed", lambda: play(tmp_path_factory.mktemp("tamed"), **policy))
+
+
+@pytest.fixture(scope="module")
+def raised(tmp_path_factory):
+    return played_once(tmp_path_factory, "incident-raised", lambda: play_and_raise(tmp_path_factory.mktemp("raised")))
 
 
 def lines(printed, beginning):
@@ -86,6 +122,28 @@ def test_a_limit_of_the_agents_own_leaves_the_teams_budget_to_the_team(tamed):
     assert "agent reconciler  cost     $0.10  $0.1109    $0  110  nearing," in tamed
 
 
+def test_the_directory_of_the_fleet_stays_one_that_our_commands_read_and_write(raised):
+    assert re.findall(r" (launched|team\.py)  ", raised["runs"]) == ["launched", "team.py", "team.py", "team.py"]
+    assert "launched" in raised["show"].splitlines()[0]
+    assert [line.split(",")[0] for line in raised["cost --tag team --csv"].splitlines()[1:4]] == ["finance", "support", "search"]
+
+
+def test_the_budget_of_a_ledger_outlives_the_fleet_and_is_raised_as_the_page_says(raised):
+    ((_, program, shown, _, said),) = RAISED
+    assert program == "python examples/incident/fleet.py"
+    (line,) = (line for line in shown.splitlines() if line != "…")
+    assert line in raised["fleet"].splitlines()
+    assert raised["raised"].startswith(said)
+
+
+def test_a_team_that_cannot_work_says_why_in_one_sentence_and_so_does_the_fleet(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("RAVI_POLICY", "nowhere.toml")
+    with pytest.raises(SystemExit, match="Not every team could work: search with status 1, support with status 1, finance with status 1"):
+        play(tmp_path)
+    why = "policy file nowhere.toml cannot be read: No such file or directory. Name a file of limits, such as policy.toml."
+    assert sorted(capfd.readouterr().err.splitlines()) == [f"{team}: {why}" for team in ("finance", "search", "support")]
+
+
 def test_what_the_page_shows_is_printed(wild, tamed):
     assert [command for command, _ in SHOWN] == [
         "python examples/incident/fleet.py",
@@ -122,7 +180,17 @@ def test_the_example_is_short_enough_to_read():
         assert path.is_dir() or len(path.read_text(encoding="utf-8").splitlines()) < 120
 
 
-def test_a_flag_that_is_no_number_is_told():
-    done = warm_starts.run([sys.executable, str(EXAMPLE / "fleet.py"), *shlex.split("--think long")])
+@pytest.mark.parametrize(
+    ("program", "arguments", "told"),
+    [
+        ("fleet.py", ["--think", "long"], "argument --think: invalid seconds value: 'long'"),
+        ("fleet.py", ["--think", "-1"], "argument --think: -1 is not between 0 and 3600 seconds"),
+        ("fleet.py", ["--think", "nan"], "argument --think: nan is not between 0 and 3600 seconds"),
+        ("team.py", [], "the following arguments are required: team"),
+        ("team.py", ["nobody"], "argument team: invalid choice: 'nobody'"),
+    ],
+)
+def test_what_cannot_be_used_on_the_command_line_is_told(program, arguments, told):
+    done = warm_starts.run([sys.executable, str(EXAMPLE / program), *arguments])
     assert done.returncode == 2
-    assert "argument --think: invalid float value: 'long'" in done.stderr
+    assert told in done.stderr
