@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
@@ -17,13 +18,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ravi_otel.enforcement.ledger.choosing import read_choice
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import plain
+from ravi_otel.stack import files
 from ravi_otel.stack.doctor import targets
 from ravi_otel.stack.doctor.examining import examine, worst
 from ravi_otel.stack.doctor.finding import Asked, Finding, State
 
+_FILE: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
+_FOLDER: Final = click.Path(path_type=Path, file_okay=False, exists=True)
 _TIMEOUT_S: Final = 10.0
 _MOST_TIMEOUT_S: Final = 600.0
 _SLACK: Final = 0.9
@@ -36,9 +41,9 @@ _STYLES: Final[dict[State, str]] = {"well": "green", "odd": "yellow", "broken": 
 @click.command(short_help="Say what is not well, and what to do.")
 @click.option("--endpoint", metavar="URL", help="Look at this OTLP endpoint instead of those of OTEL_EXPORTER_OTLP_*ENDPOINT.")
 @click.option("--ledger", metavar="URL", help="Look at this ledger; otherwise at that of RAVI_LEDGER.")
-@click.option(
-    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Look at this policy file; otherwise at that of RAVI_POLICY."
-)
+@click.option("--policy", type=_FILE, metavar="FILE", help="Look at this policy file; otherwise at that of RAVI_POLICY.")
+@click.option("--env-file", type=_FILE, metavar="FILE", help="The one that `ravi-otel stack up` was given.")
+@click.option("--files", "place", type=_FOLDER, metavar="FOLDER", help="The one that `ravi-otel stack up` was given.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -49,7 +54,16 @@ _STYLES: Final[dict[State, str]] = {"well": "green", "odd": "yellow", "broken": 
     help="How long all of it may take.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def doctor(*, endpoint: str | None, ledger: str | None, policy: Path | None, timeout_s: float, as_json: bool) -> None:
+def doctor(
+    *,
+    endpoint: str | None,
+    ledger: str | None,
+    policy: Path | None,
+    env_file: Path | None,
+    place: Path | None,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
     """Look at packages, settings, the OTLP endpoint, the stack behind it, clock, ledger and local store.
 
     They are looked at as a program has them that is started here. One span, one metric and one log record are sent, of the
@@ -62,9 +76,15 @@ def doctor(*, endpoint: str | None, ledger: str | None, policy: Path | None, tim
       2  an option has to be written otherwise
     """  # noqa: D301 - click wants the backspace itself
     began = time.monotonic()
+    if ledger:
+        read_choice("--ledger", ledger)
+    if env_file or place:
+        files.settings(place or files.shipped(), env_file)
     with _environment(endpoint), _quiet():
-        asked = Asked(dict(os.environ), began + timeout_s * _SLACK, ledger, policy)
+        asked = Asked(dict(os.environ), began + timeout_s * _SLACK, ledger, policy, env_file, place)
         findings = examine(asked, began + timeout_s)
+    if endpoint is not None:
+        findings = [_as_asked(each) for each in findings]
     if as_json:
         click.echo(json.dumps(_facts(findings), indent=2))
     else:
@@ -78,8 +98,7 @@ def _environment(endpoint: str | None) -> Generator[None]:
     if endpoint is None:
         yield
         return
-    scheme = endpoint.partition("://")[0].lower() if "://" in endpoint else ""
-    if scheme not in ("", "http", "https") or targets.show(endpoint) == "…" or not endpoint.isprintable():
+    if endpoint.partition("://")[0].lower() not in ("http", "https") or targets.show(endpoint) == "…" or not endpoint.isprintable():
         raise ConfigurationError("--endpoint is no URL of an OTLP endpoint. Write one such as http://localhost:4318.")
     names = [targets.BASE, *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in targets.SIGNALS)]
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
@@ -89,6 +108,14 @@ def _environment(endpoint: str | None) -> Generator[None]:
     finally:
         del os.environ[targets.BASE]
         os.environ.update(before)
+
+
+def _as_asked(finding: Finding) -> Finding:
+    """Name the option where a finding names the variable that the option stands for."""
+    if finding.check == "settings.names":
+        return finding
+    said, advice = (text.replace(targets.BASE, "--endpoint") for text in (finding.said, finding.advice))
+    return dataclasses.replace(finding, said=said, advice=advice)
 
 
 @contextmanager

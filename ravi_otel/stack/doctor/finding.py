@@ -48,12 +48,14 @@ def left_out(check: str, said: str, advice: str = "") -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Be what is looked at: an environment, a ledger's URL, a policy file, and until when, on the monotonic clock."""
+    """Be what is looked at, until when on the monotonic clock, and the settings and the files that the stack was started with."""
 
     environ: Mapping[str, str]
     until_s: float
     ledger: str | None = field(default=None, repr=False)
     policy: Path | None = None
+    env_file: Path | None = None
+    files: Path | None = None
 
     def said(self, name: str) -> str:
         """Give a variable without blanks around it, "" where it is not set."""

@@ -24,6 +24,7 @@ _WAY: Final = re.compile(r"\b([a-z0-9]+)_configs\b")
 _INTEGRATION: Final = re.compile(r'integration="([^"]{1,40})"')
 _COUNT: Final = re.compile(r" ([0-9.]{1,18}(?:e\+[0-9]{1,2})?)$")
 _RESTART: Final = "Run `ravi-otel stack up`; `ravi-otel stack status` and `docker logs ravi-otel-{name}-1` say what it does."
+_ELSEWHERE: Final = "Where the stack was started with --env-file or --files, name the same ones here."
 _MOST_NAMED: Final = 3
 _LEAST_OTHERS: Final = 2
 """How many servers beside the collector must answer for it to be the stack, of which others may be down."""
@@ -56,11 +57,13 @@ class Stack:
 def find_stack(targets: Sequence[Target], asked: Asked) -> Stack | Finding:
     """Find the stack behind the endpoint; a finding that says why not."""
     try:
-        place = files.shipped()
-        settings = files.settings(place, environ=asked.environ)
+        place = asked.files or files.shipped()
+        settings = files.settings(place, asked.env_file, asked.environ)
         ours = {port(settings, name) for name in ("RAVI_PORT_OTLP_HTTP", "RAVI_PORT_OTLP_GRPC")}
         if not any(_is_here(target.host) and target.port in ours for target in targets):
-            return left_out("stack", "the endpoint is not that of the stack on this machine, so that arrival was not looked for")
+            return left_out(
+                "stack", "the endpoint is not that of the stack on this machine, so that arrival was not looked for", _ELSEWHERE
+            )
         answers = servers.ask_all(servers.CORE, settings)
         one = not answers[0].ready and servers.ask_all(servers.ONE[:1], settings)[0].ready
     except RaviError as error:

@@ -9,8 +9,10 @@ from pathlib import Path
 from ravi_otel.stack.doctor.finding import Asked, Check, Finding
 
 
-def ask(group: Check, *, within_s: float = 20.0, ledger: str | None = None, policy: Path | None = None) -> list[Finding]:
-    return list(group(Asked(dict(os.environ), time.monotonic() + within_s, ledger, policy)))
+def ask(
+    group: Check, *, within_s: float = 20.0, ledger: str | None = None, policy: Path | None = None, env_file: Path | None = None
+) -> list[Finding]:
+    return list(group(Asked(dict(os.environ), time.monotonic() + within_s, ledger, policy, env_file)))
 
 
 def states(findings: list[Finding]) -> dict[str, set[str]]:

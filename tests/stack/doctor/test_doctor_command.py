@@ -42,6 +42,15 @@ def test_a_program_reads_the_same_as_json(collector):
     assert all(each["advice"] for each in told["findings"] if each["state"] in ("odd", "broken"))
 
 
+def test_what_is_said_of_an_endpoint_on_the_command_line_names_the_option():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        done = doctor("--endpoint", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert "settings.endpoint: --endpoint=http://127.0.0.1:" in done.stdout
+    assert "or set --endpoint to where it is" in done.stdout
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in done.stdout
+
+
 def test_what_is_broken_ends_with_1(monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -61,7 +70,19 @@ def test_an_endpoint_on_the_command_line_goes_before_all_others_and_changes_noth
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--endpoint", "nix://h"), ("--endpoint", "http://"), ("--timeout", "0"), ("--nonsense",)], ids=" ".join
+    "arguments",
+    [
+        ("--endpoint", "nix://h"),
+        ("--endpoint", "http://"),
+        ("--endpoint", "localhost:4318"),
+        ("--ledger", "rediss"),
+        ("--policy", "/no/such/policy.toml"),
+        ("--env-file", "/no/such/file"),
+        ("--files", "/proc/self"),
+        ("--timeout", "0"),
+        ("--nonsense",),
+    ],
+    ids=" ".join,
 )
 def test_what_has_to_be_written_otherwise_ends_with_2(arguments):
     assert doctor(*arguments).exit_code == 2

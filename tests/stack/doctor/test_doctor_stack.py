@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -213,6 +214,18 @@ def test_the_single_container_is_known_by_its_collector_and_shows_no_more_than_i
     assert not_well(found) == []
     assert states(found)["stack.servers"] == {"well", "left_out"}
     assert (the(found, "arrival.metrics").state, the(found, "arrival.traces").state) == ("well", "left_out")
+
+
+def test_a_stack_on_ports_of_its_own_is_found_by_the_file_that_it_was_started_with(stack, monkeypatch, tmp_path):
+    ports = tmp_path / "stack.env"
+    names = (*(f"RAVI_PORT_{name}" for name in PORTS), "RAVI_PORT_OTLP_HTTP")
+    ports.write_text("".join(f"{name}={os.environ[name]}\n" for name in names))
+    for name in names:
+        monkeypatch.delenv(name)
+    assert "--env-file" in the(ask(endpoint.examine), "stack").advice
+    found = ask(endpoint.examine, env_file=ports)
+    assert not_well(found) == []
+    assert the(found, "arrival.traces").state == "well"
 
 
 def test_an_endpoint_elsewhere_has_no_stack_looked_at(stack, monkeypatch):
