@@ -309,3 +309,15 @@ def test_the_page_tells_every_row_and_every_variable():
         rows = [panel["title"] for panel in dashboard["panels"] if panel["type"] == "row"]
         assert [line.split(" | ")[0].removeprefix("| ") for line in told[1].splitlines()] == rows
         assert [variable["label"] for variable in variables(dashboard).values() if variable["label"] not in page] == []
+
+
+def test_what_the_runbooks_and_pages_send_people_to_is_there():
+    root = PLACE.parent
+    named = {dashboard["title"] for dashboard in FILES.values()}
+    named |= {panel["title"] for dashboard in FILES.values() for panel in dashboard["panels"]}
+    pages = [*sorted((root / "collector" / "runbooks").glob("*.md")), root / "docs" / "alerts.md"]
+    found = {
+        (page.name, name) for page in pages for name in re.findall(r"(?<!\*)\*([A-Z][^*\n]+)\*(?!\*)", page.read_text(encoding="utf-8"))
+    }
+    assert len(found) > 20
+    assert {(page, name) for page, name in found if name not in named | {"Alerting"}} == set()  # that is a menu of Grafana's
