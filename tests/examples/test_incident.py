@@ -15,6 +15,8 @@ import pytest
 import warm_starts
 from played_once import played_once
 
+from ravi_otel.telemetry import semconv
+
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "incident"
 PAGE = (ROOT / "docs" / "incident.md").read_text(encoding="utf-8")
@@ -165,6 +167,12 @@ def test_the_page_shows_the_program_as_it_is():
     assert squeezed(shown) in squeezed(program)
     assert "`BUDGET` is `tenant.cost=1usd:per=24h`" in PAGE
     assert 'BUDGET = "tenant.cost=1usd:per=24h"' in program
+
+
+def test_the_page_calls_attributes_of_limits_as_they_are_called():
+    shown = set(re.findall(r"^\| `(ravi\.limit\.[\w.]+)` \|", PAGE, re.MULTILINE))
+    assert len(shown) > 5
+    assert shown <= {value for value in vars(semconv).values() if isinstance(value, str)}
 
 
 def test_every_picture_is_there_and_is_told_in_words():
