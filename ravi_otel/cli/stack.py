@@ -56,6 +56,7 @@ def stack() -> None:
 
     It runs in containers, by docker compose or podman, and opens its ports on 127.0.0.1 alone. Its files are kept in
     ~/.local/state/ravi-otel/stack, and are written anew at each start; --files has them where you can change them.
+    Whether telemetry arrives in it is what `ravi-otel doctor` says.
 
     \b
     Exit status:
@@ -101,9 +102,11 @@ def up(
 @_which
 def down(*, volumes: bool, yes: bool, place: Path | None, env_file: Path | None) -> None:
     """Stop the stack, and the single container if that is what runs. What they have stored stays, unless --volumes deletes it."""
+    plan = starting.planned(place, env_file, begun=True)
     if volumes and not yes:
+        starting.check(plan)
         click.confirm("This deletes all metrics, traces, log records and budgets that the stack holds. Go on?", abort=True, err=True)
-    ended = starting.stop(starting.planned(place, env_file, begun=True), volumes=volumes)
+    ended = starting.stop(plan, volumes=volumes)
     click.echo(f"Ended: {', '.join(ended)}." if ended else "Nothing of the stack was running.")
 
 
@@ -119,6 +122,9 @@ def status(*, one: bool, profiles: tuple[str, ...], as_json: bool, place: Path |
         click.echo(json.dumps([_facts(answer) for answer in answers], indent=2))
     else:
         _print(answers)
+        for answer in answers:
+            if answer.state in ("stranger", "starting"):  # its own words, which a narrow table cuts
+                say(f"{answer.server.name}: {answer.said}")
         if all(answer.state == "silent" for answer in answers):
             say("Nothing of it runs here. `ravi-otel stack up` starts it.")
     sys.exit(0 if all(answer.ready for answer in answers) else 1)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ _NEVER: Final = frozenset({"__pycache__", "source", "tests", "builder.yaml"})
 _OURS: Final = frozenset({".yaml", ".json"})
 _LINE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _MOST_BYTES: Final = 1_000_000
+_NEAR: Final = 0.9
+_BEGINNINGS: Final = ("RAVI_PORT_", "RAVI_MEMORY_", "RAVI_GOMEMLIMIT_", "RAVI_OVERLAY_")
 
 
 def shipped() -> Path:
@@ -109,8 +112,19 @@ def settings(place: Path, beside: Path | None = None, environ: Mapping[str, str]
     """
     found = _read(place / "collector" / ".env")
     if beside is not None:
-        found |= {name: value for name, value in _read(beside).items() if value}
+        more = _read(beside)
+        _check_names(more, found, beside)
+        found |= {name: value for name, value in more.items() if value}
     return found | {name: environ[name] for name in found if environ.get(name)}
+
+
+def _check_names(names: Iterable[str], known: Collection[str], beside: Path) -> None:
+    """Raise ConfigurationError for a name that is nearly one of ours, or has its beginning; others are for compose."""
+    for name in names:
+        close = [] if name in known else difflib.get_close_matches(name.upper(), known, n=1, cutoff=_NEAR)
+        if close or (name not in known and name.startswith(_BEGINNINGS)):
+            meant = f"Write {close[0]}." if close else "`collector/.env` has all of them."
+            raise ConfigurationError(f"{clean(str(beside), 200)} sets {clean(name, 80)}, which is no variable of the stack. {meant}")
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -30,6 +30,8 @@ class Plan:
     one: bool = False
     fresh: bool = True
     """Whether the shipped files are still to be written to `place`."""
+    named: bool = False
+    """Whether the user named `place`: then the files are written there without an engine too."""
 
     @property
     def project(self) -> str:
@@ -73,7 +75,7 @@ def planned(
     if (place is not None and begun) or not fresh:
         _check_there(compose_file(to, one=one))
     settings = files.settings(files.shipped() if fresh else to, beside, environ)
-    return Plan(to, settings, tuple(dict.fromkeys(profiles)), tuple(dict.fromkeys(overlays)), one, fresh)
+    return Plan(to, settings, tuple(dict.fromkeys(profiles)), tuple(dict.fromkeys(overlays)), one, fresh, place is not None)
 
 
 def _check_there(file: Path) -> None:
@@ -90,6 +92,11 @@ def start(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
             raise ConfigurationError(f"{other.project} is running, and has the same ports. End it with `ravi-otel stack down` first.")
         ports.check(plan.settings, servers.needed_ports(plan.profiles, one=plan.one))
     found.run(plan.project, plan.file, plan.profiles, "up", "-d", "--remove-orphans")
+
+
+def check(plan: Plan, environ: Mapping[str, str] = os.environ) -> None:
+    """Raise ConfigurationError or StackError where no engine would take a command; nothing is written."""
+    engine.found(engine.environment(plan.settings, {}, environ)).check_running()
 
 
 def stop(plan: Plan, *, volumes: bool, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -114,18 +121,21 @@ def wait(plan: Plan, within_s: float, told: Callable[[Sequence[Answer]], None]) 
         told(answers)
         if time.monotonic() >= deadline:
             which = "; ".join(f"{answer.server.name} ({answer.said})" for answer in late)
-            raise StackError(f"Not ready after {within_s:g} s: {which}. See: docker logs {plan.project}-{late[0].server.name}-1")
+            logs = "; ".join(f"docker logs {plan.project}-{answer.server.name}-1" for answer in late)
+            raise StackError(f"Not ready after {within_s:g} s: {which}. See: {logs}")
         time.sleep(_EVERY_S)
 
 
 def _engine(plan: Plan, environ: Mapping[str, str]) -> Engine:
-    """Give an engine that answers, and write the plan's files once there is one."""
+    """Give an engine that answers, and write the plan's files: to our own place once there is one, to a named one before."""
     first, second = (*plan.overlays, "base", "base")[:2]
     more = {"RAVI_FILES_DIGEST": files.digest(files.shipped() if plan.fresh else plan.place)}
     if plan.overlays:
         more |= {"RAVI_OVERLAY_1": first, "RAVI_OVERLAY_2": second}
+    if plan.fresh and plan.named:
+        files.copied(plan.place)
     found = engine.found(engine.environment(plan.settings, more, environ))
     found.check_running()
-    if plan.fresh:
+    if plan.fresh and not plan.named:
         files.copied(plan.place)
     return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
+import sys
 import threading
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -17,112 +16,14 @@ from click.testing import CliRunner, Result
 from ravi_otel.cli.entry import commands
 from ravi_otel.stack import files, servers
 
-ANSWERS = {
-    "/": '{"status":"Server available","upSince":"2026-01-01T00:00:00Z"}',
-    "/-/ready": "Prometheus Server is Ready.\nOK",
-    "/status": '{"status":"StatusOK"}',
-    "/ready": "ready\n",
-    "/api/health": '{"database": "ok"}',
-    "/v1/traces": '{"partialSuccess":{}}',
-}
-PLAYED = """#!/bin/sh
-dir=$(dirname "$0")
-echo "$(basename "$0") $*" >>"$dir/asked"
-case "$*" in
-*"version --short") cat "$dir/version" || exit 1 ;;
-"version --format"*) [ -e "$dir/down" ] && { echo "Cannot connect to the Docker daemon at unix:///x." >&2; exit 1; }; echo 28.0 ;;
-*"ps -a -q") case "$*" in *"-p $(cat "$dir/runs" 2>/dev/null) "*) echo c0ffee ;; esac ;;
-*" up "* | *" down "*) env >"$dir/environment"; exit "$(cat "$dir/status" 2>/dev/null || echo 0)" ;;
-esac
-"""
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-class Machine:
-    """Be a machine with some engines on its PATH and a stack's worth of ports."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bin = root / "bin"
-        self.bin.mkdir()
-        self.state = root / "state"
-        self.env_file = root / "ports.env"
-        monkeypatch.setenv("XDG_STATE_HOME", str(self.state))
-        monkeypatch.setenv("PATH", f"{self.bin}:/usr/bin:/bin")
-        self.ports = {name: free_port() for name in (*servers.PORTS, "RAVI_PORT_REDIS")}
-        self.env_file.write_text("".join(f"{name}={port}\n" for name, port in self.ports.items()))
-
-    def engine(self, name: str = "docker", version: str | None = "2.40.3") -> None:
-        program = self.bin / name
-        program.write_text(PLAYED)
-        program.chmod(0o755)
-        if version is not None:
-            (self.bin / "version").write_text(version + "\n")
-
-    def tell(self, name: str, what: str = "") -> None:
-        (self.bin / name).write_text(what)
-
-    def asked(self, word: str) -> list[str]:
-        told = self.bin / "asked"
-        return [line for line in told.read_text().splitlines() if f" {word}" in line] if told.exists() else []
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return dict(line.split("=", 1) for line in (self.bin / "environment").read_text().splitlines() if "=" in line)
-
-    def call(self, *arguments: str, answer: str | None = None) -> Result:
-        return CliRunner().invoke(commands, ["stack", *arguments, "--env-file", str(self.env_file)], input=answer)
-
-
-PORTS = iter(range(10_000 + os.getpid() * 53 % 6_000, 18_000))
-"""Below those that a kernel gives to whoever connects, so that nobody takes one between two lines of a test."""
-
-
-def free_port() -> int:
-    for port in PORTS:
-        with socket.socket() as sock, contextlib.suppress(OSError):
-            sock.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
+from played_engine import ANSWERS, Handler, InTurn, Machine, serve
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.answer()
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer()
-
-    def answer(self) -> None:
-        status, body = self.server.answers.get(self.path, (404, "not here"))  # type: ignore[attr-defined]  # set below
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class InTurn(dict[str, tuple[int, str]]):
-    """Give another answer each time, whatever the path."""
-
-    def __init__(self, answers: list[tuple[int, str]]) -> None:
-        super().__init__()
-        self._left = iter(answers)
-
-    def get(self, *_: object) -> tuple[int, str]:
-        return next(self._left)
-
-
-def serve(port: int, answers: Mapping[str, tuple[int, str]]) -> ThreadingHTTPServer:
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    server.answers = answers  # type: ignore[attr-defined]  # for the handler
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    return server
 
 
 @pytest.fixture
@@ -216,9 +117,11 @@ def test_up_names_who_was_not_ready_in_time_and_where_to_look(machine, running):
     machine.engine()
     machine.tell("runs", "ravi-otel")
     running["loki"].answers = {"/ready": (503, "not yet")}
+    running["grafana"].answers = {"/api/health": (503, "soon")}
     done = machine.call("up", "--wait", "0.01")
     assert done.exit_code == 1
-    assert "Error: Not ready after 0.01 s: loki (not yet). See: docker logs ravi-otel-loki-1\n" in done.stderr
+    assert "Error: Not ready after 0.01 s: loki (not yet); grafana (soon)." in done.stderr
+    assert "See: docker logs ravi-otel-loki-1; docker logs ravi-otel-grafana-1\n" in done.stderr
     assert "export " not in done.stdout
 
 
@@ -252,6 +155,44 @@ def test_without_an_engine_up_says_what_to_install_and_writes_nothing(machine):
     assert done.exit_code == 2
     assert "Error: No compose was found: none of docker compose, docker-compose, podman compose and podman-compose" in done.stderr
     assert not machine.state.exists()
+
+
+def test_a_folder_that_is_named_is_filled_without_an_engine_too(machine, tmp_path):
+    done = machine.call("up", "--files", str(tmp_path / "mine"))
+    assert (done.exit_code, "No compose was found" in done.stderr) == (2, True)
+    assert files.digest(tmp_path / "mine") == files.digest(files.shipped())
+
+
+@pytest.mark.parametrize(
+    ("line", "way_out"),
+    [
+        ("RAVI_PORT_GRAFNA=3001", "Write RAVI_PORT_GRAFANA."),
+        ("GRAFANA_TAGS=1", "Write GRAFANA_TAG."),
+        ("RAVI_PORT_OF_NOBODY=3001", "has all of them."),
+    ],
+)
+@pytest.mark.parametrize("command", ["up", "status"])
+def test_a_setting_under_a_wrong_name_is_a_sentence(machine, command, line, way_out):
+    machine.env_file.write_text(f"{line}\n")
+    done = machine.call(command)
+    assert done.exit_code == 2
+    assert f"sets {line.partition('=')[0]}, which is no variable of the stack." in done.stderr
+    assert done.stderr.endswith(f"{way_out}\n")
+
+
+def test_down_does_not_ask_where_no_engine_would_do_it(machine):
+    done = machine.call("down", "--volumes", answer="y\n")
+    assert (done.exit_code, "No compose was found" in done.stderr, "Go on?" in done.stderr) == (2, True, False)
+
+
+def test_what_a_stranger_answered_is_said_whole(machine, running):
+    words = "something " * 12
+    running["loki"].answers = {"/ready": (200, words)}
+    assert f"loki: something else answers there: status 200, {words.strip()[:60]!r}"[:-1] in machine.call("status").stderr
+
+
+def test_the_command_names_the_one_that_says_whether_telemetry_arrives():
+    assert "`ravi-otel doctor`" in CliRunner().invoke(commands, ["stack", "--help"]).output
 
 
 def test_a_docker_without_its_compose_is_told_apart(machine):
