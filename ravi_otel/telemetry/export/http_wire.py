@@ -107,6 +107,14 @@ class HttpWire:
             return manager
 
         adapter.proxy_manager_for = with_our_pools
+        sends = adapter.send
+
+        def nowhere_else(*args: Any, **how: Any) -> Any:
+            response = sends(*args, **how)
+            response.headers.pop("location", None)  # requests reads and inflates all of a redirect, also of one that it does not follow
+            return response
+
+        adapter.send = nowhere_else
         self._session.mount("http://", adapter)
         self._session.mount("https://", adapter)
 
