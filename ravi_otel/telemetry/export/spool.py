@@ -8,6 +8,7 @@
 
 A file is written under another name and renamed, so that it is whole or not there. Whoever sends one holds a lock on it
 that ends with the process; nothing else tells who owns a file, so that what a dead process left is sent by the next one that looks.
+Whatever has another name is somebody else's: it is not read, not counted and not taken away.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 import struct
 import time
@@ -32,6 +34,8 @@ _HEAD: Final = struct.Struct(">8sIQI")
 _MAGIC: Final = b"raviotlp"
 _SUFFIX: Final = ".otlp"
 _UNFINISHED: Final = ".part"
+_DIRECTORY: Final = re.compile(r"(?:traces|metrics|logs)-[0-9a-f]{16}")
+_FILE: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9]{6,12}\.(?:otlp|part)")
 _MOST_FILE: Final = 128 * 1024 * 1024
 _UNFINISHED_S: Final = 600.0
 _LOOK_EVERY_S: Final = 5.0
@@ -172,16 +176,18 @@ class Spool:
 
     def _directories(self) -> Iterator[Path]:
         with contextlib.suppress(OSError):
-            yield from (path for path in self._root.iterdir() if path.is_dir() and not path.is_symlink())
+            yield from (path for path in self._root.iterdir() if _DIRECTORY.fullmatch(path.name) and _is_ours(path))
 
     def _listed(self, directory: Path) -> list[Path]:
         """List the batches of a directory, oldest first; what a writer's death left unfinished is taken away."""
         found: list[Path] = []
         try:
             for path in directory.iterdir():
+                if not _FILE.fullmatch(path.name) or not stat.S_ISREG((at := path.lstat()).st_mode):
+                    continue
                 if path.suffix == _SUFFIX:
                     found.append(path)
-                elif path.suffix == _UNFINISHED and time.time() - path.lstat().st_mtime > _UNFINISHED_S:
+                elif time.time() - at.st_mtime > _UNFINISHED_S:
                     path.unlink(missing_ok=True)
         except OSError:
             pass
@@ -199,7 +205,14 @@ def _size(path: Path) -> int:
         return 0
 
 
+def _is_ours(directory: Path) -> bool:
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
 def _check(directory: Path) -> None:
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    if not _is_ours(directory):
         raise ValueError("it holds a directory that others may use, or that is no directory of this user; name another")
