@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 import zlib
+from http.cookiejar import CookieJar
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_ANSWER: Final = 64 * 1024
 _PROVIDERS: Final = "opentelemetry_otlp_credential_provider"
-_MADE_ANEW: Final = frozenset({"content-length", "connection", "accept-encoding", "cookie"})
+_MADE_ANEW: Final = frozenset({"content-length", "connection", "accept-encoding"})
 _TOO_LARGE: Final = b"too large"
 
 _here = threading.local()
@@ -46,6 +47,7 @@ class HttpWire:
             self._session.verify, str
         ):  # a certificate that was named holds; requests itself lets REQUESTS_CA_BUNDLE go before it
             self._how["verify"] = self._session.verify
+        self._session.cookies = _NoCookies()
         self.timeout_s = float(caught.how.get("timeout") or 10.0)
         self._headers = {name: value for name, value in caught.headers.items() if name.lower() not in _MADE_ANEW}
         self._headers["Accept-Encoding"] = "identity"
@@ -148,6 +150,19 @@ class HttpWire:
         if status == 413 or (status == 400 and _TOO_LARGE in body):  # noqa: PLR2004 - HTTP's; the collector says 400 in some versions
             return Answer("smaller", why)
         return Answer("never", why)
+
+
+class _NoCookies(CookieJar):
+    """Keep nothing of what a server sets: it would come back to it with each request, and no bound holds for it.
+
+    It takes no lock either. What a forked child copies of an ordinary jar may be locked, by a thread that the child does not have.
+    """
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        """Do nothing."""
+
+    def set_cookie(self, cookie: Any) -> None:
+        """Do nothing."""
 
 
 class _Http(HTTPConnection):

@@ -31,3 +31,19 @@ def test_of_an_answer_that_sends_us_elsewhere_nothing_is_inflated(collector, wir
         tracemalloc.stop()
     assert (answer.verdict, answer.why, collector.requests) == ("never", "the collector answered 302", 1)
     assert most < 4 << 20
+
+
+def test_cookies_of_a_server_are_neither_kept_nor_sent_back(collector, wire):
+    collector.otherwise = status(200, headers={"set-cookie": "session=1; Path=/"})
+    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
+    assert [headers.get("cookie") for headers in collector.headers] == [None, None]
+
+
+def test_a_cookie_among_the_headers_that_were_asked_for_is_sent(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "cookie=tenant%3Done")
+    collector.otherwise = status(200, headers={"set-cookie": "session=1; Path=/"})
+    wire = HttpWire("traces", OTLPSpanExporter, ())
+    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
+    wire.close()
+    assert [headers.get("cookie") for headers in collector.headers] == ["tenant=one", "tenant=one"]
