@@ -47,7 +47,6 @@ class HttpWire:
             self._session.verify, str
         ):  # a certificate that was named holds; requests itself lets REQUESTS_CA_BUNDLE go before it
             self._how["verify"] = self._session.verify
-        self._session.cookies = _NoCookies()
         self.timeout_s = float(caught.how.get("timeout") or 10.0)
         self._headers = {name: value for name, value in caught.headers.items() if name.lower() not in _MADE_ANEW}
         self._headers["Accept-Encoding"] = "identity"
@@ -99,6 +98,8 @@ class HttpWire:
         self._socket = plain
 
     def _mount(self) -> None:
+        """Give the session all anew that a request of it takes a lock of."""
+        self._session.cookies = _NoCookies()
         adapter: Any = self._requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=1, max_retries=0)
         adapter.poolmanager.pool_classes_by_scheme = _POOLS
         through = adapter.proxy_manager_for

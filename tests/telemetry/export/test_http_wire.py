@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 import tracemalloc
 
 import pytest
@@ -47,3 +48,14 @@ def test_a_cookie_among_the_headers_that_were_asked_for_is_sent(collector, monke
     assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
     wire.close()
     assert [headers.get("cookie") for headers in collector.headers] == ["tenant=one", "tenant=one"]
+
+
+def test_a_forked_child_waits_for_no_lock_that_its_parent_held(collector, wire):
+    """The session's jar is locked by another thread, as a fork finds it while an answer is read."""
+    answers = []
+    with wire._session.cookies._cookies_lock:
+        wire.renew()
+        sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 5.0).verdict), daemon=True)
+        sending.start()
+        sending.join(5.0)
+    assert answers == ["sent"]
