@@ -21,20 +21,18 @@ import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from ravi_otel.telemetry.export.ground import Ground, grounds
 from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel, Signal
-from ravi_otel.telemetry.export.settings import Spooling
+from ravi_otel.telemetry.export.settings import SPOOL, Spooling
 
 _HEAD: Final = struct.Struct(">8sIQI")
 _MAGIC: Final = b"raviotlp"
 _SUFFIX: Final = ".otlp"
 _UNFINISHED: Final = ".part"
-_DIRECTORY: Final = re.compile(r"(?:traces|metrics|logs)-[0-9a-f]{16}")
 _FILE: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9]{6,12}\.(?:otlp|part)")
 _MOST_FILE: Final = 128 * 1024 * 1024
 _UNFINISHED_S: Final = 600.0
@@ -46,13 +44,14 @@ class Claim:
     """Hold one file for sending it; `done` takes it away, `back` leaves it to whoever comes next."""
 
     parcel: Parcel
-    path: Path
+    ground: Ground
+    name: str
     descriptor: int
 
     def done(self) -> None:
         """Take the file away."""
-        with contextlib.suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError, ValueError), self.ground.opened() as directory:
+            _unlink(self.name, directory)
         self.back()
 
     def back(self) -> None:
@@ -76,18 +75,14 @@ class Spool:
 
     def __init__(self, settings: Spooling, signal: Signal, place: str, losses: Losses) -> None:
         self._signal: Signal = signal
-        self._root = settings.path
-        self._directory = settings.path / f"{signal}-{place}"
+        self._ground = Ground(settings.path, f"{signal}-{place}")
         self._most_bytes = settings.most_bytes
         self._age_s = settings.age_s
         self._losses = losses
         self._number = 0
         self._used = 0
         self._looked_s = -_LOOK_EVERY_S
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            self._directory.mkdir(mode=0o700)
-        _check(self._directory)
+        self._ground.make()
 
     def put(self, parcel: Parcel) -> bool:
         """Write a batch, the oldest ones out where it would be too much; False when the disk does not take it."""
@@ -97,25 +92,20 @@ class Spool:
         self._make_room(size)
         self._number += 1
         name = f"{parcel.born_ns:020d}-{os.getpid()}-{self._number:06d}"
-        unfinished = self._directory / f"{name}{_UNFINISHED}"
         try:
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no path
-                file.write(_HEAD.pack(_MAGIC, parcel.items, parcel.born_ns, _sum(parcel)))
-                file.write(parcel.body)
-            unfinished.rename(self._directory / f"{name}{_SUFFIX}")
-        except OSError as error:
-            self._losses.trouble(f"a batch cannot be written to the spool: {error.strerror}")
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+            with self._ground.opened() as directory:
+                _write(parcel, name, directory)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else f"{SPOOL} cannot be used: {error}"
+            self._losses.trouble(f"a batch cannot be written to the spool: {why}")
             return False
         self._used += size
         return True
 
     def oldest(self) -> Claim | None:
         """Claim the oldest batch that nobody else is sending; what is too old or broken is taken away and counted."""
-        for path in self._listed(self._directory):
-            claim = self._claim(path)
+        for name in self._listed(self._ground):
+            claim = self._claim(self._ground, name)
             if claim is None:
                 continue
             if time.time_ns() - claim.parcel.born_ns <= self._age_s * 1e9:
@@ -124,13 +114,14 @@ class Spool:
             self._losses.add("spool_expired", claim.parcel.items)
         return None
 
-    def _claim(self, path: Path) -> Claim | None:
+    def _claim(self, ground: Ground, name: str) -> Claim | None:
         """Lock and read a file; None when it is another's, gone, or broken."""
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
+            with ground.opened() as directory:
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        except (OSError, ValueError):
             return None
-        claim = Claim(Parcel(self._signal, b"", 0, 0), path, descriptor)
+        claim = Claim(Parcel(self._signal, b"", 0, 0), ground, name, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(descriptor)
@@ -163,56 +154,57 @@ class Spool:
         if time.monotonic() - self._looked_s < _LOOK_EVERY_S and self._used + size <= self._most_bytes:
             return
         self._looked_s = time.monotonic()
-        files = sorted((path for directory in self._directories() for path in self._listed(directory)), key=lambda path: path.name)
-        sizes = {path: _size(path) for path in files}
+        sizes = {(name, ground): size for ground in self._grounds() for name, size in self._listed(ground).items()}
         self._used = sum(sizes.values())
-        for path in files:
+        for name, ground in sorted(sizes, key=lambda each: each[0]):
             if self._used + size <= self._most_bytes:
                 return
-            if (claim := self._claim(path)) is not None:
+            if (claim := self._claim(ground, name)) is not None:
                 claim.done()
                 self._losses.add("spool_full", claim.parcel.items)
-                self._used -= sizes[path]
+                self._used -= sizes[name, ground]
 
-    def _directories(self) -> Iterator[Path]:
-        with contextlib.suppress(OSError):
-            yield from (path for path in self._root.iterdir() if _DIRECTORY.fullmatch(path.name) and _is_ours(path))
-
-    def _listed(self, directory: Path) -> list[Path]:
-        """List the batches of a directory, oldest first; what a writer's death left unfinished is taken away."""
-        found: list[Path] = []
+    def _grounds(self) -> list[Ground]:
         try:
-            for path in directory.iterdir():
-                if not _FILE.fullmatch(path.name) or not stat.S_ISREG((at := path.lstat()).st_mode):
-                    continue
-                if path.suffix == _SUFFIX:
-                    found.append(path)
-                elif time.time() - at.st_mtime > _UNFINISHED_S:
-                    path.unlink(missing_ok=True)
-        except OSError:
-            pass
-        return sorted(found)
+            return grounds(self._ground.root)
+        except (OSError, ValueError):
+            return []
+
+    def _listed(self, ground: Ground) -> dict[str, int]:
+        """List the batches of a directory with their sizes, oldest first; what a writer's death left unfinished is taken away."""
+        found: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError), ground.opened() as directory:
+            for name in sorted(filter(_FILE.fullmatch, os.listdir(directory))):  # noqa: PTH208 - a path has no descriptor
+                with contextlib.suppress(OSError):
+                    at = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    if not stat.S_ISREG(at.st_mode):
+                        continue
+                    if name.endswith(_SUFFIX):
+                        found[name] = at.st_size
+                    elif time.time() - at.st_mtime > _UNFINISHED_S:
+                        _unlink(name, directory)
+        return found
+
+
+def _write(parcel: Parcel, name: str, directory: int) -> None:
+    """Write a file whole, or not at all."""
+    unfinished = f"{name}{_UNFINISHED}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(unfinished, flags, 0o600, dir_fd=directory)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor has no path
+            file.write(_HEAD.pack(_MAGIC, parcel.items, parcel.born_ns, _sum(parcel)))
+            file.write(parcel.body)
+        os.rename(unfinished, f"{name}{_SUFFIX}", src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _unlink(unfinished, directory)
+        raise
+
+
+def _unlink(name: str, directory: int) -> None:
+    os.unlink(name, dir_fd=directory)
 
 
 def _sum(parcel: Parcel) -> int:
     return zlib.crc32(parcel.body, zlib.crc32(struct.pack(">IQ", parcel.items, parcel.born_ns)))
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.lstat().st_size
-    except OSError:
-        return 0
-
-
-def _is_ours(directory: Path) -> bool:
-    try:
-        found = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-
-
-def _check(directory: Path) -> None:
-    if not _is_ours(directory):
-        raise ValueError("it holds a directory that others may use, or that is no directory of this user; name another")

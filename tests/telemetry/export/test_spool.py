@@ -9,6 +9,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
 from misbehaving import status
 
 from ravi_otel.telemetry.export.losses import Losses
@@ -214,3 +215,39 @@ def test_nothing_that_is_not_the_spools_own_is_sent_counted_or_taken_away(spool)
         assert claim is not None
         claim.done()
     assert all(os.path.lexists(each) for each in [*strangers, shared, link, pipe])
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770])
+def test_a_root_that_others_may_write_is_refused_in_one_error(collector, exporting, spool, caplog, mode):
+    spool.mkdir()
+    spool.chmod(mode)
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool))
+    exports.spans("one")
+    assert exports.flush() is True
+    assert (list(spool.iterdir()), caplog.text.count("cannot be used: others may write it (mode")) == ([], 1)
+
+
+def test_a_root_of_another_user_is_refused(spool, monkeypatch):
+    spool.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: spool.stat().st_uid + 1)
+    with pytest.raises(ValueError, match=r"it belongs to user \d+; name a directory of user \d+, who runs this"):
+        Kept(spool).spool()
+
+
+def test_a_root_is_looked_at_again_when_it_is_used(spool):
+    writing = Kept(spool).spool()
+    assert writing.put(parcel(1)) is True
+    spool.chmod(0o777)
+    assert (writing.put(parcel(2)), writing.oldest(), len(files(spool))) == (False, None, 1)
+    spool.chmod(0o700)
+    claim = writing.oldest()
+    assert claim is not None
+    claim.back()
+
+
+def test_nothing_is_written_or_sent_through_a_link_in_place_of_our_directory(spool, tmp_path):
+    writing = Kept(spool).spool()
+    elsewhere = tmp_path / "elsewhere"
+    next(spool.iterdir()).rename(elsewhere)
+    (spool / "traces-0123456789abcdef").symlink_to(elsewhere)
+    assert (writing.put(parcel(1)), writing.oldest(), files(elsewhere)) == (False, None, [])
