@@ -26,6 +26,7 @@ from ravi_otel.telemetry.export.lane import Lane
 from ravi_otel.telemetry.export.losses import Losses, Lost
 from ravi_otel.telemetry.export.packing import Packer, Source
 from ravi_otel.telemetry.export.parcel import Signal, pack_metrics
+from ravi_otel.telemetry.export.quiet import untold
 from ravi_otel.telemetry.export.spool import Spool
 from ravi_otel.telemetry.export.wire import Wire
 
@@ -65,8 +66,9 @@ class Exports:
         lane = Lane(signal, wire, self._spool(signal, wire), self._packer.losses, _ENCODED_BYTES[signal], self._packer.ring)
         self._packer.lanes.append(lane)
         if signal == "metrics":
-            stock = exporter()
-            stock.shutdown()
+            with untold():  # a provider of credentials may ask for them
+                stock = exporter()
+                stock.shutdown()
             return PeriodicExportingMetricReader(_Metrics(lane, self, stock))
         encode = encode_spans if signal == "traces" else encode_logs
         source = Source(lane, settings.batching(signal), _WAITING_BYTES[signal], encode, self._packer)

@@ -22,6 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from ravi_otel._extras import load
+from ravi_otel.telemetry.export.quiet import untold
 from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -39,8 +40,9 @@ class HttpWire:
     def __init__(self, signal: str, exporter: Any, empty: Any) -> None:
         self._signal = signal
         self._requests: Any = load("requests")
-        self._session: Any = _session(self._requests, signal)
-        caught = _caught(self._requests, self._session, exporter, empty)
+        with untold():  # what is caught never happens, and would be a span of the program's otherwise
+            self._session: Any = _session(self._requests, signal)
+            caught = _caught(self._requests, self._session, exporter, empty)
         self._url: str = caught.url
         self._how: dict[str, Any] = {name: caught.how.get(name) for name in ("verify", "cert")}
         if isinstance(

@@ -16,6 +16,7 @@ from ravi_otel._threads import without_signals
 from ravi_otel.telemetry.export.bell import Bell
 from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel, Signal, halves
+from ravi_otel.telemetry.export.quiet import SILENT
 from ravi_otel.telemetry.export.spool import Claim, Spool
 from ravi_otel.telemetry.export.wire import Answer, Wire
 
@@ -27,14 +28,6 @@ _GRACE_S: Final = 1.0
 _SHORTEST_S: Final = 0.05
 _AT_THE_END: Final = 2
 """So many attempts in a row may fail at the end before it is given up."""
-
-_SILENT: Final = frozenset(
-    {
-        "suppress_instrumentation",
-        str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")),
-        str(getattr(otel_context, "_SUPPRESS_HTTP_INSTRUMENTATION_KEY", "suppress_http_instrumentation")),
-    }
-)
 
 
 class Lane:
@@ -167,7 +160,7 @@ class Lane:
         return not self._waiting and self._sending is None and not on_disk
 
     def _run(self, bell: Bell) -> None:
-        otel_context.attach(otel_context.Context(dict.fromkeys(_SILENT, True)))
+        otel_context.attach(SILENT)
         while bell is self._bell and not self.over:
             try:
                 self._step(bell)

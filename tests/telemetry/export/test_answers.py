@@ -177,6 +177,21 @@ def test_every_other_telemetry_library_is_told_to_be_silent_about_our_requests(c
     assert seen == [True]
 
 
+@pytest.mark.parametrize("signal", ["traces", "metrics", "logs"])
+def test_they_are_told_so_too_where_the_stock_exporter_is_asked_what_it_would_send(collector, exporting, monkeypatch, signal):
+    seen: list[object] = []
+    original = Session.send
+
+    def watched(self, *args, **kwargs):
+        seen.append(context.get_value("suppress_instrumentation"))
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "send", watched)
+    exporting(signal)
+    assert seen == [True]
+    assert context.get_value("suppress_instrumentation") is None
+
+
 @pytest.mark.parametrize("signal", ["metrics", "logs"])
 def test_metrics_and_log_records_go_the_same_way(collector, exporting, signal):
     collector.answers.append(status(503, headers={"retry-after": "0"}))
