@@ -339,6 +339,6 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def redis_cluster() -> Iterator[Cluster]:
-    """Three servers for all tests of this worker: not to be paused or killed."""
+    """Three servers for all tests of this worker: not to be paused for long or killed."""
     with contextlib.ExitStack() as stack:
         yield Cluster(stack)

@@ -16,6 +16,8 @@ import trio
 
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.redis import link as link_module
+from ravi_otel.enforcement.ledger.redis import wire
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.testing import ManualClock
 
@@ -351,6 +353,63 @@ def test_slots_that_moved_are_found(linked, redis_cluster):
     for slot, host in home.items():  # as if all had moved since
         link._slots[slot] = next(other for other in others if other != host)
     assert count(link, "{a}") == before + 1
+
+
+@pytest.fixture
+def slow_to_say(monkeypatch):
+    """Have the Cluster say who keeps which slot only when it is let, as over a slow network; give what was asked for and what lets it."""
+    asked, let = threading.Semaphore(0), threading.Semaphore(0)
+
+    def slots(address, timeout_s):
+        asked.release()
+        assert let.acquire(timeout=60)
+        return wire.slots(address, timeout_s)
+
+    monkeypatch.setattr(link_module, "slots", slots)
+    yield asked, let
+    let.release(1000)
+
+
+def counted(link, key):
+    """Count where the server answers in time; 0 where it does not."""
+    with contextlib.suppress(StoreError):
+        return count(link, key)
+    return 0
+
+
+def test_slots_that_took_longer_to_find_than_a_call_has_are_there_for_the_next(linked, redis_cluster, slow_to_say):
+    link, (asked, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
+    link._met = True  # its first call had more time, and not enough
+    assert why(link) == "because it does not answer in time"
+    let.release()  # for this one, and no other
+    redis_servers.until(lambda: link._slots, "what was found is gone")
+    redis_servers.until(lambda: counted(link, "{k}"), "the Cluster is not asked")
+    assert asked.acquire(blocking=False)
+
+
+@pytest.mark.parametrize("doubt", [lambda link: link._healed(), lambda link: link._pool(None)._changed()], ids=["healed", "changed"])
+def test_slots_that_are_in_doubt_are_used_until_new_ones_are_there(linked, redis_cluster, slow_to_say, doubt):
+    link, (asked, let) = linked(redis_cluster.url), slow_to_say
+    let.release()
+    before, known = count(link, "{a}"), link._slots
+    doubt(link)
+    assert asked.acquire(timeout=60)
+    assert asked.acquire(timeout=60)  # again, in a thread
+    assert count(link, "{a}") == before + 1
+    assert link._slots is known
+    let.release()
+    redis_servers.until(lambda: link._slots is not known, "they were not found again")
+    assert count(link, "{a}") == before + 2
+
+
+def test_a_server_of_a_cluster_that_paused_is_asked_again_before_anybody_says_who_keeps_which_slot(linked, redis_cluster, slow_to_say):
+    link, (_, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
+    let.release()
+    redis_servers.until(lambda: counted(link, "{a}"), "the Cluster is not asked")
+    _, port = link._slots[wire.slot_of("{a}")]
+    with next(node for node in redis_cluster.nodes if node.port == port).paused():  # for less than it takes the others to miss it
+        redis_servers.until(lambda: not counted(link, "{a}") and link.failing, "it is asked all the same")
+    redis_servers.until(lambda: counted(link, "{a}"), "it is not asked again")
 
 
 def test_the_replica_that_became_the_master_is_found(linked, watched):

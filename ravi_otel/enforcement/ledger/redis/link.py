@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import threading
@@ -78,6 +79,8 @@ class Link:
         self._lock = threading.Lock()
         self._pools: dict[Host | None, Pool] = {}
         self._slots: dict[int, Host] = {}
+        self._finding = threading.Lock()
+        self._doubted = False
         self._met = False
 
     @property
@@ -182,9 +185,7 @@ class Link:
                     self._give_up(pool, trouble)
                     raise
                 pool.close()
-                if self.clustered:
-                    self._slots.clear()
-                    place = yield from self._place(keys, until)
+                self._doubt()
             else:
                 if self._untold:
                     self._tell()
@@ -193,8 +194,8 @@ class Link:
     def _give_up(self, pool: Pool, trouble: WireError) -> None:
         if trouble.ailment in AGAIN:
             pool.failed(trouble)
-        if trouble.ailment not in ("resting", "moving"):
-            self._slots.clear()  # another server may keep them now
+        if trouble.ailment in AGAIN or not (trouble.answered or trouble.ailment == "resting"):
+            self._doubt()
 
     def _once(self, pool: Pool, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
         wire = pool.lend()
@@ -226,13 +227,14 @@ class Link:
         pool = self._pools.get(place)
         if pool is None:
             with self._lock:
-                pool = self._pools.setdefault(
-                    place, Pool(self.address, place, clock=self._clock, healed=self._healed, changed=self._slots.clear)
-                )
+                pool = self._pools.setdefault(place, Pool(self.address, place, clock=self._clock, healed=self._healed, changed=self._doubt))
         return pool
 
     def _healed(self) -> None:
-        self._slots.clear()
+        self._doubt()
+        self._recovered()
+
+    def _recovered(self) -> None:
         self._untold = self._journal is not None
         self.recovered()
 
@@ -245,8 +247,39 @@ class Link:
         slot = slot_of(keys[0])
         place = self._slots.get(slot)
         if place is None:
-            self._slots.update((yield from self._pool(None).do(lambda: slots(self.address, OPENING_S), until)))
-            place = self._slots.get(slot)
+            found = yield from self._pool(None).do(self._find, until)
+            place = found.get(slot)
         if place is None:
             raise WireError("because no server of the Cluster keeps the slot", "refused")
         return place
+
+    def _doubt(self) -> None:
+        """Have a thread find the slots anew, for other servers may keep them now; until it has, those that are known are asked.
+
+        No call waits for that: it takes a few connections, and may take longer than any call has.
+        """
+        if self.clustered and not self._doubted:
+            self._doubted = True
+            if not beside(self._find_again):
+                self._doubted = False
+
+    def _find_again(self) -> None:
+        with contextlib.suppress(Exception):  # what was known may still be so, and the next failure asks again
+            self._find()
+        self._doubted = False
+
+    def _find(self) -> dict[int, Host]:
+        """Find the slots, and keep them for all calls, though whoever asked may have gone meanwhile. Blocks."""
+        known = self._slots
+        with self._finding:
+            if self._slots is not known:  # another has just found them
+                return self._slots
+            self._slots = slots(self.address, OPENING_S)
+        self._leave_out(set(self._slots.values()))
+        return self._slots
+
+    def _leave_out(self, places: set[Host]) -> None:
+        """Wait no more for servers that keep no slot now, nor for that which was to say who keeps them."""
+        for place, pool in tuple(self._pools.items()):
+            if place not in places and pool.breaker.succeeded():
+                self._recovered()
