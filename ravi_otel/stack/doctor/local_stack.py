@@ -172,17 +172,20 @@ def _alertmanager(stack: Stack, asked: Asked) -> Iterator[Finding]:
         yield odd("stack.alertmanager", "it has no receiver, so that nobody is told of alerts", "Name one in alertmanager.yaml.")
         return
     counted = get(stack.port("ALERTMANAGER"), "/metrics", asked).decode("utf-8", "replace")
-    tried, failed = (_by_way(counted, name) for name in ("alertmanager_notifications_total", "alertmanager_notifications_failed_total"))
-    for way in sorted(failed):
-        dead = failed[way] >= tried.get(way, 0)
+    asks, refused = (_by_way(counted, f"alertmanager_notification_requests{name}_total") for name in ("", "_failed"))
+    lost = _by_way(counted, "alertmanager_notifications_failed_total")
+    bad = sorted({way for way, number in refused.items() if number >= asks.get(way, 0)} | set(lost))
+    for way in bad:
+        dead = refused.get(way, 0) >= asks.get(way, 0)
+        many = f"none of {asks.get(way, 0):,} requests" if dead else f"{refused.get(way, 0):,} of {asks[way]:,} requests not"
         yield (broken if dead else odd)(
             "stack.alertmanager",
-            f"{clean(way, 40)}: {failed[way]:,} of {max(failed[way], tried.get(way, 0)):,} messages since its start reached nobody",
+            f"{clean(way, 40)}: {many} taken since its start, {lost.get(way, 0):,} messages reached nobody",
             "See that it can reach what alertmanager.yaml names as its receiver; `docker logs ravi-otel-alertmanager-1` says why not.",
         )
-    if not failed:
-        total = sum(tried.values())
-        seen = f"{total:,} messages since its start were taken" if total else "none was to be told yet, so whether they arrive is not known"
+    if not bad:
+        total = sum(asks.values())
+        seen = f"{total:,} requests since its start" if total else "none was to be told yet, so whether they arrive is not known"
         yield well("stack.alertmanager", f"it tells alerts by {clean(ways, 120)}; {seen}")
 
 

@@ -179,13 +179,18 @@ def test_an_alertmanager_that_tells_by_mail_alone_is_well(stack):
     assert (found.state, found.said.partition(";")[0]) == ("well", "it tells alerts by email")
 
 
-@pytest.mark.parametrize(("failed", "state"), [("0", "well"), ("3", "odd"), ("12", "broken")])
-def test_messages_that_reach_nobody_are_said_by_their_share(stack, failed, state):
+@pytest.mark.parametrize(
+    ("refused", "lost", "state"),
+    [(0, 0, "well"), (3, 0, "well"), (3, 1, "odd"), (12, 0, "broken"), (12, 2, "broken")],
+    ids=["all-taken", "taken-again", "some-lost", "tried-in-vain", "all-lost"],
+)
+def test_messages_that_reach_nobody_are_said_by_their_share(stack, refused, lost, state):
     stack.answers["alertmanager"]["/metrics"] = (
-        'alertmanager_notifications_total{integration="webhook"} 12\n'
+        'alertmanager_notification_requests_total{integration="webhook"} 12\n'
+        f'alertmanager_notification_requests_failed_total{{integration="webhook"}} {refused}\n'
+        'alertmanager_notification_requests_total{integration="email"} 0\n'
         'alertmanager_notifications_failed_total{integration="webhook",reason="clientError"} 0\n'
-        f'alertmanager_notifications_failed_total{{integration="webhook",reason="other"}} {failed}\n'
-        'alertmanager_notifications_total{integration="email"} 0\n'
+        f'alertmanager_notifications_failed_total{{integration="webhook",reason="other"}} {lost}\n'
     )
     found = the(ask(endpoint.examine), "stack.alertmanager")
     assert found.state == state
