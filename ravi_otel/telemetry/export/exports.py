@@ -26,7 +26,7 @@ from ravi_otel.telemetry.export.lane import Lane
 from ravi_otel.telemetry.export.losses import Losses, Lost
 from ravi_otel.telemetry.export.packing import Packer, Source
 from ravi_otel.telemetry.export.parcel import Signal, pack_metrics
-from ravi_otel.telemetry.export.quiet import untold
+from ravi_otel.telemetry.export.quiet import unlogged, untold
 from ravi_otel.telemetry.export.spool import Spool
 from ravi_otel.telemetry.export.wire import Wire
 
@@ -66,7 +66,7 @@ class Exports:
         lane = Lane(signal, wire, self._spool(signal, wire), self._packer.losses, _ENCODED_BYTES[signal], self._packer.ring)
         self._packer.lanes.append(lane)
         if signal == "metrics":
-            with untold():  # a provider of credentials may ask for them
+            with untold(), unlogged():  # a provider of credentials may ask for them
                 stock = exporter()
                 stock.shutdown()
             return PeriodicExportingMetricReader(_Metrics(lane, self, stock))

@@ -13,6 +13,7 @@ from opentelemetry.util.re import parse_env_headers
 
 from ravi_otel._extras import load
 from ravi_otel._version import __version__
+from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged
 from ravi_otel.telemetry.export.wire import LONGEST_WAIT_S, Answer, rejected
 
 _METHODS: Final = {
@@ -40,7 +41,10 @@ class GrpcWire:
         said = _Said(signal)
         self._target, self._secure = _target(said)
         self.timeout_s = float(said("TIMEOUT") or 10.0)
-        self._headers = tuple(parse_env_headers(said("HEADERS"), liberal=True).items())
+        listened()
+        with unlogged() as warned:
+            self._headers = tuple(parse_env_headers(said("HEADERS"), liberal=True).items())
+        say_of(signal, warned)
         self._compression = self._compressed(said("COMPRESSION"))
         self._credentials = self._credentials_of(said) if self._secure else None
         lines = [self._target, str(self._secure), *sorted(f"{name}:{value}" for name, value in self._headers)]

@@ -22,7 +22,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from ravi_otel._extras import load
-from ravi_otel.telemetry.export.quiet import untold
+from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged, untold
 from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
@@ -40,9 +40,11 @@ class HttpWire:
     def __init__(self, signal: str, exporter: Any, empty: Any) -> None:
         self._signal = signal
         self._requests: Any = load("requests")
-        with untold():  # what is caught never happens, and would be a span of the program's otherwise
+        listened()
+        with untold(), unlogged() as warned:  # what is caught never happens, and would be a span of the program's otherwise
             self._session: Any = _session(self._requests, signal)
             caught = _caught(self._requests, self._session, exporter, empty)
+        say_of(signal, warned)
         self._url: str = caught.url
         self._how: dict[str, Any] = {name: caught.how.get(name) for name in ("verify", "cert")}
         if isinstance(
@@ -61,6 +63,10 @@ class HttpWire:
 
     def send(self, body: bytes, timeout_s: float) -> Answer:
         """Send one request."""
+        with unlogged():
+            return self._sent(body, timeout_s)
+
+    def _sent(self, body: bytes, timeout_s: float) -> Answer:
         _here.wire = self
         try:
             response = self._session.request(
@@ -223,7 +229,9 @@ def _caught(requests: Any, session: Any, exporter: Any, empty: Any) -> _Catcher:
     stock = exporter(session=session)
     stock.export(empty)
     if not catcher.url:
-        raise ValueError("the endpoint of OTEL_EXPORTER_OTLP_* is no http or https URL; give one such as http://localhost:4318")
+        raise ValueError(
+            "the endpoint of OTEL_EXPORTER_OTLP_* is no http or https URL, or a header is not valid; give one such as http://localhost:4318"
+        )
     return catcher
 
 

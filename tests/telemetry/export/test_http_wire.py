@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import threading
 import tracemalloc
 
 import pytest
+import requests
 from misbehaving import status
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -59,3 +61,37 @@ def test_a_forked_child_waits_for_no_lock_that_its_parent_held(collector, wire):
         sending.start()
         sending.join(5.0)
     assert answers == ["sent"]
+
+
+@pytest.mark.parametrize("endpoint", ["http://me:hush/x@127.0.0.1:9", "me:hush@127.0.0.1:9"])
+def test_an_endpoint_that_cannot_be_read_is_refused_and_its_password_is_in_no_log(exporting, caplog, endpoint):
+    with caplog.at_level(logging.DEBUG), pytest.raises(KeyError):
+        exporting(OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)
+    assert "the endpoint of OTEL_EXPORTER_OTLP_* is no http or https URL" in caplog.text
+    assert "hush" not in caplog.text
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_a_header_that_cannot_be_read_is_said_without_its_value(exporting, caplog, protocol, signal):
+    with caplog.at_level(logging.DEBUG):
+        exporting(signal, OTEL_EXPORTER_OTLP_HEADERS="authorization: Bearer hush", OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ravi_otel"]
+    assert said.startswith(f"ravi-otel: something in OTEL_EXPORTER_OTLP_* for {signal} is not valid and is left out")
+    assert "hush" not in caplog.text
+
+
+def test_a_key_in_the_url_is_in_no_log_of_a_request(collector, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/v1/traces?key=hush")
+    with caplog.at_level(logging.DEBUG):
+        wire = HttpWire("traces", OTLPSpanExporter, ())
+        assert wire.send(b"", 5.0).verdict == "sent"
+        wire.close()
+    assert "hush" not in caplog.text
+
+
+def test_what_the_program_itself_has_these_libraries_do_is_in_its_log_as_ever(collector, wire, caplog):
+    with caplog.at_level(logging.DEBUG):
+        assert wire.send(b"", 5.0).verdict == "sent"
+        requests.post(f"{collector.url}/v1/traces", data=b"", timeout=5.0)
+    assert [record.name for record in caplog.records if "POST /v1/traces" in record.getMessage()] == ["urllib3.connectionpool"]
