@@ -180,7 +180,7 @@ def _alertmanager(stack: Stack, asked: Asked) -> Iterator[Finding]:
         many = f"none of {asks.get(way, 0):,} requests" if dead else f"{refused.get(way, 0):,} of {asks[way]:,} requests not"
         yield (broken if dead else odd)(
             "stack.alertmanager",
-            f"{clean(way, 40)}: {many} taken since its start, {lost.get(way, 0):,} messages reached nobody",
+            f"{clean(way, 40)}: {many} taken since its start; what they told reached nobody",
             "See that it can reach what alertmanager.yaml names as its receiver; `docker logs ravi-otel-alertmanager-1` says why not.",
         )
     if not bad:
