@@ -130,7 +130,7 @@ def _wire(target: Target, heard: _Heard) -> Any:
 
 def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: float) -> Finding:
     one, words = _ONE[target.signal], {"variable": target.variable, "signal": target.signal}
-    if answer.verdict == "sent" and heard.kind and heard.kind not in _TYPES:
+    if heard.status is not None and 200 <= heard.status < 300 and heard.kind and heard.kind not in _TYPES:  # noqa: PLR2004 - HTTP's
         return broken(
             check,
             f"something else than an OTLP receiver answers at {target.shown}: status {heard.status}, {clean(heard.kind, 60)}",

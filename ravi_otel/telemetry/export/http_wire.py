@@ -11,17 +11,13 @@ import gzip
 import hashlib
 import io
 import os
-import socket
-import threading
 import zlib
 from http.cookiejar import CookieJar
 from importlib.metadata import entry_points
 from typing import Any, Final
 
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
-
 from ravi_otel._extras import load
+from ravi_otel.telemetry.export.connections import POOLS, Breaker
 from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged, untold
 from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
 
@@ -30,8 +26,7 @@ _MOST_ANSWER: Final = 64 * 1024
 _PROVIDERS: Final = "opentelemetry_otlp_credential_provider"
 _MADE_ANEW: Final = frozenset({"content-length", "connection", "accept-encoding"})
 _TOO_LARGE: Final = b"too large"
-
-_here = threading.local()
+_PAGES: Final = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class HttpWire:
@@ -57,8 +52,7 @@ class HttpWire:
         self._encoding = self._headers.get("Content-Encoding", "").lower()
         lines = sorted(f"{name.lower()}:{value!r}" for name, value in self._headers.items() if name.lower() != "user-agent")
         self.place = hashlib.sha256("\n".join([self._url, *lines]).encode("utf-8", "replace")).hexdigest()[:16]
-        self._socket: socket.socket | None = None
-        self._pid = os.getpid()
+        self._breaker = Breaker()
         self._mount()
 
     def send(self, body: bytes, timeout_s: float) -> Answer:
@@ -67,7 +61,7 @@ class HttpWire:
             return self._sent(body, timeout_s)
 
     def _sent(self, body: bytes, timeout_s: float) -> Answer:
-        _here.wire = self
+        self._breaker.begin()
         try:
             response = self._session.request(
                 "POST",
@@ -86,35 +80,27 @@ class HttpWire:
 
     def cut(self) -> None:
         """Break off what is under way: whoever reads or writes gets an error at once."""
-        if (connected := self._socket) is not None:
-            try:  # noqa: SIM105 - the reason
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)  # the plain one: that of TLS would take its state away from the reader
-            except OSError:  # it is closed
-                pass
+        self._breaker.cut()
 
     def renew(self) -> None:
         """Let go of the connections in a forked child, without a word to the server: they are the parent's."""
-        self._socket = None
+        self._breaker.forget()
         self._mount()
 
     def close(self) -> None:
         """Let go of connections."""
         self._session.close()
 
-    def connected(self, plain: socket.socket) -> None:
-        """Remember the connection under way."""
-        self._socket = plain
-
     def _mount(self) -> None:
         """Give the session all anew that a request of it takes a lock of."""
         self._session.cookies = _NoCookies()
         adapter: Any = self._requests.adapters.HTTPAdapter(pool_connections=1, pool_maxsize=1, max_retries=0)
-        adapter.poolmanager.pool_classes_by_scheme = _POOLS
+        adapter.poolmanager.pool_classes_by_scheme = POOLS
         through = adapter.proxy_manager_for
 
         def with_our_pools(proxy: str, **options: Any) -> Any:
             manager = through(proxy, **options)
-            manager.pool_classes_by_scheme = _POOLS
+            manager.pool_classes_by_scheme = POOLS
             return manager
 
         adapter.proxy_manager_for = with_our_pools
@@ -138,6 +124,8 @@ class HttpWire:
         errors = self._requests.exceptions
         if isinstance(error, (errors.InvalidURL, errors.InvalidSchema, errors.MissingSchema, errors.InvalidHeader, errors.URLRequired)):
             return Answer("never", "the endpoint or a header is not valid")
+        if self._breaker.has_cut:
+            return Answer("later", "the collector did not answer in time")
         if isinstance(error, errors.SSLError):
             return Answer("later", "TLS with the collector failed")
         if isinstance(error, errors.Timeout):
@@ -150,8 +138,10 @@ class HttpWire:
         try:
             body = response.raw.read(_MOST_ANSWER, decode_content=False)
         except Exception:  # noqa: BLE001 - the status has come, and it is what counts: a batch acknowledged is not sent again
-            self._socket = None
+            self._breaker.forget()
         if 200 <= status < 300:  # noqa: PLR2004 - HTTP's
+            if str(response.headers.get("content-type") or "").partition(";")[0].strip().lower() in _PAGES:
+                return Answer("never", "a web page was answered, not by a collector")
             return Answer("sent", rejected=rejected(self._signal, body))
         why = f"the collector answered {status}"
         if status in _AGAIN:
@@ -172,35 +162,6 @@ class _NoCookies(CookieJar):
 
     def set_cookie(self, cookie: Any) -> None:
         """Do nothing."""
-
-
-class _Http(HTTPConnection):
-    def connect(self) -> None:
-        super().connect()
-        _note(self)
-
-
-class _Https(HTTPSConnection):
-    def connect(self) -> None:
-        super().connect()
-        _note(self)
-
-
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _Http  # pyright: ignore[reportAssignmentType]  # urllib3 types its own classes so that they do not fit
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _Https  # pyright: ignore[reportAssignmentType]  # the same
-
-
-_POOLS: Final = {"http": _HttpPool, "https": _HttpsPool}
-
-
-def _note(connection: HTTPConnection) -> None:
-    wire = getattr(_here, "wire", None)
-    if wire is not None and connection.sock is not None:
-        wire.connected(connection.sock)
 
 
 class _Catcher:

@@ -97,12 +97,13 @@ class Collector:
             self._changed.notify_all()
         answer.give(handler)
 
-    def trickle(self) -> Answer:
-        """Send an answer that never ends, byte by byte, until the client goes away."""
-        return Answer(False, self._trickle)
+    def trickle(self, first: bytes = b"") -> Answer:
+        """Send `first`, and then an answer that never ends, byte by byte, until the client goes away."""
+        return Answer(False, lambda handler: self._trickle(handler, first))
 
-    def _trickle(self, handler: BaseHTTPRequestHandler) -> None:
+    def _trickle(self, handler: BaseHTTPRequestHandler, first: bytes) -> None:
         try:
+            handler.wfile.write(first)
             while not self.over.wait(0.02):
                 handler.wfile.write(b"H")
         except OSError:

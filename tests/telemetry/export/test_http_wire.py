@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 import requests
-from misbehaving import status
+from misbehaving import Answer, status
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
 from ravi_otel.telemetry.export.http_wire import HttpWire
@@ -95,3 +95,37 @@ def test_what_the_program_itself_has_these_libraries_do_is_in_its_log_as_ever(co
         assert wire.send(b"", 5.0).verdict == "sent"
         requests.post(f"{collector.url}/v1/traces", data=b"", timeout=5.0)
     assert [record.name for record in caplog.records if "POST /v1/traces" in record.getMessage()] == ["urllib3.connectionpool"]
+
+
+def half_a_head() -> Answer:
+    """Say that all is well, and break off before the head of the answer is whole."""
+
+    def give(handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/x-prot")
+        handler.close_connection = True
+
+    return Answer(False, give)
+
+
+def test_half_a_head_is_no_acknowledgement(collector, wire):
+    collector.answers.append(half_a_head())
+    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["later", "sent"]
+
+
+def test_a_head_that_trickles_is_no_acknowledgement_once_it_is_broken_off(collector, wire):
+    collector.answers.append(collector.trickle(b"HTTP/1.1 200 OK\r\nX: "))
+    answers = []
+    sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 5.0)), daemon=True)
+    sending.start()
+    collector.wait(lambda: collector.requests)
+    wire.cut()
+    sending.join(5.0)
+    assert [(answer.verdict, answer.why) for answer in answers] == [("later", "the collector did not answer in time")]
+
+
+def test_a_web_page_is_no_acknowledgement_and_what_it_was_sent_is_counted(collector, exporting):
+    collector.otherwise = status(200, headers={"content-type": "Text/HTML; charset=utf-8"}, body=b"<h1>Log in</h1>")
+    exports = exporting()
+    exports.spans("one", "two")
+    assert exports.flush() is False
+    assert exports.lost == {"export_failed": 2}
