@@ -18,6 +18,7 @@ from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel, Signal, halves
 from ravi_otel.telemetry.export.quiet import SILENT
 from ravi_otel.telemetry.export.spool import Claim, Spool
+from ravi_otel.telemetry.export.turns import Turns
 from ravi_otel.telemetry.export.wire import Answer, Wire
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -57,6 +58,9 @@ class Lane:
         self._cut_at_s: float | None = None
         self._failing = 0
         self._misses = 0
+        self._missed_at_the_end = 0
+        self._turns = Turns()
+        self._stuck = False  # only batches wait on disk that have a pause of their own
         self._again_s = 0.0
         self._held_s = 0.0  # until when the server wants to be left alone
         self._behind = self._spool is not None  # until the disk was looked at
@@ -97,6 +101,7 @@ class Lane:
             while self._waiting and self._bytes + len(parcel.body) > self._most_bytes:
                 oldest = self._waiting.popleft()
                 self._bytes -= len(oldest.body)
+                self._turns.forget(_key(oldest))
                 self._losses.add("queue_full", oldest.items)
             self._waiting.append(parcel)
             self._bytes += len(parcel.body)
@@ -107,12 +112,12 @@ class Lane:
             misses = self._misses
             self._again_s = self._held_s
             self._bell.ring()
-            while not self._is_idle() and self._misses == misses and self._held_s <= by_s and not self.over:
+            while not self._is_idle() and not self._is_stuck() and self._misses == misses and self._held_s <= by_s and not self.over:
                 left = by_s - time.monotonic()
                 if left <= 0:
                     return False
                 self._lock.wait(left)
-            return self._misses == misses and self._is_idle()
+            return self._misses == misses and self._is_idle() and not self._stuck
 
     def close(self, by_s: float) -> bool:
         """Send what waits until `by_s`; then put it on the disk, or count it. Tells whether nothing was lost."""
@@ -159,6 +164,11 @@ class Lane:
         on_disk = self._behind and self._close_by_s is None
         return not self._waiting and self._sending is None and not on_disk
 
+    def _is_stuck(self) -> bool:
+        """Tell whether all that waits in memory has a pause of its own."""
+        now_s = time.monotonic()
+        return self._sending is None and not self._behind and all(self._turns.due_s(_key(parcel)) > now_s for parcel in self._waiting)
+
     def _run(self, bell: Bell) -> None:
         otel_context.attach(SILENT)
         while bell is self._bell and not self.over:
@@ -178,9 +188,19 @@ class Lane:
             self._settle(parcel, self._attempt(parcel))
 
     def _pause_s(self) -> float | None:
-        if (left := self._again_s - time.monotonic()) > 0:
+        now_s = time.monotonic()
+        if (left := self._again_s - now_s) > 0:
             return left
-        return _LOOK_EVERY_S if self._spool is not None else None
+        with self._lock:
+            pauses = [self._turns.due_s(_key(parcel)) - now_s for parcel in self._waiting]
+        return min([*pauses, *([_LOOK_EVERY_S] if self._spool is not None else [])], default=None)
+
+    def _choose(self, now_s: float) -> Parcel | None:
+        """Choose from memory whose turn it is, the oldest first; at the end, what was tried least."""
+        if self._close_by_s is not None:
+            return min(self._waiting, key=lambda parcel: self._turns.tries(_key(parcel)), default=None)
+        ready = (parcel for parcel in self._waiting if self._turns.due_s(_key(parcel)) <= now_s)
+        return min(ready, key=lambda parcel: self._turns.rank(_key(parcel)), default=None)
 
     def _next(self) -> Parcel | None:
         """Take what is to be sent next: from memory, else from the disk."""
@@ -188,8 +208,9 @@ class Lane:
         with self._lock:
             if self.over or now_s < self._again_s:
                 return None
-            if self._waiting:
-                self._sending = self._waiting.popleft()
+            if (chosen := self._choose(now_s)) is not None:
+                self._waiting.remove(chosen)
+                self._sending = chosen
                 self._bytes -= len(self._sending.body)
                 return self._sending
             look = self._close_by_s is None and (self._behind or now_s - self._looked_s >= _LOOK_EVERY_S)
@@ -197,7 +218,7 @@ class Lane:
             return None
         self._looked_s = now_s
         kept = self._kept
-        claim = self._spool.oldest()
+        claim = self._spool.oldest(self._turns)
         with self._lock:
             if claim is not None and self.over:
                 claim.back()
@@ -205,6 +226,7 @@ class Lane:
             self._claim = claim
             self._sending = None if claim is None else claim.parcel
             self._behind = claim is not None or self._kept != kept
+            self._stuck = not self._behind and self._turns.pauses(now_s)
             self._lock.notify_all()
             return self._sending
 
@@ -232,13 +254,16 @@ class Lane:
                     return
             elif self.over and pieces:  # it stays on the disk as it is
                 answer, pieces = Answer("later", answer.why), []
+            key = _key(parcel) if claim is None else claim.name
             if answer.verdict == "later":
                 if claim is None:
                     self._hold_first([parcel])
+                self._turns.failed(key)
                 self._postpone(answer)
             else:
                 self._hold_first(pieces)
-                self._failing = 0
+                self._turns.went(key)
+                self._failing = self._missed_at_the_end = 0
                 self._misses += 0 if answer.verdict == "sent" or pieces else 1
         if answer.verdict == "later":
             self._losses.trouble(answer.why)
@@ -272,7 +297,14 @@ class Lane:
             pause_s = max(answer.after_s * random.uniform(1.0, 1.1), _SHORTEST_S)  # noqa: S311 - no secret
         self._again_s = time.monotonic() + pause_s
         self._held_s = 0.0 if answer.after_s is None else time.monotonic() + answer.after_s
-        if self._close_by_s is not None and (self._spool is not None or self._failing >= _AT_THE_END or self._again_s > self._close_by_s):
+        if self._close_by_s is None:
+            return
+        self._missed_at_the_end += 1
+        others = sum(not self._turns.tries(_key(parcel)) for parcel in self._waiting)
+        if others and answer.after_s is None:
+            self._again_s = 0.0
+        attempts = _AT_THE_END + min(others, 1)
+        if self._spool is not None or self._missed_at_the_end >= attempts or self._again_s > self._close_by_s:
             self._close_by_s = 0.0  # `close` waits no longer
             self._lock.notify_all()
 
@@ -290,6 +322,11 @@ class Lane:
                     if self._waiting and self._waiting[0] is oldest:  # else it went out as the oldest meanwhile, and was counted
                         self._waiting.popleft()
                         self._bytes -= len(oldest.body)
+                        self._turns.forget(_key(oldest))
+
+
+def _key(parcel: Parcel) -> str:
+    return f"{parcel.born_ns} {parcel.items} {len(parcel.body)}"
 
 
 def _pieces(parcel: Parcel) -> list[Parcel]:

@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import heapq
+import itertools
 import os
 import re
 import stat
 import struct
 import time
 import zlib
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +32,7 @@ from ravi_otel.telemetry.export.ground import Ground, grounds
 from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel, Signal
 from ravi_otel.telemetry.export.settings import SPOOL, Spooling
+from ravi_otel.telemetry.export.turns import Turns
 
 _HEAD: Final = struct.Struct(">8sIQI")
 _MAGIC: Final = b"raviotlp"
@@ -37,6 +42,9 @@ _FILE: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9]{6,12}\.(?:otlp|part)")
 _MOST_FILE: Final = 128 * 1024 * 1024
 _UNFINISHED_S: Final = 600.0
 _LOOK_EVERY_S: Final = 5.0
+_MOST_NAMES: Final = 2_000
+"""So many names are held from one listing; a day's outage leaves far more."""
+_MOST_LISTINGS: Final = 100
 
 
 @dataclass(slots=True)
@@ -80,6 +88,7 @@ class Spool:
         self._age_s = settings.age_s
         self._losses = losses
         self._number = 0
+        self._names: deque[str] = deque()
         self._used = 0
         self._looked_s = -_LOOK_EVERY_S
         self._ground.make()
@@ -102,17 +111,39 @@ class Spool:
         self._used += size
         return True
 
-    def oldest(self) -> Claim | None:
-        """Claim the oldest batch that nobody else is sending; what is too old or broken is taken away and counted."""
-        for name in self._listed(self._ground):
+    def oldest(self, turns: Turns | None = None) -> Claim | None:
+        """Claim the batch whose turn it is, the oldest first, of those that nobody else is sending.
+
+        What is too old or broken is taken away and counted.
+        """
+        turns = Turns() if turns is None else turns
+        now_s = time.monotonic()
+        known = sorted(filter(_FILE.fullmatch, turns.known(now_s)))
+        again = sorted((name for name in known if turns.rank(name)), key=turns.rank)
+        for name in itertools.chain((name for name in known if not turns.rank(name)), self._fresh(turns), again):
             claim = self._claim(self._ground, name)
             if claim is None:
-                continue
-            if time.time_ns() - claim.parcel.born_ns <= self._age_s * 1e9:
+                turns.forget(name)
+            elif time.time_ns() - claim.parcel.born_ns <= self._age_s * 1e9:
                 return claim
-            claim.done()
-            self._losses.add("spool_expired", claim.parcel.items)
+            else:
+                claim.done()
+                turns.forget(name)
+                self._losses.add("spool_expired", claim.parcel.items)
         return None
+
+    def _fresh(self, turns: Turns) -> Iterator[str]:
+        """Give names that have not failed, the oldest first; the directory is listed when none is left of what was listed before."""
+        for _ in range(_MOST_LISTINGS):
+            while self._names:
+                if (name := self._names.popleft()) not in turns:
+                    yield name
+            self._names.extend(heapq.nsmallest(_MOST_NAMES, (name for name in self._listed(self._ground) if name not in turns)))
+            whole = len(self._names) < _MOST_NAMES
+            while self._names:
+                yield self._names.popleft()
+            if whole:
+                return
 
     def _claim(self, ground: Ground, name: str) -> Claim | None:
         """Lock and read a file; None when it is another's, gone, or broken."""
