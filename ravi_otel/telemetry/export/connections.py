@@ -1,4 +1,4 @@
-"""Connections that can be broken off, and that take half a head of an answer for none."""
+"""Connections that can be broken off whatever they are at, and that take half a head of an answer for none."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class Breaker:
     def forget(self) -> None:
         """Let go of what is known, as in a forked child."""
         self._hold(None, None)
+
+    def connecting(self, plain: socket.socket) -> None:
+        """Hold a copy of what a proxy or TLS are spoken over first: TLS takes the socket itself away."""
+        copy = plain.dup()
+        self._hold(copy, copy)
 
     def connected(self, by: Any) -> None:
         """Hold the connection; `by` is its socket, or TLS within the TLS of a proxy, which has one."""
@@ -84,6 +89,9 @@ class _Answer(HTTPResponse):
 class _Http(HTTPConnection):
     response_class = _Answer
 
+    def _new_conn(self) -> socket.socket:
+        return _connecting(super()._new_conn())
+
     def connect(self) -> None:
         try:
             super().connect()
@@ -93,6 +101,9 @@ class _Http(HTTPConnection):
 
 class _Https(HTTPSConnection):
     response_class = _Answer
+
+    def _new_conn(self) -> socket.socket:
+        return _connecting(super()._new_conn())
 
     def connect(self) -> None:
         try:
@@ -111,6 +122,13 @@ class _HttpsPool(HTTPSConnectionPool):
 
 POOLS: Final = {"http": _HttpPool, "https": _HttpsPool}
 """Pools of such connections, as a PoolManager of urllib3 takes them."""
+
+
+def _connecting(made: socket.socket) -> socket.socket:
+    breaker: Breaker | None = getattr(_here, "breaker", None)
+    if breaker is not None:
+        breaker.connecting(made)
+    return made
 
 
 def _connected(connection: HTTPConnection) -> None:

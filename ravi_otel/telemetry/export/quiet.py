@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -30,7 +30,7 @@ SILENT: Final = otel_context.Context(
 
 
 @contextmanager
-def untold() -> Iterator[None]:
+def untold() -> Generator[None]:
     """Ask every instrumentation to be silent about what is done within, whatever thread of the program it is done in."""
     token = otel_context.attach(SILENT)
     try:
@@ -40,7 +40,7 @@ def untold() -> Iterator[None]:
 
 
 @contextmanager
-def unlogged() -> Iterator[list[str]]:
+def unlogged() -> Generator[list[str]]:
     """Let nothing into the log that the loggers of `listened` say in this thread; gives the names of those that warned.
 
     They put whole URLs and headers into what they say, with what is secret in them.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import socket
 import threading
 import tracemalloc
 
@@ -129,3 +130,20 @@ def test_a_web_page_is_no_acknowledgement_and_what_it_was_sent_is_counted(collec
     exports.spans("one", "two")
     assert exports.flush() is False
     assert exports.lost == {"export_failed": 2}
+
+
+def test_a_proxy_that_trickles_its_answer_to_connect_is_broken_off(monkeypatch):
+    answers = []
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.invalid:4318")
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        wire = HttpWire("traces", OTLPSpanExporter, ())
+        sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 20.0)), daemon=True)
+        sending.start()
+        connection, _ = proxy.accept()
+        with connection:
+            assert connection.recv(1_000).startswith(b"CONNECT collector.invalid:4318 ")
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+            wire.cut()
+            sending.join(5.0)
+    assert [(answer.verdict, answer.why) for answer in answers] == [("later", "the collector did not answer in time")]
