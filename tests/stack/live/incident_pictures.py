@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from incident_story import ALERTS, SERVICES, Played, exceeded, play_tamed, play_wild, told, whole_trace
-from panel_answers import LINE_S, Asked, panel
+from panel_answers import BAR_S, LINE_S, Asked, panel
 from panel_pictures import Sheet
 from stack_process import wait_for
 from stack_servers import ROOT, Stack, running_stack
@@ -29,7 +29,8 @@ def asked(stack: Stack, played: Played) -> Asked:
 def alerts(look: Asked) -> Sheet:
     """Draw which alerts there were."""
     sheet, shown = Sheet(WIDTH, 250), panel("budgets.json", "Alerts over time")
-    sheet.graph((0, 0, WIDTH, 250), shown, look.lines(shown), (look.start_s, look.end_s))
+    whole = Asked(look.stack, look.start_s, look.end_s + BAR_S, look.variables)  # nor is the last bar
+    sheet.graph((0, 0, WIDTH, 250), shown, whole.lines(shown), (whole.start_s, whole.end_s))
     return sheet
 
 
