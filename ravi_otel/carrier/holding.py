@@ -1,6 +1,9 @@
-"""Hold a loan on the limits around, all of it or nothing."""
+"""Hold a loan on the limits around, all of it or nothing, and add what was used of it."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.lots import Lot
@@ -8,8 +11,12 @@ from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_counts
+from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
+from ravi_otel.policy.limits import Kind, is_built_in
+from ravi_otel.policy.usage import Usage
 from ravi_otel.runtime.patience import owner
+
+_COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 
 
 def refuse_too_large(scope: Scope, lines: list[Line]) -> None:
@@ -47,3 +54,15 @@ def hold_all(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
         for lot in begun:  # at once, whatever came in between: a task that was cancelled waits for nothing more
             run_sync(lot.release(scope))
         raise
+
+
+def tally(scope: Scope, amounts: Mapping[str, int]) -> None:
+    """Add what was used of a loan to what the scopes around have used."""
+    known = {kind: amounts.get(kind, 0) for kind in (Kind.INPUT_TOKENS, Kind.OUTPUT_TOKENS, *_COUNTS)}
+    given, made = known[Kind.INPUT_TOKENS], known[Kind.OUTPUT_TOKENS]
+    if given or made or amounts.get(Kind.COST):
+        add_usage(scope.tallies, Usage(given, made), amounts.get(Kind.COST, 0))
+    add_counts(scope.tallies, **{kind.value: known[kind] for kind in _COUNTS})
+    for kind, amount in amounts.items():
+        if not is_built_in(kind) and not kind.startswith("tool."):
+            add_charged(scope.tallies, kind, amount)

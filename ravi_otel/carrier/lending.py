@@ -22,7 +22,7 @@ from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
-from ravi_otel.carrier.holding import hold_all, refuse_too_large
+from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
 from ravi_otel.carrier.hosts import place_of
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.carrier.lots import Lot, absorb, charge_models, limits_of, lots_of, used_of
@@ -31,12 +31,10 @@ from ravi_otel.carrier.telling import Reason, rejected, say_once
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Kind, Limit, is_built_in
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy.limits import Kind, Limit
 from ravi_otel.runtime.late import drain, later, look_for
 from ravi_otel.runtime.patience import patience
 from ravi_otel.runtime.state import STATE
@@ -50,10 +48,12 @@ _MOST_NAMED: Final = 64
 """How many of the counters it is held on go along by name; those of limits for all work come first."""
 
 _LOAN: Final = otel_context.create_key("ravi-otel-loan")
-_COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 
 _open: dict[str, Lent] = {}
 """Every loan that left and did not come back yet, by its id."""
+
+_held: dict[str, Lent] = {}
+"""Every other one that is held, until it leaves or is given up; one that nobody gave up in time is."""
 
 _lock = threading.RLock()  # one thread may come again, in a signal handler
 
@@ -63,6 +63,7 @@ def _renew() -> None:
     global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
     _lock = threading.RLock()
     _open.clear()
+    _held.clear()
 
 
 os.register_at_fork(after_in_child=_renew)
@@ -155,6 +156,7 @@ class Lent:
     def give_up(self) -> Flow[None]:
         """Give back what no request took; a forked child has nothing to give."""
         with _lock:
+            _held.pop(self.id, None)
             unsent = self.status == "held" and self._process == process_here()
             if unsent:
                 self.status = "released"
@@ -189,13 +191,16 @@ class Lent:
         with _lock:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
+            self.expires_ms = now_ms() + int(self.expires_s * 1000)
             self.status, self._scope, self._lots = "held", scope, lots
-        self.expires_ms = now_ms() + int(self.expires_s * 1000)
+        _watch()
         try:
             yield from hold_all(scope, lots, patience(scope, blocking=blocking))
         except BaseException:
             self.status = "new"
             raise
+        with _lock:
+            _held[self.id] = self
 
     def check_here(self) -> None:
         """Raise ConfigurationError in a process that was forked from the one it belongs to."""
@@ -209,7 +214,7 @@ class Lent:
                 return None
             self.status = "sent"
             _open[self.id] = self
-        _watch()
+            _held.pop(self.id, None)
         limits, models = limits_of(self._lots)
         held = names_of(line.account for lot in self._lots for line in lot.lines)
         return Loan(self.id, limits, held[:_MOST_NAMED], models)
@@ -229,6 +234,7 @@ class Lent:
         with _lock:
             if _open.pop(self.id, None) is not None:
                 self.status = "held"
+                _held[self.id] = self
 
     def take_back(self, spent: Spent) -> Flow[None]:
         """Charge what was used of it, and free the rest; the caller has taken it out of those that are open."""
@@ -247,7 +253,7 @@ class Lent:
         yield from absorb([each for each in scope.chain if counter_name(each.key) not in spent.charged], scope, besides)
         yield from charge_models(scope, self._lots, spent)
         if not spent.inside:
-            _tally(scope, spent.amounts)
+            tally(scope, spent.amounts)
 
     def lose(self) -> Flow[None]:
         """Charge all of it: it did not come back."""
@@ -363,17 +369,6 @@ def _take(config: Configured, value: str) -> Flow[bool]:
     return True
 
 
-def _tally(scope: Scope, amounts: Mapping[str, int]) -> None:
-    known = {kind: amounts.get(kind, 0) for kind in (Kind.INPUT_TOKENS, Kind.OUTPUT_TOKENS, *_COUNTS)}
-    given, made = known[Kind.INPUT_TOKENS], known[Kind.OUTPUT_TOKENS]
-    if given or made or amounts.get(Kind.COST):
-        add_usage(scope.tallies, Usage(given, made), amounts.get(Kind.COST, 0))
-    add_counts(scope.tallies, **{kind.value: known[kind] for kind in _COUNTS})
-    for kind, amount in amounts.items():
-        if not is_built_in(kind) and not kind.startswith("tool."):
-            add_charged(scope.tallies, kind, amount)
-
-
 @cache
 def _watch() -> None:
     """Look for loans that did not come back, from the first one on: no other program pays for it."""
@@ -381,14 +376,17 @@ def _watch() -> None:
 
 
 def sweep() -> None:
-    """Charge in full what did not come back in time."""
-    if not _open:
+    """Charge in full what did not come back in time, and give back what did not leave in time: nothing sends it any more."""
+    if not (_open or _held):
         return
     now = now_ms()
     with _lock:
+        unsent = [each for each in _held.values() if each.expires_ms <= now]
         gone = [each for each in _open.values() if each.expires_ms <= now]
         for each in gone:
             del _open[each.id]
+    for each in unsent:
+        run_sync(each.give_up())
     try:
         while gone:
             try:

@@ -99,3 +99,18 @@ def test_what_comes_back_is_charged_once_whatever_interrupts_that(carrying):
             moment += 1
     assert moment > 20
     assert charged == {250}
+
+
+def test_a_loan_that_nobody_gave_up_is_given_back_when_it_is_too_late_to_send_it(carrying, clock):
+    with ravi_otel.run(limits=["tokens=1000"]) as run:
+        loan = lend(tokens=600, expires_s=60)
+        loan.__enter__()  # and a signal's exception comes before the first line of its end
+        clock.advance(59)
+        lending.sweep()
+        assert run.limits[0].held == 600
+        clock.advance(1)
+        lending.sweep()
+        assert (run.limits[0].used, run.limits[0].held, loan.status) == (0, 0, "released")
+        assert loan.send() is None
+        loan.__exit__(None, None, None)
+    assert not lending._held
