@@ -14,7 +14,7 @@ from opentelemetry.util.re import parse_env_headers
 from ravi_otel._extras import load
 from ravi_otel._version import __version__
 from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged
-from ravi_otel.telemetry.export.wire import LONGEST_WAIT_S, Answer, rejected
+from ravi_otel.telemetry.export.wire import Answer, bounded_s, rejected
 
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -138,7 +138,7 @@ def _retry_delay_s(error: Any) -> float | None:
                 info.ParseFromString(value)
             elif key != "grpc-status-details-bin" or not any(each.Unpack(info) for each in statuses.Status.FromString(value).details):
                 continue
-            return float(min(max(0.0, info.retry_delay.seconds + info.retry_delay.nanos / 1e9), LONGEST_WAIT_S))
+            return bounded_s(float(info.retry_delay.seconds + info.retry_delay.nanos / 1e9))
         except Exception:  # noqa: BLE001, S112 - hostile bytes are no delay
             continue
     return None

@@ -72,10 +72,12 @@ class Lane:
             threading.Thread(target=self._run, args=(self._bell,), name=f"ravi-otel-{self.signal}", daemon=True).start()
 
     def renew(self) -> None:
-        """Begin anew in a forked child: what waits, and the connections, are the parent's."""
+        """Begin anew in a forked child: what waits, and the connections, are the parent's. One that is over stays so."""
         if self._claim is not None:
             self._claim.forget()
             self._claim = None
+        if self.over:
+            return
         self._wire.renew()
         self._start()
 
@@ -289,12 +291,12 @@ class Lane:
             self._losses.add("too_large" if answer.verdict == "smaller" else "export_failed", parcel.items)
 
     def _postpone(self, answer: Answer) -> None:
-        """Wait: longer each time, by chance a little, or as long as the server says; at the end, not for long."""
+        """Wait: longer each time, by chance a little, or as long as the server says if that is more; at the end, not for long."""
         self._failing += 1
         self._misses += 1
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(self._failing - 1, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         if answer.after_s is not None:
-            pause_s = max(answer.after_s * random.uniform(1.0, 1.1), _SHORTEST_S)  # noqa: S311 - no secret
+            pause_s = max(answer.after_s * random.uniform(1.0, 1.1), pause_s)  # noqa: S311 - no secret
         self._again_s = time.monotonic() + pause_s
         self._held_s = 0.0 if answer.after_s is None else time.monotonic() + answer.after_s
         if self._close_by_s is None:

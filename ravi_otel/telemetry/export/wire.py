@@ -72,7 +72,7 @@ def rejected(signal: str, body: bytes) -> int:
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Read Retry-After, seconds or a date, within LONGEST_WAIT_S."""
+    """Read Retry-After, seconds or a date, within LONGEST_WAIT_S; None for what is no time to come."""
     if value is None:
         return None
     try:
@@ -82,4 +82,9 @@ def retry_after_s(value: str | None) -> float | None:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
         except (ValueError, TypeError, OverflowError):
             return None
-    return min(max(0.0, seconds), LONGEST_WAIT_S) if math.isfinite(seconds) else None
+    return bounded_s(seconds)
+
+
+def bounded_s(wait_s: float) -> float | None:
+    """Give the wait that a server asks for within LONGEST_WAIT_S; None when it asks for none, so that our own holds."""
+    return min(wait_s, LONGEST_WAIT_S) if math.isfinite(wait_s) and wait_s > 0 else None

@@ -1,0 +1,31 @@
+"""What is read from an answer's headers and body."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+from misbehaving import status
+
+from ravi_otel.telemetry.export.wire import LONGEST_WAIT_S, bounded_s, retry_after_s
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT", None])
+def test_a_retry_after_that_is_no_time_to_come_says_nothing(value):
+    assert retry_after_s(value) is None
+
+
+def test_a_retry_after_is_read_as_seconds_or_a_date_and_bounded():
+    assert (retry_after_s("2"), retry_after_s("1e9"), bounded_s(0.5)) == (2.0, LONGEST_WAIT_S, 0.5)
+    assert retry_after_s(formatdate(time.time() + 1e6, usegmt=True)) == LONGEST_WAIT_S
+
+
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_a_server_that_asks_for_less_than_our_own_pause_does_not_shorten_it(collector, exporting, monkeypatch, asked):
+    monkeypatch.setattr("random.uniform", lambda low, _high: 1_000.0 if low < 1 else 1.0)
+    collector.otherwise = status(503, headers={"retry-after": asked})
+    exports = exporting()
+    exports.spans("one")
+    assert exports.flush() is False
+    assert exports._exports._packer.lanes[0]._again_s > time.monotonic() + 100
