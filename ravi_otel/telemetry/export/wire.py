@@ -17,6 +17,12 @@ Verdict = Literal["sent", "later", "smaller", "never"]
 LONGEST_WAIT_S: Final = 300.0
 """The longest that a server can have us wait."""
 
+_FIRST_MESSAGE: Final = b"\x0a"  # protobuf's tags: field 1 as a message, and as a number
+_FIRST_NUMBER: Final = b"\x08"
+_LONGEST_VARINT: Final = 10
+_MOST_COUNT: Final = 1 << 63
+"""What is no less is below zero."""
+
 _RESPONSES: Final[dict[str, tuple[Any, str]]] = {
     "traces": (ExportTraceServiceResponse, "rejected_spans"),
     "metrics": (ExportMetricsServiceResponse, "rejected_data_points"),
@@ -63,12 +69,36 @@ class Wire(Protocol):
 
 
 def rejected(signal: str, body: bytes) -> int:
-    """Read from the body of a success how many items the server took out; 0 for what cannot be read."""
+    """Read from the body of a success how many items the server took out; 0 for what cannot be read.
+
+    A body that was cut off within a long message is read as far as the count, which comes before the message.
+    """
+    if not body:
+        return 0
     response, field = _RESPONSES[signal]
     try:
-        return max(0, getattr(response.FromString(body).partial_success, field)) if body else 0
+        return max(0, int(getattr(response.FromString(body).partial_success, field)))
     except Exception:  # noqa: BLE001 - whatever it wrote, it has what we sent
+        return _first_count(body)
+
+
+def _first_count(body: bytes) -> int:
+    """Read the first field of the message in the first field: a partial success that begins with its count."""
+    _, at = _varint(body, 1)
+    if body[:1] != _FIRST_MESSAGE or body[at : at + 1] != _FIRST_NUMBER:
         return 0
+    count, _ = _varint(body, at + 1)
+    return count if count < _MOST_COUNT else 0
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Read a number of protobuf's and give what comes after it; 0 where there is none."""
+    number = 0
+    for shift, byte in enumerate(body[at : at + _LONGEST_VARINT]):
+        number |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:  # noqa: PLR2004 - protobuf's: the last byte of a number
+            return number, at + shift + 1
+    return 0, len(body)
 
 
 def retry_after_s(value: str | None) -> float | None:

@@ -7,8 +7,9 @@ from email.utils import formatdate
 
 import pytest
 from misbehaving import status
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from ravi_otel.telemetry.export.wire import LONGEST_WAIT_S, bounded_s, retry_after_s
+from ravi_otel.telemetry.export.wire import LONGEST_WAIT_S, bounded_s, rejected, retry_after_s
 
 
 @pytest.mark.parametrize("value", ["0", "-5", "nan", "inf", "soon", "", "Wed, 21 Oct 2015 07:28:00 GMT", None])
@@ -29,3 +30,28 @@ def test_a_server_that_asks_for_less_than_our_own_pause_does_not_shorten_it(coll
     exports.spans("one")
     assert exports.flush() is False
     assert exports._exports._packer.lanes[0]._again_s > time.monotonic() + 100
+
+
+def test_what_was_taken_out_is_counted_however_long_the_message_beside_it_is(collector, exporting):
+    response = ExportTraceServiceResponse()
+    response.partial_success.rejected_spans = 300
+    response.partial_success.error_message = "m" * 70_000
+    collector.answers.append(status(200, body=response.SerializeToString()))
+    exports = exporting()
+    exports.spans(*(f"span {number}" for number in range(400)))
+    assert exports.flush() is True
+    assert exports.lost == {"rejected": 300}
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x0a", b"\x0a\xff", b"\x0a\xff\x7f\x08", b"\x0a\xff\x7f\x08" + b"\xff" * 20, b"\x0a\xff\x7f\x12\x05", b"<html>"]
+)
+def test_a_body_that_is_none_takes_out_nothing(body):
+    assert rejected("traces", body) == 0
+
+
+def test_a_count_below_zero_takes_out_nothing():
+    response = ExportTraceServiceResponse()
+    response.partial_success.rejected_spans = -1
+    response.partial_success.error_message = "m" * 70_000
+    assert rejected("traces", response.SerializeToString()[:65_536]) == 0
