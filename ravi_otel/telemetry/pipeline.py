@@ -177,7 +177,7 @@ class Pipeline:
         self._signals = signals
         if self._closers or self._sink is not None:
             atexit.register(self._exit)
-            _renew_after_fork(self)
+            _LIVING.add(self)
         return signals
 
     def _make_sink(self) -> Sink | None:
@@ -277,17 +277,16 @@ class Pipeline:
             closer.renew()
 
 
-def _renew_after_fork(pipeline: Pipeline) -> None:
-    if not hasattr(os, "register_at_fork"):
-        return
-    weak = weakref.ref(pipeline)
+_LIVING: Final[weakref.WeakSet[Pipeline]] = weakref.WeakSet()
 
-    def after_in_child() -> None:
-        found = weak()
-        if found is not None:
-            found.renew_after_fork()
 
-    os.register_at_fork(after_in_child=after_in_child)
+def _renew_after_fork() -> None:
+    for pipeline in list(_LIVING):
+        pipeline.renew_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_after_fork)  # once: what is registered is never let go of
 
 
 def _add_processor(provider: Any) -> Any:

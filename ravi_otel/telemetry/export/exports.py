@@ -49,25 +49,26 @@ class Exports:
         self.complete = True
         """False once something was lost at an end that this class was asked for."""
         self._spooling = settings.spooling()
-        self._packer.start()
-        if hasattr(os, "register_at_fork"):
-            weak = weakref.ref(self)
-
-            def after_in_child() -> None:
-                if (found := weak()) is not None:
-                    found.renew()
-
-            os.register_at_fork(after_in_child=after_in_child)
+        _LIVING.add(self)
 
     def make(self, signal: Signal, protocol: str, exporter: Any) -> SpanProcessor | LogRecordProcessor | PeriodicExportingMetricReader:
         """Make the end of one signal; `exporter` is the stock exporter's class. Raises what that raises for its environment."""
         empty: Any = MetricsData([]) if signal == "metrics" else ()
         wire = GrpcWire(signal) if protocol == "grpc" else HttpWire(signal, exporter, empty)
+        with untold(), unlogged():  # a provider of credentials may ask for them
+            stock = exporter() if signal == "metrics" else None
         lane = Lane(signal, wire, self._spool(signal, wire), self._packer.losses, _ENCODED_BYTES[signal], self._packer.ring)
-        self._packer.lanes.append(lane)
+        try:
+            end = self._end(signal, lane, stock)
+        except BaseException:
+            lane.close(time.monotonic())
+            raise
+        self._packer.add(lane)
+        return end
+
+    def _end(self, signal: Signal, lane: Lane, stock: Any) -> SpanProcessor | LogRecordProcessor | PeriodicExportingMetricReader:
         if signal == "metrics":
-            with untold(), unlogged():  # a provider of credentials may ask for them
-                stock = exporter()
+            with untold(), unlogged():
                 stock.shutdown()
             return PeriodicExportingMetricReader(_Metrics(lane, self, stock))
         encode = encode_spans if signal == "traces" else encode_logs
@@ -93,7 +94,7 @@ class Exports:
             source.renew()
         for lane in self._packer.lanes:
             lane.renew()
-        self._packer.start()
+        self._packer.renew()
 
     def _spool(self, signal: Signal, wire: Wire) -> Spool | None:
         if self._spooling is None:
@@ -104,6 +105,18 @@ class Exports:
             why = error.strerror if isinstance(error, OSError) else error
             _log.error("ravi-otel: %s=%.200r cannot be used: %s. Nothing is kept on disk.", settings.SPOOL, str(self._spooling.path), why)
             return None
+
+
+_LIVING: Final[weakref.WeakSet[Exports]] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for exports in list(_LIVING):
+        exports.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)  # once: what is registered is never let go of
 
 
 class _Spans(SpanProcessor):

@@ -78,8 +78,18 @@ class Packer:
         self.lanes: list[Lane] = []
         self._bell = Bell()
 
-    def start(self) -> None:
-        """Start the thread; again in a forked child."""
+    def add(self, lane: Lane) -> None:
+        """Keep the time for a lane too; the first one starts the thread."""
+        self.lanes.append(lane)
+        if len(self.lanes) == 1:
+            self._start()
+
+    def renew(self) -> None:
+        """Start the thread in a forked child, where a lane is not over."""
+        if not all(lane.over for lane in self.lanes):
+            self._start()
+
+    def _start(self) -> None:
         self._bell = Bell()
         with without_signals():
             threading.Thread(target=self._run, args=(self._bell,), name="ravi-otel-pack", daemon=True).start()
@@ -89,7 +99,7 @@ class Packer:
         self._bell.ring()
 
     def _run(self, bell: Bell) -> None:
-        while bell is self._bell and not (self.lanes and all(lane.over for lane in self.lanes)):
+        while bell is self._bell and not all(lane.over for lane in self.lanes):
             asked = [self.losses.due_s, *(source.due_s for source in self.sources), *(lane.due_s for lane in self.lanes)]
             dues = [due for due_s in asked if (due := due_s()) is not None]
             bell.wait(min(dues) - time.monotonic() if dues else None)

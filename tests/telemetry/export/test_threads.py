@@ -1,0 +1,61 @@
+"""Which threads of ours run, and in which process."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from ravi_otel.telemetry import private
+
+
+def ours() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("ravi-otel")}
+
+
+def in_a_forked_child() -> set[str]:
+    """Give the names of the threads of ours that a child has after a fork."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, " ".join(ours()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:  # noqa: PTH123 - a descriptor has no path
+        told = answer.read().decode()
+    os.waitpid(child, 0)
+    return set(told.split())
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # Python's word on forks beside threads
+def test_what_is_over_starts_no_thread_in_a_forked_child(collector, exporting):
+    exports = exporting()
+    exports.spans("one")
+    assert {"ravi-otel-traces", "ravi-otel-pack"} <= in_a_forked_child()
+    exports.end()
+    for thread in threading.enumerate():
+        if thread.name.startswith("ravi-otel"):
+            thread.join(20)
+    assert in_a_forked_child() == set()
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+        {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_COMPRESSION": "deflate"},
+    ],
+)
+def test_an_exporter_that_cannot_be_made_leaves_no_thread(monkeypatch, env):
+    before = set(threading.enumerate())
+    for name, value in {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", **env}.items():
+        monkeypatch.setenv(name, value)
+    signals = ["traces", "metrics", "logs"]
+    private.build(signals, signals, None, lambda _reason, _amount: None)
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(2)
+    assert [thread.name for thread in left if thread.is_alive()] == []
