@@ -14,7 +14,7 @@ from opentelemetry.util.re import parse_env_headers
 from ravi_otel._extras import load
 from ravi_otel._version import __version__
 from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged
-from ravi_otel.telemetry.export.wire import Answer, bounded_s, rejected
+from ravi_otel.telemetry.export.wire import Answer, bounded_s, rejected, timeout_s
 
 _METHODS: Final = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -40,7 +40,7 @@ class GrpcWire:
         self._grpc: Any = load("grpc")
         said = _Said(signal)
         self._target, self._secure = _target(said)
-        self.timeout_s = float(said("TIMEOUT") or 10.0)
+        self.timeout_s = timeout_s(signal, float(said("TIMEOUT") or 10.0))
         listened()
         with unlogged() as warned:
             self._headers = tuple(parse_env_headers(said("HEADERS"), liberal=True).items())

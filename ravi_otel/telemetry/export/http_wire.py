@@ -19,7 +19,7 @@ from typing import Any, Final
 from ravi_otel._extras import load
 from ravi_otel.telemetry.export.connections import POOLS, Breaker
 from ravi_otel.telemetry.export.quiet import listened, say_of, unlogged, untold
-from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s
+from ravi_otel.telemetry.export.wire import Answer, rejected, retry_after_s, timeout_s
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_ANSWER: Final = 64 * 1024
@@ -46,7 +46,7 @@ class HttpWire:
             self._session.verify, str
         ):  # a certificate that was named holds; requests itself lets REQUESTS_CA_BUNDLE go before it
             self._how["verify"] = self._session.verify
-        self.timeout_s = float(caught.how.get("timeout") or 10.0)
+        self.timeout_s = timeout_s(signal, caught.how.get("timeout"))
         self._headers = {name: value for name, value in caught.headers.items() if name.lower() not in _MADE_ANEW}
         self._headers["Accept-Encoding"] = "identity"
         self._encoding = self._headers.get("Content-Encoding", "").lower()

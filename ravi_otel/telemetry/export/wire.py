@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import email.utils
+import logging
 import math
+import os
 import time
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
@@ -16,6 +18,11 @@ Verdict = Literal["sent", "later", "smaller", "never"]
 
 LONGEST_WAIT_S: Final = 300.0
 """The longest that a server can have us wait."""
+
+DEFAULT_TIMEOUT_S: Final = 10.0
+LONGEST_TIMEOUT_S: Final = 3_600.0
+
+_log = logging.getLogger("ravi_otel")
 
 _FIRST_MESSAGE: Final = b"\x0a"  # protobuf's tags: field 1 as a message, and as a number
 _FIRST_NUMBER: Final = b"\x08"
@@ -99,6 +106,22 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:  # noqa: PLR2004 - protobuf's: the last byte of a number
             return number, at + shift + 1
     return 0, len(body)
+
+
+def timeout_s(signal: str, said: float | None) -> float:
+    """Give the seconds that a request may take; 10 for what no socket can wait, with one warning."""
+    if said is None or 0 < said <= LONGEST_TIMEOUT_S:
+        return DEFAULT_TIMEOUT_S if said is None else said
+    names = (f"OTEL_EXPORTER_OTLP_{signal.upper()}_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+    name = next((name for name in names if os.environ.get(name, "").strip()), names[1])
+    _log.warning(
+        "ravi-otel: %s=%.40r cannot be: give seconds above 0 and up to %d; %d are used",
+        name,
+        os.environ.get(name, ""),
+        LONGEST_TIMEOUT_S,
+        DEFAULT_TIMEOUT_S,
+    )
+    return DEFAULT_TIMEOUT_S
 
 
 def retry_after_s(value: str | None) -> float | None:

@@ -55,3 +55,19 @@ def test_a_count_below_zero_takes_out_nothing():
     response.partial_success.rejected_spans = -1
     response.partial_success.error_message = "m" * 70_000
     assert rejected("traces", response.SerializeToString()[:65_536]) == 0
+
+
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize("value", ["inf", "nan", "-1", "0", "1e9"])
+def test_a_timeout_that_no_request_can_have_is_named_and_replaced(exporting, caplog, protocol, value):
+    exports = exporting(OTEL_EXPORTER_OTLP_TIMEOUT=value, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+    assert exports._exports._packer.lanes[0]._wire.timeout_s == 10.0
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "ravi_otel"]
+    assert said == f"ravi-otel: OTEL_EXPORTER_OTLP_TIMEOUT={value!r} cannot be: give seconds above 0 and up to 3600; 10 are used"
+
+
+def test_a_collector_that_is_well_takes_what_is_sent_whatever_the_timeout_says(collector, exporting):
+    exports = exporting(OTEL_EXPORTER_OTLP_TIMEOUT="inf")
+    exports.spans("one")
+    assert exports.flush() is True
+    assert collector.received == ["one"]
