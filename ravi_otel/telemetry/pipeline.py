@@ -153,14 +153,15 @@ class Pipeline:
         deadline = time.monotonic() + timeout_s
         if self._exports is not None:
             self._exports.end_by(deadline)
-        for closer in closers:  # the store's metrics are collected by these, into the sink
-            closer.begin()
-        written = sink is None or sink.close(timeout_s)
-        closed = closing.close(closers, deadline - time.monotonic())
-        if self._exports is not None:
-            self._exports.tell()
-            closed = closed and self._exports.complete
-        return closed and written
+        try:
+            for closer in closers:  # the store's metrics are collected by these, into the sink
+                closer.begin()
+            written = sink is None or sink.close(timeout_s)
+            closed = closing.close(closers, deadline - time.monotonic())
+        finally:  # a second Ctrl-C cuts the waiting, not the word about what is lost by it
+            if self._exports is not None:
+                self._exports.tell()
+        return closed and written and (self._exports is None or self._exports.complete)
 
     def _exit(self) -> None:
         try:

@@ -84,8 +84,8 @@ class Exports:
         return time.monotonic() + _END_S if self._end_s is None else self._end_s
 
     def tell(self) -> None:
-        """Say what was lost, now and whatever was said in the last minute: at the end."""
-        self._packer.losses.tell(now=True)
+        """Count what nobody has come to in time, and say what was lost, whatever was said in the last minute: at the end."""
+        self.complete &= self._packer.finish()
 
     def renew(self) -> None:
         """Give a forked child threads, locks and connections of its own; what waits is the parent's to send."""

@@ -55,6 +55,7 @@ class Lane:
         self._waiting: deque[Parcel] = deque()
         self._bytes = 0
         self._sending: Parcel | None = None
+        self._in_hand: list[Parcel] = []  # on the way to the disk, and held nowhere else
         self._cut_at_s: float | None = None
         self._failing = 0
         self._misses = 0
@@ -85,9 +86,23 @@ class Lane:
         """Take a batch; onto the disk while others wait there. Never waits for the network."""
         if self.over:
             self._losses.add("shutdown", parcel.items)
-        elif not self._behind or not self._keep(parcel):
+        elif not self._behind:
             self._hold(parcel)
+        else:
+            with self._lock:
+                self._in_hand.append(parcel)
+            if not self._put_down(parcel):
+                self._hold(parcel)
         self._bell.ring()
+
+    def _put_down(self, parcel: Parcel) -> bool:
+        """Put what is in hand on the disk; True also when it was counted meanwhile, because that took too long."""
+        kept = self._keep(parcel)
+        with self._lock:
+            held = [each for each in self._in_hand if each is not parcel]
+            counted = len(held) == len(self._in_hand)
+            self._in_hand = held
+        return kept or counted
 
     def _keep(self, parcel: Parcel) -> bool:
         """Put a batch on the disk; False when there is none, or it does not take it."""
@@ -100,6 +115,9 @@ class Lane:
 
     def _hold(self, parcel: Parcel) -> None:
         with self._lock:
+            if self.over:
+                self._losses.add("shutdown", parcel.items)
+                return
             while self._waiting and self._bytes + len(parcel.body) > self._most_bytes:
                 oldest = self._waiting.popleft()
                 self._bytes -= len(oldest.body)
@@ -139,8 +157,9 @@ class Lane:
                 rest = [self._sending] if self._sending is not None and self._claim is None else []
                 rest += self._waiting
                 self._waiting.clear()
+                self._in_hand += rest
             self._bell.ring()
-            lost = [parcel for parcel in rest if not self._keep(parcel)]
+            lost = [parcel for parcel in rest if not self._put_down(parcel)]
         if lost and under_way:
             self._losses.trouble("the collector did not answer in time")
         for parcel in lost:
@@ -149,6 +168,23 @@ class Lane:
         if not under_way:
             self._wire.close()
         return not lost
+
+    def abandon(self) -> bool:
+        """Count what `close` has not come to: at the end of the process, when it may wait no longer. Tells whether there was any."""
+        with self._lock:
+            rest = [*self._in_hand, *self._waiting]
+            if (
+                not self.over and self._sending is not None and self._claim is None
+            ):  # else `close` has taken it in hand, or it stays on the disk
+                rest.append(self._sending)
+            self.over = True
+            self._in_hand, self._sending = [], None
+            self._waiting.clear()
+            self._lock.notify_all()
+        self._bell.ring()
+        for parcel in rest:
+            self._losses.add("shutdown", parcel.items)
+        return bool(rest)
 
     def due_s(self) -> float | None:
         """Say when a request under way has taken too long."""

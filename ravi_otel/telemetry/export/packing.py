@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ravi_otel._threads import without_signals
 from ravi_otel.telemetry.export.bell import Bell
@@ -15,6 +15,8 @@ from ravi_otel.telemetry.export.lane import Lane
 from ravi_otel.telemetry.export.losses import Losses, Reason
 from ravi_otel.telemetry.export.parcel import MOST_BYTES, pack
 from ravi_otel.telemetry.export.settings import Batching
+
+_ENCODING_S: Final = 0.2
 
 
 class Source:
@@ -68,6 +70,18 @@ class Source:
             pass
         return self.lane.close(by_s)
 
+    def abandon(self) -> bool:
+        """Count what `close` has not come to; tells whether there was any."""
+        self._closed = True
+        packing = self._packing
+        if packing.acquire(timeout=_ENCODING_S):  # what is being encoded comes to the lane
+            packing.release()
+        left = False
+        while items := self.intake.take():
+            self._losses.add("shutdown", len(items))
+            left = True
+        return left
+
 
 class Packer:
     """Be the thread: it packs when a batch is due, breaks off requests that take too long, and says what was lost."""
@@ -83,6 +97,12 @@ class Packer:
         self.lanes.append(lane)
         if len(self.lanes) == 1:
             self._start()
+
+    def finish(self) -> bool:
+        """Count what nobody has come to, and say what was lost; tells whether all had been seen to."""
+        left = [*(source.abandon() for source in self.sources), *(lane.abandon() for lane in self.lanes)]
+        self.losses.tell(now=True)
+        return not any(left)
 
     def renew(self) -> None:
         """Start the thread in a forked child, where a lane is not over."""
