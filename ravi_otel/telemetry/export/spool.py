@@ -45,6 +45,8 @@ _LOOK_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 2_000
 """So many names are held from one listing; a day's outage leaves far more."""
 _MOST_LISTINGS: Final = 100
+_LOOK_SHARE: Final = 100
+"""Looking at all files takes one part in so many of the time."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,8 @@ class Spool:
         self._number = 0
         self._names: deque[str] = deque()
         self._used = 0
-        self._looked_s = -_LOOK_EVERY_S
+        self._look_again_s = 0.0
+        self._eldest: deque[tuple[str, Ground, int]] = deque()
         self._ground.make()
 
     def put(self, parcel: Parcel) -> bool:
@@ -181,19 +184,30 @@ class Spool:
         return parcel
 
     def _make_room(self, size: int) -> None:
-        """Take the oldest files away, of every signal and place, until `size` bytes more are within the bound."""
-        if time.monotonic() - self._looked_s < _LOOK_EVERY_S and self._used + size <= self._most_bytes:
-            return
-        self._looked_s = time.monotonic()
-        sizes = {(name, ground): size for ground in self._grounds() for name, size in self._listed(ground).items()}
-        self._used = sum(sizes.values())
-        for name, ground in sorted(sizes, key=lambda each: each[0]):
+        """Take the oldest files away, of every signal and place, until `size` bytes more are within the bound.
+
+        All are looked at again after some seconds, or later where looking took long.
+        """
+        for _ in range(2):
+            if time.monotonic() >= self._look_again_s:
+                self._look()
+            while self._used + size > self._most_bytes and self._eldest:
+                name, ground, taken = self._eldest.popleft()
+                self._used -= taken
+                if (claim := self._claim(ground, name)) is not None:  # else somebody has sent it, or is about to
+                    claim.done()
+                    self._losses.add("spool_full", claim.parcel.items)
             if self._used + size <= self._most_bytes:
                 return
-            if (claim := self._claim(ground, name)) is not None:
-                claim.done()
-                self._losses.add("spool_full", claim.parcel.items)
-                self._used -= sizes[name, ground]
+            self._look_again_s = 0.0
+
+    def _look(self) -> None:
+        began_s = time.monotonic()
+        sizes = {(name, ground): size for ground in self._grounds() for name, size in self._sizes(ground)}
+        self._used = sum(sizes.values())
+        self._eldest = deque((*each, sizes[each]) for each in heapq.nsmallest(_MOST_NAMES, sizes, key=lambda each: each[0]))
+        now_s = time.monotonic()
+        self._look_again_s = now_s + max(_LOOK_EVERY_S, _LOOK_SHARE * (now_s - began_s))
 
     def _grounds(self) -> list[Ground]:
         try:
@@ -201,20 +215,28 @@ class Spool:
         except (OSError, ValueError):
             return []
 
-    def _listed(self, ground: Ground) -> dict[str, int]:
-        """List the batches of a directory with their sizes, oldest first; what a writer's death left unfinished is taken away."""
-        found: dict[str, int] = {}
-        with contextlib.suppress(OSError, ValueError), ground.opened() as directory:
-            for name in sorted(filter(_FILE.fullmatch, os.listdir(directory))):  # noqa: PTH208 - a path has no descriptor
+    def _listed(self, ground: Ground) -> list[str]:
+        """List the batches of a directory, in no order."""
+        with contextlib.suppress(OSError, ValueError), ground.opened() as directory, os.scandir(directory) as found:
+            return [
+                each.name
+                for each in found
+                if each.name.endswith(_SUFFIX) and _FILE.fullmatch(each.name) and each.is_file(follow_symlinks=False)
+            ]
+        return []
+
+    def _sizes(self, ground: Ground) -> Iterator[tuple[str, int]]:
+        """Give the batches of a directory with their sizes; what a writer's death left unfinished is taken away."""
+        with contextlib.suppress(OSError, ValueError), ground.opened() as directory, os.scandir(directory) as found:
+            for each in found:
+                if not _FILE.fullmatch(each.name) or not each.is_file(follow_symlinks=False):
+                    continue
                 with contextlib.suppress(OSError):
-                    at = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                    if not stat.S_ISREG(at.st_mode):
-                        continue
-                    if name.endswith(_SUFFIX):
-                        found[name] = at.st_size
+                    at = each.stat(follow_symlinks=False)
+                    if each.name.endswith(_SUFFIX):
+                        yield each.name, at.st_size
                     elif time.time() - at.st_mtime > _UNFINISHED_S:
-                        _unlink(name, directory)
-        return found
+                        _unlink(each.name, directory)
 
 
 def _write(parcel: Parcel, name: str, directory: int) -> None:

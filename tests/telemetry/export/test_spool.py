@@ -251,3 +251,17 @@ def test_nothing_is_written_or_sent_through_a_link_in_place_of_our_directory(spo
     next(spool.iterdir()).rename(elsewhere)
     (spool / "traces-0123456789abcdef").symlink_to(elsewhere)
     assert (writing.put(parcel(1)), writing.oldest(), files(elsewhere)) == (False, None, [])
+
+
+def test_a_large_spool_is_not_listed_for_each_batch(spool, monkeypatch):
+    listed = []
+    for name in ["scandir", "listdir"]:
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda path, real=real: (listed.append(path), real(path))[1])
+    kept = Kept(spool, most_bytes=15_000)
+    writing = kept.spool()
+    assert all(writing.put(parcel(number)) for number in range(200))
+    while (claim := writing.oldest()) is not None:
+        claim.done()
+    assert (kept.lost["spool_full"] > 200, files(spool)) == (True, [])
+    assert len(listed) < 60
