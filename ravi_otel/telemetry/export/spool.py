@@ -39,7 +39,8 @@ _MAGIC: Final = b"raviotlp"
 _SUFFIX: Final = ".otlp"
 _UNFINISHED: Final = ".part"
 _FILE: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9]{6,12}\.(?:otlp|part)")
-_MOST_FILE: Final = 128 * 1024 * 1024
+_MOST_FILE: Final = 16 * 1024 * 1024
+"""More is not written, and is none of ours: a span of 6 MiB in memory is encoded in 12 MiB at most."""
 _UNFINISHED_S: Final = 600.0
 _LOOK_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 2_000
@@ -99,7 +100,7 @@ class Spool:
     def put(self, parcel: Parcel) -> bool:
         """Write a batch, the oldest ones out where it would be too much; False when the disk does not take it."""
         size = len(parcel.body) + _HEAD.size
-        if size > self._most_bytes:
+        if size > min(self._most_bytes, _MOST_FILE):
             return False
         self._make_room(size)
         self._number += 1
@@ -175,12 +176,13 @@ class Spool:
         return None
 
     def _read(self, descriptor: int, size: int) -> Parcel:
-        with open(descriptor, "rb", closefd=False) as file:
-            held = file.read(size)
-        magic, items, born_ns, checksum = _HEAD.unpack_from(held)
-        parcel = Parcel(self._signal, held[_HEAD.size :], items, born_ns)
-        if magic != _MAGIC or checksum != _sum(parcel):
-            raise ValueError(magic)
+        with open(descriptor, "rb", closefd=False, buffering=0) as file:
+            magic, items, born_ns, checksum = _HEAD.unpack(file.read(_HEAD.size))
+            if magic != _MAGIC:
+                raise ValueError(magic)
+            parcel = Parcel(self._signal, file.read(size), items, born_ns)
+        if checksum != _sum(parcel):
+            raise ValueError(checksum)
         return parcel
 
     def _make_room(self, size: int) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,21 @@ def test_a_large_spool_is_not_listed_for_each_batch(spool, monkeypatch):
         claim.done()
     assert (kept.lost["spool_full"] > 200, files(spool)) == (True, [])
     assert len(listed) < 60
+
+
+def test_a_damaged_file_that_is_huge_is_not_read(spool):
+    kept = Kept(spool, most_bytes=1 << 40)
+    reading = kept.spool()
+    directory = next(spool.iterdir())
+    with (directory / f"{1:020d}-1-000001.otlp").open("wb") as file:
+        file.truncate(17 << 20)
+    with (directory / f"{2:020d}-1-000001.otlp").open("wb") as file:
+        file.truncate(15 << 20)
+    tracemalloc.start()
+    try:
+        assert reading.oldest() is None
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (kept.lost, files(spool)) == ({"spool_corrupt": 2}, [])
+    assert peak < 1 << 20
