@@ -42,6 +42,8 @@ _FILE: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9]{6,12}\.(?:otlp|part)")
 _MOST_FILE: Final = 16 * 1024 * 1024
 """More is not written, and is none of ours: a span of 6 MiB in memory is encoded in 12 MiB at most."""
 _UNFINISHED_S: Final = 600.0
+_DOUBT_S: Final = 3600.0
+"""So long a batch that looks too old is sent all the same."""
 _LOOK_EVERY_S: Final = 5.0
 _MOST_NAMES: Final = 2_000
 """So many names are held from one listing; a day's outage leaves far more."""
@@ -128,13 +130,31 @@ class Spool:
             claim = self._claim(self._ground, name)
             if claim is None:
                 turns.forget(name)
-            elif time.time_ns() - claim.parcel.born_ns <= self._age_s * 1e9:
+            elif not self._is_over(claim):
                 return claim
             else:
                 claim.done()
                 turns.forget(name)
                 self._losses.add("spool_expired", claim.parcel.items)
         return None
+
+    def _is_over(self, claim: Claim) -> bool:
+        """Tell whether a batch is too old, or from too far in the future, and was found so long enough ago.
+
+        The clock may have been set: what looks too old at once is still sent for an hour. The file's own time of its last
+        change of mode, which nothing else touches, says when that was found, to other processes too.
+        """
+        now_s, born_s = time.time(), claim.parcel.born_ns / 1e9
+        if abs(now_s - born_s) <= self._age_s:
+            return False
+        try:
+            found_s = os.fstat(claim.descriptor).st_ctime
+            if abs(found_s - born_s) <= self._age_s:
+                os.fchmod(claim.descriptor, 0o600)
+                return False
+        except OSError:
+            return True
+        return abs(now_s - found_s) > min(self._age_s, _DOUBT_S)
 
     def _fresh(self, turns: Turns) -> Iterator[str]:
         """Give names that have not failed, the oldest first; the directory is listed when none is left of what was listed before."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from misbehaving import status
 
+from ravi_otel.telemetry.export import spool as spool_module
 from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel
 from ravi_otel.telemetry.export.settings import Spooling
@@ -114,15 +115,41 @@ def test_a_spool_that_is_full_lets_the_oldest_go_and_counts_it(spool):
     claim.back()
 
 
-def test_what_is_too_old_is_not_sent_and_counted(spool):
-    kept = Kept(spool, age_s=60)
+def test_what_is_too_old_is_sent_for_a_while_and_then_taken_away_and_counted(spool):
+    kept = Kept(spool, age_s=0.05)
     writing = kept.spool()
-    writing.put(parcel(1, age_s=61))
-    writing.put(parcel(2))
+    writing.put(parcel(1))
+    until_s = time.monotonic() + 20
+    while (claim := writing.oldest()) is not None and time.monotonic() < until_s:
+        claim.back()
+        writing = kept.spool()
+    assert (claim, kept.lost, files(spool)) == (None, {"spool_expired": 3}, [])
+
+
+def test_what_was_found_too_old_an_hour_ago_is_not_sent_and_counted(spool, monkeypatch):
+    kept = Kept(spool, age_s=86_400)
+    writing = kept.spool()
+    writing.put(parcel(1, age_s=90_000))
     claim = writing.oldest()
     assert claim is not None
-    assert (claim.parcel.body[0], kept.lost) == (2, {"spool_expired": 3})
     claim.back()
+    now_s = time.time()
+    monkeypatch.setattr(spool_module.time, "time", lambda: now_s + 3_700)
+    assert (kept.spool().oldest(), kept.lost) == (None, {"spool_expired": 3})
+
+
+@pytest.mark.parametrize("days", [2, -2])
+def test_a_clock_that_is_set_takes_nothing_away_at_once(spool, monkeypatch, days):
+    kept = Kept(spool, age_s=86_400)
+    writing = kept.spool()
+    writing.put(parcel(1))
+    now_s = time.time()
+    monkeypatch.setattr(spool_module.time, "time", lambda: now_s + days * 86_400)
+    for reading in [writing, kept.spool()]:
+        claim = reading.oldest()
+        assert claim is not None
+        claim.back()
+    assert kept.lost == {}
 
 
 def test_a_batch_that_one_sends_is_left_alone_by_the_others_until_he_gives_it_back(spool):
