@@ -49,6 +49,7 @@ class Exports:
         self.complete = True
         """False once something was lost at an end that this class was asked for."""
         self._spooling = settings.spooling()
+        self._said: set[str | None] = set()
         _LIVING.add(self)
 
     def make(self, signal: Signal, protocol: str, exporter: Any) -> SpanProcessor | LogRecordProcessor | PeriodicExportingMetricReader:
@@ -102,8 +103,12 @@ class Exports:
         try:
             return Spool(self._spooling, signal, wire.place, self._packer.losses)
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            _log.error("ravi-otel: %s=%.200r cannot be used: %s. Nothing is kept on disk.", settings.SPOOL, str(self._spooling.path), why)
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            if why not in self._said:  # once, and not for each signal
+                self._said.add(why)
+                _log.error(
+                    "ravi-otel: %s=%.200r cannot be used: %s. Nothing is kept on disk.", settings.SPOOL, str(self._spooling.path), why
+                )
             return None
 
 

@@ -67,6 +67,7 @@ def _number(name: str, default: float) -> float:
     except ValueError:
         number = math.nan
     if not 1 <= number <= 2**53:
-        _log.warning("ravi-otel: %s=%.64r is no number from 1 up; %g is used", name, said, default)
+        used = f"{default / _MIB:g} MiB" if name == SPOOL_BYTES else f"{default:g}"
+        _log.warning("ravi-otel: %s=%.64r is no number from 1 up; %s is used", name, said, used)
         return default
     return number

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from misbehaving import status
 
+from ravi_otel.telemetry import private
 from ravi_otel.telemetry.export import spool as spool_module
 from ravi_otel.telemetry.export.losses import Losses
 from ravi_otel.telemetry.export.parcel import Parcel
-from ravi_otel.telemetry.export.settings import Spooling
+from ravi_otel.telemetry.export.settings import Spooling, spooling
 from ravi_otel.telemetry.export.spool import Spool
 
 ROOT = Path(__file__).parents[3]
@@ -311,3 +312,23 @@ def test_a_damaged_file_that_is_huge_is_not_read(spool):
         tracemalloc.stop()
     assert (kept.lost, files(spool)) == ({"spool_corrupt": 2}, [])
     assert peak < 1 << 20
+
+
+@pytest.mark.parametrize("root", ["/proc/nope", "/dev/null"])
+def test_a_root_that_cannot_be_used_is_said_once_for_all_signals(exporting, monkeypatch, caplog, root):
+    exporting(RAVI_EXPORT_SPOOL=root)
+    caplog.clear()
+    signals = ["traces", "metrics", "logs"]
+    built = private.build(signals, signals, None, lambda _reason, _amount: None)
+    for provider in built.providers.values():
+        provider.shutdown()
+    assert caplog.text.count(f"RAVI_EXPORT_SPOOL='{root}' cannot be used") == 1
+
+
+def test_a_size_that_is_no_number_is_answered_in_mebibytes(monkeypatch, caplog, spool):
+    monkeypatch.setenv("RAVI_EXPORT_SPOOL", str(spool))
+    monkeypatch.setenv("RAVI_EXPORT_SPOOL_BYTES", "1MB")
+    found = spooling()
+    assert found is not None
+    assert found.most_bytes == 256 << 20
+    assert "RAVI_EXPORT_SPOOL_BYTES='1MB' is no number from 1 up; 256 MiB is used" in caplog.text
