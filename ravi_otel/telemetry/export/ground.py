@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,7 @@ class Ground:
             pass
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[int]:
+    def opened(self) -> Generator[int]:
         """Give a descriptor of the directory; raises OSError, or ValueError where others may use it."""
         with _opened_root(self.root) as root, _opened_in(root, self.name) as descriptor:
             yield descriptor
@@ -53,7 +53,7 @@ def grounds(root: Path) -> list[Ground]:
 
 
 @contextlib.contextmanager
-def _opened_root(root: Path) -> Iterator[int]:
+def _opened_root(root: Path) -> Generator[int]:
     descriptor = os.open(root, _OPEN)
     try:
         found = os.fstat(descriptor)
@@ -67,7 +67,7 @@ def _opened_root(root: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _opened_in(root: int, name: str) -> Iterator[int]:
+def _opened_in(root: int, name: str) -> Generator[int]:
     descriptor = os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=root)
     try:
         found = os.fstat(descriptor)
