@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from ravi_otel.cli.columns import print_columns
+from ravi_otel.cli.doctor import doctor
 from ravi_otel.cli.stored import say
 from ravi_otel.local import console
 from ravi_otel.stack import files, servers, starting
@@ -56,7 +57,7 @@ def stack() -> None:
 
     It runs in containers, by docker compose or podman, and opens its ports on 127.0.0.1 alone. Its files are kept in
     ~/.local/state/ravi-otel/stack, and are written anew at each start; --files has them where you can change them.
-    Whether telemetry arrives in it is what `ravi-otel doctor` says.
+    Whether telemetry arrives in it is what `ravi-otel doctor` says, which is `ravi-otel stack doctor` too.
 
     \b
     Exit status:
@@ -64,6 +65,9 @@ def stack() -> None:
       1  the engine does not answer or failed, a server is not ready, or the question was answered with no
       2  something must be installed, written or set otherwise, such as a port that is taken
     """  # noqa: D301 - click wants the backspace itself
+
+
+stack.add_command(doctor)  # the same command: whoever looks at the stack looks for it here
 
 
 @stack.command(short_help="Start it, and wait until it answers.")

@@ -193,6 +193,10 @@ def test_what_a_stranger_answered_is_said_whole(machine, running):
 
 def test_the_command_names_the_one_that_says_whether_telemetry_arrives():
     assert "`ravi-otel doctor`" in CliRunner().invoke(commands, ["stack", "--help"]).output
+    assert (
+        CliRunner().invoke(commands, ["stack", "doctor", "--help"]).output.splitlines()[2:]
+        == (CliRunner().invoke(commands, ["doctor", "--help"]).output.splitlines()[2:])
+    )
 
 
 def test_a_docker_without_its_compose_is_told_apart(machine):
