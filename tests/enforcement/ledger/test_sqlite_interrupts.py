@@ -1,6 +1,7 @@
 """A signal's exception between any two lines of a step: the file and this process's own accounts stay of one mind."""
 
 import linecache
+import os
 import sys
 import uuid
 
@@ -99,11 +100,14 @@ def every_line(tmp_path):
 
 
 def interrupted(directory, prepare, act, *, quick):
-    """Give a case after an interruption at each line of `act` in turn; they share a file, which a reader keeps open throughout."""
-    path, line = directory / "ledger.db", 0
+    """Give a case after an interruption at each line of `act` in turn; they share a file, which a reader keeps open throughout.
+
+    At every third line; at each with RAVI_LONG.
+    """
+    path, line, step = directory / "ledger.db", 0, 1 if os.environ.get("RAVI_LONG") else 3
     reader = sqlite_ledger.SqliteLedger(path)
     while True:
-        line += 1
+        line += step
         case, interrupter = Case(path, reader, quick=quick), Interrupter(line)
         prepare(case)
         interrupter.during(lambda case=case: act(case))
