@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
-import math
 import random
 import ssl
 import time
@@ -16,6 +14,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
 from ravi_otel.local.wording import clean
+from ravi_otel.telemetry.export.retry_after import seconds_until
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_TRIES: Final = 5
@@ -119,17 +118,8 @@ class _Later(Exception):  # noqa: N818 - a signal inside this module
 
 
 def _after(value: str | None) -> float | None:
-    """Read Retry-After: seconds, or a date."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    seconds = seconds_until(value)
+    return None if seconds is None else max(0.0, seconds)
 
 
 def _quoted(error: HTTPError) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import email.utils
 import logging
 import math
 import os
-import time
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from ravi_otel.telemetry.export.retry_after import seconds_until
 
 Verdict = Literal["sent", "later", "smaller", "never"]
 
@@ -126,16 +126,8 @@ def timeout_s(signal: str, said: float | None) -> float:
 
 def retry_after_s(value: str | None) -> float | None:
     """Read Retry-After, seconds or a date, within LONGEST_WAIT_S; None for what is no time to come."""
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return bounded_s(seconds)
+    seconds = seconds_until(value)
+    return None if seconds is None else bounded_s(seconds)
 
 
 def bounded_s(wait_s: float) -> float | None:
