@@ -99,17 +99,8 @@ class _Http(HTTPConnection):
             _connected(self)
 
 
-class _Https(HTTPSConnection):
-    response_class = _Answer
-
-    def _new_conn(self) -> socket.socket:
-        return _connecting(super()._new_conn())
-
-    def connect(self) -> None:
-        try:
-            super().connect()
-        finally:
-            _connected(self)
+class _Https(_Http, HTTPSConnection):
+    """The same over TLS: what comes next in line for `_Http` is urllib3's class for it."""
 
 
 class _HttpPool(HTTPConnectionPool):
