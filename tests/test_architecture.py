@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "ravi_otel"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-LONGEST_MODULE = 400
+LONGEST_MODULE = 900
 LONGEST_FUNCTION = 60
 DUMPING_GROUNDS = {"utils", "helpers", "common", "base", "core"}
 SDK_ROOMS = ("telemetry/private.py", "telemetry/export/", "telemetry/context_processor.py", "local/", "testing/", "stack/doctor/probe.py")
