@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks pythons names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -84,6 +84,9 @@ coexistence: $(READY)  ## run beside other instrumentations of the client, in an
 
 frameworks: $(READY)  ## run agents of other frameworks under the launcher, and print what was sent, allowed and counted
 	@sh scripts/frameworks.sh
+
+pythons:  ## the tests on CPython 3.13 and 3.14 with Redis 8, in root folders made of Debian's packages (as root, SUITES=trixie or sid for one)
+	@sh scripts/pythons.sh $(SUITES)
 
 setup: $(READY)  ## make .venv, nothing more
 
