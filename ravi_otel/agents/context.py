@@ -98,14 +98,16 @@ class AgentContext:
             self.failure = error
             raise
 
-    async def spawn(self, agent_id: str, *, boot: str, priority: Priority = Priority.NORMAL) -> SpawnedAgent:
-        """Start the agent of that id on `boot`, in the background of this one, on a slot of its own.
+    async def spawn(self, agent_id: str, *, boot: str, priority: Priority | None = None) -> SpawnedAgent:
+        """Start the agent of that id on `boot`, in the background of this one, on the slot acquired for it, else on one of its own.
 
-        It ends with this agent at the latest. Raises SpawnDeniedError where there is no slot, ConfigurationError for an id that no
-        living agent has.
+        It ends with this agent at the latest. `priority` is that of its slot: NORMAL, or what an acquired one has, unless given.
+        Raises SpawnDeniedError where there is no slot, ConfigurationError for an id that no living agent has.
         """
         group = self._at_work("spawn()")
-        spawned = SpawnedAgent(find(agent_id, self.agent), checks.member("spawn(priority)", priority, Priority))
+        spawned = SpawnedAgent(
+            find(agent_id, self.agent), None if priority is None else checks.member("spawn(priority)", priority, Priority)
+        )
         await spawned.start(group, boot)
         return spawned
 

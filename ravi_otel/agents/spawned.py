@@ -82,7 +82,7 @@ class SpawnedAgent:
     It takes one message at a time, in their order. `result` is what its latest message came to, None before it booted.
     """
 
-    def __init__(self, agent: ReActAgent, priority: Priority) -> None:
+    def __init__(self, agent: ReActAgent, priority: Priority | None = None) -> None:
         self.agent = agent
         self.priority = priority
         self.result: AgentResult | None = None

@@ -143,9 +143,12 @@ class Lease:
 
 
 class Waiter(Sleeper):
-    """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again."""
+    """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again.
 
-    __slots__ = ("agent_id", "agent_name", "gone", "instead", "lease", "paused", "priority", "served", "since")
+    An agent that `enters` is let in with the grant.
+    """
+
+    __slots__ = ("agent_id", "agent_name", "enters", "gone", "instead", "lease", "paused", "priority", "served", "since")
 
     def __init__(
         self,
@@ -155,8 +158,10 @@ class Waiter(Sleeper):
         *,
         instead: str,
         meanwhile: Callable[[], object] | None = None,
+        enters: bool = False,
     ) -> None:
         super().__init__(meanwhile)
+        self.enters = enters
         self.instead = instead  # what to write where it cannot sleep, since that would stop an event loop
         self.agent_id = agent_id
         self.priority = priority

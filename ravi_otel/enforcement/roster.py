@@ -61,11 +61,6 @@ class Roster:
         events, self._events = self._events, []
         return wakes, events
 
-    @property
-    def rooted(self) -> bool:
-        """Tell whether the run had its root by now."""
-        return self._rooted
-
     def _headcount(self) -> int:
         return 1 + len(self._active)
 
@@ -158,9 +153,13 @@ class Roster:
                 self._resume(first)
             else:
                 self._line.drop(first)
-                first.lease = self._grant(first.agent_id, first.priority)
-                first.served = True
+                self._serve(first, self._grant(first.agent_id, first.priority))
                 self._wakes.append(first)
+
+    def _serve(self, waiter: Waiter, lease: Lease) -> None:
+        waiter.lease, waiter.served = lease, True
+        if waiter.enters:
+            self._let_in(lease, None, self._held[lease.agent_id].own)
 
     def release(self, lease: Lease) -> None:
         """End a lease, once; one that an agent runs on ends with the agent, which is counted, or paused, until then."""
@@ -198,19 +197,31 @@ class Roster:
         self, agent_id: str, priority: Priority, adopt: Lease | None, around: AbstractSet[Lease], name: str | None = None
     ) -> Lease | None:
         """Let an agent in, None when denied."""
-        lease = self._adoptable(agent_id, adopt)
-        adopted = lease is not None
+        lease = self.enter_free(agent_id, priority, adopt, name)
         if lease is None:
-            root = not self._rooted and (self._shared is None or self._shared.root())
-            lease = self._grant(agent_id, priority, name, is_root=True) if root else self.acquire(agent_id, priority, around, name)
-            self._rooted = True
-        if lease is not None:
-            held = self._held[agent_id]
-            held.take(lease)
-            (held.adopted if adopted else held.own)[lease.order] = lease
-            lease.entered = True
-            lease.agent_name = name
+            lease = self.acquire(agent_id, priority, around, name)
+            if lease is not None:
+                self._let_in(lease, name, self._held[agent_id].own)
         return lease
+
+    def enter_free(self, agent_id: str, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:
+        """Let an agent in that needs no further slot: on an unentered lease of its id, or as the root; None where it needs one."""
+        lease = self._adoptable(agent_id, adopt)
+        if lease is not None:
+            self._let_in(lease, name, self._held[agent_id].adopted)
+        elif not self._rooted:
+            self._rooted = True
+            if self._shared is None or self._shared.root():
+                lease = self._grant(agent_id, priority, name, is_root=True)
+                self._let_in(lease, name, self._held[agent_id].own)
+        return lease
+
+    def _let_in(self, lease: Lease, name: str | None, among: dict[int, Lease]) -> None:
+        """Have an agent run on a lease, and keep it `among` those that end as it does."""
+        self._held[lease.agent_id].take(lease)
+        among[lease.order] = lease
+        lease.entered = True
+        lease.agent_name = name
 
     def _adoptable(self, agent_id: str, adopt: Lease | None) -> Lease | None:
         held = self._held.get(agent_id)
@@ -313,8 +324,9 @@ class Roster:
     def join(self, waiter: Waiter, timeout_s: float | None, around: AbstractSet[Lease]) -> bool:
         """Grant, deny, or put in line (True) somebody who wants a new lease."""
         waiter.since = self._clock()
-        waiter.lease = self._try(waiter.agent_id, waiter.priority, around)
-        if waiter.lease is not None:
+        lease = self._try(waiter.agent_id, waiter.priority, around)
+        if lease is not None:
+            self._serve(waiter, lease)
             return False
         if timeout_s == 0 or self._budget.max_agents == 1:
             self._deny(waiter.agent_id, waiter.priority)
@@ -354,6 +366,8 @@ class Roster:
         self._wakes.append(waiter)  # a thread that sleeps for it must end
         self._line.drop(waiter)
         if waiter.lease is not None:
+            if waiter.enters:
+                self.leave(waiter.lease)
             self.release(waiter.lease)
         lease = waiter.paused
         if lease is not None and waiter in lease.waiters:

@@ -178,16 +178,9 @@ class SpawnTracker:
         """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
         self._locked(self._roster.count_denied)
 
-    def enter_first(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
-        """Let an agent in as the run's root; None where the run has one, or somebody took a lease for this id."""
-        return self._locked(self._enter_first, agent_id, priority, undo=self._roster.leave)
-
-    def _enter_first(self, agent_id: str, priority: Priority) -> Lease | None:
-        lease = None if self._roster.rooted else self._roster.enter(agent_id, priority, None, _NOBODY)
-        if lease is None or lease.is_root:
-            return lease
-        self._roster.leave(lease)
-        return None
+    def enter_free(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
+        """Let an agent in on the newest unentered lease of its id, or as the run's root; None where it needs a slot of its own."""
+        return self._locked(self._roster.enter_free, agent_id, priority, undo=self._roster.leave)
 
     def rank(self, lease: Lease, priority: Priority) -> None:
         """Give one lease another priority, for what comes: it neither loses its slot for that nor gets one."""
@@ -201,13 +194,15 @@ class SpawnTracker:
         *,
         stops: Stops | None = None,
         instead: str = "await wait_for_slot()",
+        enters: bool = False,
     ) -> Flow[Lease]:
         """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
 
+        Who `enters` is let in with the grant, so that no agent of the same id finds the lease free meanwhile.
         `instead` is what to write where a blocking wait would stop an event loop.
         """
         rank = checks.member("priority", priority, Priority)
-        waiter = Waiter(checks.name("agent_id", agent_id), rank, instead=instead, meanwhile=self._meanwhile)
+        waiter = Waiter(checks.name("agent_id", agent_id), rank, instead=instead, meanwhile=self._meanwhile, enters=enters)
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if waiter.lease is None:
             raise self._refusal(agent_id, waiter)

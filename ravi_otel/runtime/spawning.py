@@ -35,7 +35,7 @@ class Spawned:
     def __init__(
         self,
         agent_id: str,
-        priority: Priority,
+        priority: Priority | None,
         budget: ExecutionBudget | ExecutionTracker | None,
         wait_s: float | None,
         retention: HistoryRetention,
@@ -57,7 +57,7 @@ class Spawned:
     @property
     def priority(self) -> Priority:
         """Give its priority, by now."""
-        return self._asked[0] if self.lease is None else self.lease.priority
+        return self._rank if self.lease is None else self.lease.priority
 
     @property
     def paused(self) -> bool:
@@ -86,10 +86,14 @@ class Spawned:
             return
         attachment.restore()
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
-        self._seat.give_up(partial(_end, quiet=isinstance(error, GeneratorExit)))
+        self._seat.give_up(partial(Lease.leave, quiet=isinstance(error, GeneratorExit)))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.__exit__(kind, error, trace)
+
+    @property
+    def _rank(self) -> Priority:
+        return Priority.NORMAL if self._asked[0] is None else self._asked[0]
 
     def _open(self) -> Flow[None]:
         if self._attachment is not None:
@@ -102,7 +106,7 @@ class Spawned:
         lease: Lease | None = None
         try:
             lease = None if slots is None else (yield from _slot(scope, slots, self.agent_id, priority, wait_s))
-            seat = Seat(self.agent_id, priority, retention, slots=slots, lease=lease, budget=budget)
+            seat = Seat(self.agent_id, self._rank, retention, slots=slots, lease=lease, budget=budget)
             seat.outer = _current.seat()
             self._scope, self._seat = scope, seat
             self._attachment = _current.Attachment(_current.with_seat(seat))
@@ -112,58 +116,53 @@ class Spawned:
             if attachment is not None:
                 attachment.restore()
             if lease is not None:
-                _end(lease, quiet=isinstance(error, GeneratorExit))
+                lease.leave(quiet=isinstance(error, GeneratorExit))
             raise
 
 
-def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority, wait_s: float | None) -> Flow[Lease]:
-    """Take a slot, and at once sit on it, so that no other agent of this id finds it free; the first one is the run's root.
+def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority | None, wait_s: float | None) -> Flow[Lease]:
+    """Sit on the slot that was acquired for this id, else on the root's, else on a new one, which no other agent of the id finds free.
 
     The other limits of agents are asked first, so that nobody is paused for an agent that will not be let in.
     """
-    ask_ahead(scope, agent_id, priority, children=wait_s == 0)
-    root = slots.enter_first(agent_id, priority)
-    if root is not None:
-        return root
+    rank = Priority.NORMAL if priority is None else priority
+    ask_ahead(scope, agent_id, rank, children=wait_s == 0)
+    free = slots.enter_free(agent_id, rank)
+    if free is not None:
+        try:
+            if priority is not None and free.priority is not priority:
+                slots.rank(free, priority)
+        except BaseException:  # a signal's
+            free.leave()
+            raise
+        return free
     if wait_s == 0:
-        lease = slots.acquire(agent_id, priority)
-    else:
-        instead = f"write async with ravi_otel.spawn({named(agent_id)}, ...)"
-        lease = yield from slots.slot(agent_id, priority, in_time(scope, wait_s), stops=scope, instead=instead)
-    try:
-        entered = slots.enter(agent_id, priority, adopt=lease)
-    except BaseException:
-        lease.release()
-        raise
-    if entered is not lease:  # one that acquired none was faster; it is counted with ours, and we with the other
-        lease.release()
-    return entered
-
-
-def _end(lease: Lease, *, quiet: bool) -> None:
-    lease.__exit__(GeneratorExit if quiet else None, None, None)
-    lease.leave(quiet=quiet)
+        return slots.enter(agent_id, rank)
+    instead = f"write async with ravi_otel.spawn({named(agent_id)}, ...)"
+    return (yield from slots.slot(agent_id, rank, in_time(scope, wait_s), stops=scope, instead=instead, enters=True))
 
 
 def spawn(
     agent_id: str,
     *,
-    priority: Priority = Priority.NORMAL,
+    priority: Priority | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
     wait_s: float | None = 0,
     retention: HistoryRetention = HistoryRetention.RUN,
 ) -> Spawned:
     """Take a slot of the run around for an agent to come: `with ravi_otel.spawn("researcher"): ...`, in either colour.
 
-    `agent()` of that id, entered inside, takes over its slot, priority, `retention` and, unless it brings its own, `budget`. With no
-    slot free it stands in line for up to `wait_s` seconds, None without end; what cancels or ends the code around ends the wait.
+    A slot that `SpawnTracker.acquire` or `wait_for_slot` took for that id, and nobody sits on, is the one: it goes back to who acquired
+    it. `agent()` of the id, entered inside, takes over its slot, priority (NORMAL, or that of the acquired slot, unless given),
+    `retention` and, unless it brings its own, `budget`. With no slot free it stands in line for up to `wait_s` seconds, None
+    without end; what cancels or ends the code around ends the wait.
     HIGH and CRITICAL take the slot of a lesser agent where the run's SpawnBudget allows. Raises SpawnDeniedError, which
     `as_tool_error()` turns into the result of a tool, and whatever refuses a call made here: a paused agent spawns nothing.
     Outside any run there are no slots, and nothing is refused.
     """
     return Spawned(
         checks.name("spawn(agent_id)", agent_id, "researcher"),
-        checks.member("spawn(priority)", priority, Priority),
+        None if priority is None else checks.member("spawn(priority)", priority, Priority),
         tab("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,
         checks.member("spawn(retention)", retention, HistoryRetention),

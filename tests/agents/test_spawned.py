@@ -7,6 +7,8 @@ from functools import partial
 import anyio
 import pytest
 
+import ravi_otel
+from ravi_otel import SpawnBudget, SpawnTracker
 from ravi_otel.agents import AgentContext, ReActAgent
 from ravi_otel.testing import Text, ToolCalls
 
@@ -87,3 +89,23 @@ async def test_a_plain_function_asks_from_its_thread_through_the_loop(team):
         assert (await agent.run("Go.")).ok
     assert team.texts("r")[1] == "Hello."
     assert "anyio.from_thread.run(ctx.ask, handle, message)" in team.texts("r")[2]
+
+
+async def test_an_agent_that_is_spawned_sits_on_the_slot_that_was_acquired_for_it(team):
+    seen = []
+
+    async def hire() -> str:
+        """Have a helper on the slot that is kept for it."""
+        slots = SpawnTracker.current()
+        with slots.acquire(helper.id):
+            handle = await AgentContext.current().spawn(helper.id, boot="boot")
+            answer = await AgentContext.current().ask(handle, "How?")
+            seen.append((slots.stats().active, answer.answer))
+        return "ok"
+
+    helper = ReActAgent("helper", model=team.plays("helper", lambda _: Text("Hello.")))
+    agent = ReActAgent("r", model=team.plays("r", ToolCalls([("hire", {})]), Text("Done.")), tools=[hire])
+    with anyio.fail_after(LONGEST_S), ravi_otel.run("r", spawn_budget=SpawnBudget(2)):
+        assert (await agent.run("Go.")).ok
+        assert seen == [(2, "Hello.")]
+        assert SpawnTracker.current().stats().active == 1

@@ -24,8 +24,8 @@ class Slot:
 class Ask:
     """What the model knows of one caller in line."""
 
-    def __init__(self, agent_id, priority, paused=None):
-        self.agent_id, self.priority, self.paused = agent_id, priority, paused
+    def __init__(self, agent_id, priority, paused=None, enters=False):
+        self.agent_id, self.priority, self.paused, self.enters = agent_id, priority, paused, enters
         self.since = self.arrived = self.slot = None
         self.served = self.over = self.rung = False
         self.lost = False  # its event loop is closed
@@ -114,6 +114,7 @@ class Model:
             else:
                 line[0].slot = self.grant(line[0].agent_id, line[0].priority)
                 line[0].served = line[0].rung = True
+                self.seat(line[0])
 
     def attempt(self, agent_id, priority):
         if not self.room():
@@ -150,16 +151,31 @@ class Model:
     def adopted(self, agent_id):
         return sorted((slot for slot in self.of(agent_id) if slot.inside == "adopted"), key=lambda slot: slot.touched)
 
-    def enter(self, agent_id, priority, adopt=None):
+    def seat(self, ask):
+        """Let the agent of a caller in at once, if it is one that spawns."""
+        if ask.enters:
+            ask.slot.inside = "own"
+
+    def enter_free(self, agent_id, priority, adopt=None):
+        """Let an agent in that needs no further slot."""
         free = self.free(agent_id)
         if free:
             slot = adopt if adopt in free else free[-1]
             slot.inside, slot.touched = "adopted", self.tick()
             return slot
-        slot = self.acquire(agent_id, priority) if self.rooted else self.grant(agent_id, priority, root=True)
+        if self.rooted:
+            return None
         self.rooted = True
-        if slot is not None:
-            slot.inside = "own"
+        slot = self.grant(agent_id, priority, root=True)
+        slot.inside = "own"
+        return slot
+
+    def enter(self, agent_id, priority, adopt=None):
+        slot = self.enter_free(agent_id, priority, adopt)
+        if slot is None:
+            slot = self.acquire(agent_id, priority)
+            if slot is not None:
+                slot.inside = "own"
         return slot
 
     def leave(self, slot):
@@ -234,6 +250,7 @@ class Model:
         ask.since, ask.arrived = self.now, self.tick()
         ask.slot = self.attempt(ask.agent_id, ask.priority)
         if ask.slot is not None:
+            self.seat(ask)
             return "served"
         if timeout_s == 0 or self.max_agents == 1:
             self.deny(ask.agent_id, ask.priority)
@@ -276,4 +293,6 @@ class Model:
     def cancel(self, ask):
         self.gone(ask)
         if ask.slot is not None:
+            if ask.enters:
+                self.leave(ask.slot)
             self.release(ask.slot)

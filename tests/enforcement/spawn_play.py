@@ -84,6 +84,10 @@ class Play:
         offered = self.stranger if adopt == "stranger" else None if adopt is None else adopt.real
         return self._met(slot, outcome(lambda: self.slots.enter(agent_id, priority, adopt=offered)))
 
+    def enter_free(self, agent_id, priority):
+        slot = self.model.enter_free(agent_id, priority)
+        return self._met(slot, self.slots.enter_free(agent_id, priority))
+
     def leave(self, slot):
         self.model.leave(slot)
         slot.real.leave()
@@ -143,10 +147,10 @@ class Play:
     def time_passes(self, seconds):
         self.model.now += seconds
 
-    def wait(self, agent_id, priority, timeout_s=None):
-        ask = Ask(agent_id, priority)
+    def wait(self, agent_id, priority, timeout_s=None, enters=False):
+        ask = Ask(agent_id, priority, enters=enters)
         done = self.model.wait(ask, timeout_s)
-        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s), done)
+        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s, enters=enters), done)
         if done == "served":
             self._met(ask.slot, lease)
         return ask, done

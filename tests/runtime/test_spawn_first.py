@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import ravi_otel
-from ravi_otel import SpawnDeniedError, SpawnTracker
+from ravi_otel import Priority, SpawnDeniedError, SpawnTracker
 
 
 def counts():
@@ -26,12 +26,59 @@ def test_the_first_one_of_a_run_is_its_root(run_of, inside):
         assert (stats.active, stats.granted_total, stats.released_total) == (1, 1, 1)
 
 
-def test_the_first_one_leaves_a_lease_alone_that_the_program_took_for_the_same_id(run_of):
-    with run_of(3):
-        mine = SpawnTracker.current().acquire("a")
-        with ravi_otel.spawn("a") as spawned:
-            assert (spawned.lease is mine, mine.entered, counts()) == (False, False, (3, 0, 0))
-        assert (mine.ended, counts()) == (False, (2, 0, 0))
+@pytest.mark.parametrize("wait_s", [0, 5])
+def test_it_sits_on_the_slot_that_was_acquired_for_its_id_and_gives_it_back_to_who_acquired_it(run_of, inside, wait_s):
+    def body(spawned):
+        with ravi_otel.agent("child") as child:
+            assert (spawned.lease is mine, child.scope.lease is mine, counts()) == (True, True, (2, 0, 0))
+
+    with run_of(2), ravi_otel.agent("lead"):
+        mine = SpawnTracker.current().acquire("child")
+        for _ in range(2):  # as often as it is spawned
+            inside(ravi_otel.spawn("child", wait_s=wait_s), body)
+        assert (mine.ended, mine.entered, counts()) == (False, False, (2, 0, 0))
+        mine.release()
+        assert counts() == (1, 0, 0)
+
+
+def test_it_sits_on_the_slot_that_somebody_waited_for(run_of):
+    async def main():
+        with await SpawnTracker.current().wait_for_slot("child") as mine:
+            async with ravi_otel.spawn("child", wait_s=None) as spawned:
+                assert (spawned.lease is mine, counts()) == (True, (2, 0, 0))
+        assert counts() == (1, 0, 0)
+
+    with run_of(2), ravi_otel.agent("lead"):
+        asyncio.run(main())
+
+
+def test_the_same_id_acquired_or_spawned_twice_is_two_slots(run_of):
+    with run_of(4), ravi_otel.agent("lead"):
+        slots = SpawnTracker.current()
+        one, two = slots.acquire("child"), slots.acquire("child")
+        with ravi_otel.spawn("child") as first, ravi_otel.spawn("child") as second, ravi_otel.spawn("child") as third:
+            assert {first.lease, second.lease} == {one, two}
+            assert third.lease not in (one, two)
+            assert counts() == (4, 0, 0)
+        assert counts() == (3, 0, 0)
+
+
+def test_a_slot_given_up_while_it_is_spawned_on_ends_with_the_block(run_of):
+    with run_of(2), ravi_otel.agent("lead"):
+        slots = SpawnTracker.current()
+        slots.acquire("child")
+        with ravi_otel.spawn("child"):
+            slots.release("child")
+            assert counts() == (2, 0, 0)
+        assert counts() == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("given", "is_then"), [({}, Priority.LOW), ({"priority": Priority.BACKGROUND}, Priority.BACKGROUND)])
+def test_an_acquired_slot_keeps_its_priority_unless_the_spawn_names_one(run_of, given, is_then):
+    with run_of(3), ravi_otel.agent("lead"):
+        mine = SpawnTracker.current().acquire("child", Priority.LOW)
+        with ravi_otel.spawn("child", **given) as spawned, ravi_otel.agent("child") as child:
+            assert (mine.priority, spawned.priority, child.priority) == (is_then,) * 3
 
 
 def test_a_blocking_wait_on_an_event_loop_is_told_what_to_write(run_of):
