@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from json import dumps, loads
 from typing import Any, Final
 
@@ -27,12 +28,13 @@ VARIABLES: Final = {
 """The variables of each dashboard, each of which filters something there; a link carries over what both ends have."""
 
 WIDTH: Final = 24
+TREE: Final = 1000
+"""The id of the panel with a run's tree: links show it alone, since its row is closed."""
 
 _OF_LIMITS: Final = name_of(semconv.LIMIT_USED)
 _OF_COST: Final = name_of(semconv.COST)
 _OF_AGENTS: Final = f"{name_of(semconv.AGENT_DURATION)}_count"
 _OF_CALLS: Final = (f"{name_of(semconv.CALL_DURATION)}_count", f"{name_of(semconv.INFERENCE_DURATION)}_count")
-_ANY: Final = f'__name__=~"{"|".join((*_OF_CALLS, _OF_AGENTS, _OF_COST, _OF_LIMITS))}"'
 _THERE: Final = f'{queries.SERVICE}=~"$service",{queries.ENVIRONMENT}=~"$environment"'
 
 _ALL: Final = model.VariableOption(text="All", value="$__all", selected=True)
@@ -52,7 +54,7 @@ def _values(name: str, title: str, said: str, query: str, every: str = ".*") -> 
 
 
 def _trace_service() -> dashboard.QueryVariable:
-    query = f"label_values({{{_ANY}}}, {queries.SERVICE})"
+    query = f"label_values({{{queries.ANY_TOLD}}}, {queries.SERVICE})"
     made = dashboard.QueryVariable("trace_service").label("Traces of").datasource(panels.PROMETHEUS)
     made.description("The service whose traces are searched: Jaeger searches those of one at a time.")
     made.query({"query": query, "refId": "trace_service-values", "qryType": 1}).definition(query)
@@ -82,12 +84,14 @@ def _variables() -> dict[str, Any]:
     asked = f'{{__name__=~"{"|".join((*_OF_CALLS, _OF_COST))}",{_THERE}}}'
     return {
         **{name: _source(name, name.capitalize()) for name in SOURCES},
-        "service": _values("service", "Service", "service.name of a program.", f"label_values({{{_ANY}}}, {queries.SERVICE})", ".+"),
+        "service": _values(
+            "service", "Service", "service.name of a program.", f"label_values({{{queries.ANY_TOLD}}}, {queries.SERVICE})", ".+"
+        ),
         "environment": _values(
             "environment",
             "Environment",
             "deployment.environment.name of a program, where it has one.",
-            f'label_values({{{_ANY},{queries.SERVICE}=~"$service"}}, {queries.ENVIRONMENT})',
+            f'label_values({{{queries.ANY_TOLD},{queries.SERVICE}=~"$service"}}, {queries.ENVIRONMENT})',
         ),
         "agent": _values("agent", "Agent", "Agents by name: it filters what is told by agent.", f"label_values({named}, {queries.AGENT})"),
         "model": _values(
@@ -134,7 +138,7 @@ class Board:
         self._has = VARIABLES[uid]
         self._next, self._y = 1, 0
         self._built = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).timezone("browser").refresh("30s")
-        self._built.time(since, "now").tooltip(model.DashboardCursorSync.CROSSHAIR).editable()
+        self._built.time(since, "now").tooltip(model.DashboardCursorSync.CROSSHAIR).readonly()
         known = _variables()
         for name in self._has:
             self._built.with_variable(known[name])
@@ -146,25 +150,47 @@ class Board:
 
     def to(self, uid: str, title: str, **values: str) -> dashboard.DashboardLink:
         """Make a link to one of the dashboards, with `values` for its variables in place of those that are chosen."""
-        return panels.link(title, uid, [name for name in self._has if name in VARIABLES[uid]], **values)
+        return panels.link(title, uid, [name for name in self._has if name in VARIABLES[uid]], None, **values)
+
+    def to_tree(self, title: str) -> dashboard.DashboardLink:
+        """Make a link to the tree of the trace whose id is clicked on, alone on the screen."""
+        return panels.link(title, RUNS, [name for name in self._has if name in VARIABLES[RUNS]], TREE, trace="${__value.raw}")
+
+    def first(self, title: str, *of_row: Any) -> None:
+        """Add the row that is open, which fills the first screen."""
+        self._built.with_panel(self._placed(_Heading(title), self._next, 0, self._y, WIDTH, 1))
+        self._next += 1
+        self._y += 1
+        inside, self._y = self._laid(of_row, self._y)
+        for panel in inside:
+            self._built.with_panel(panel)
 
     def row(self, title: str, *of_row: Any) -> None:
-        """Add a row: panels from left to right, a new line where the next one has no room."""
-        self._built.with_panel(self._placed(_Heading(title), 0, self._y, WIDTH, 1))
+        """Add a row that is closed: it asks nothing until it is opened."""
+        heading = self._next
+        self._next += 1
+        inside, _ = self._laid(of_row, self._y + 1)
+        self._built.with_panel(self._placed(_Heading(title, inside), heading, 0, self._y, WIDTH, 1))
         self._y += 1
+
+    def _laid(self, of_row: Sequence[Any], y: int) -> tuple[list[Any], int]:
+        """Lay panels from left to right, a new line where the next one has no room; give them, and where the line after them is."""
+        inside: list[Any] = []
         x = tallest = 0
         for panel in of_row:
-            place = panel.build().grid_pos
+            built = panel.build()
+            place = built.grid_pos
             if x + place.w > WIDTH:
-                x, self._y, tallest = 0, self._y + tallest, 0
-            self._built.with_panel(self._placed(panel, x, self._y, place.w, place.h))
+                x, y, tallest = 0, y + tallest, 0
+            inside.append(self._placed(panel, built.id_val or self._next, x, y, place.w, place.h))
+            self._next += 1
             x, tallest = x + place.w, max(tallest, place.h)
-        self._y += tallest
+        return inside, y + tallest
 
-    def _placed(self, panel: Any, x: int, y: int, width: int, height: int) -> Any:
-        panel.id(self._next)
+    @staticmethod
+    def _placed(panel: Any, panel_id: int, x: int, y: int, width: int, height: int) -> Any:
+        panel.id(panel_id)
         panel.grid_pos(model.GridPos(x=x, y=y, w=width, h=height))
-        self._next += 1
         return panel
 
     def written(self) -> str:
@@ -174,12 +200,15 @@ class Board:
         for shown in (*made["links"], *made.get("annotations", {}).get("list", ())):
             shown.pop("placement")  # the library's default hides them in a menu
         for panel in made["panels"]:
-            _slim(panel)
+            for each in (panel, *panel.get("panels", ())):
+                _slim(each)
         return dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def _slim(panel: dict[str, Any]) -> None:
-    """Leave of a data link what a data link has: the library makes it of the parts of a dashboard's."""
+    """Leave of a data link what a data link has, and of a table what a table has: the library adds what Grafana does not know."""
+    if panel["type"] == "table":
+        panel["options"].pop("footer", None)
     config = panel.get("fieldConfig", {"defaults": {}, "overrides": []})
     found = [
         config["defaults"],
@@ -192,14 +221,16 @@ def _slim(panel: dict[str, Any]) -> None:
 
 
 class _Heading(dashboard.Panel):
-    """Be a row's heading; the library's own row places its panels in its own way."""
+    """Be a row's heading, with the panels in it if it is closed; the library's own row places its panels in its own way."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, closed: Sequence[Any] = ()) -> None:
         super().__init__()
         self.type("row")
         self.title(title)
+        self._closed = closed
 
     def build(self) -> Any:
         """Build it as a row."""
         made = super().build()
-        return model.RowPanel(title=made.title, id_val=made.id_val or 0, grid_pos=made.grid_pos, panels=[])
+        inside = [panel.build() for panel in self._closed]
+        return model.RowPanel(collapsed=bool(inside), title=made.title, id_val=made.id_val or 0, grid_pos=made.grid_pos, panels=inside)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dashboards.source import panels as p
 from dashboards.source import queries as q
-from dashboards.source.board import BUDGETS, CALLS, RUNS, Board
+from dashboards.source.board import BUDGETS, CALLS, HEALTH, RUNS, Board
+from dashboards.source.health import heard
 from ravi_otel.telemetry import semconv
 
 _SPENT = q.of(semconv.COST)
 _EVENTS = q.of(semconv.LIMIT_EVENTS)
 _EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
 _KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
-_LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+_LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+_FIRING = 'ALERTS{alertname=~"Ravi.+",alertstate="firing"}'
+_NEVER_S = 1e9
+"""Stands for no end at this pace."""
 
 
 def make() -> Board:
@@ -21,62 +25,79 @@ def make() -> Board:
         "Ravi / Budgets",
         "Are limits holding, which is the next to run out, what was refused, and who spends the money. Start here when an alert comes.",
     )
-    board.row("Now", *_now())
-    board.row("Which limit", _worst_first(board), _over_time(board))
+    board.first("Now", *_now(board), _worst_first(board), _alerts(), _refused(board).height(9), _top_spenders(board))
+    board.row("How full limits are", _over_time(board), *_burn(board))
     board.row("What was refused", *_refusals(board))
-    board.row("How fast it goes", *_burn(board))
     board.row("Who spends the money", *_spenders(board))
     board.row("Alerts, events and their traces", *_told(board))
     return board
 
 
-def _now() -> list[p.Figure]:
+def _now(board: Board) -> list[p.Figure]:
+    refused_runs = board.to(RUNS, "Refused runs, one by one")
+    health = board.to(HEALTH, "Telemetry health")
+    active = f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})"
     return [
         p.figure(
-            "Fullest limit",
-            "Used over limit of the fullest limit that is active now. At 100 % the next call that counts against it is refused. None: "
-            "no limit is active.",
-            "percentunit",
-            p.reading(f"max({q.used()})"),
-            steps=p.FULLNESS,
-        ),
-        p.figure(
-            "Limits near or over",
-            "Active limits that are used to the share at which RaviBudgetNearLimit tells of them (ravi:near_limit:threshold; 80 % "
-            "where there are no rules of ours). The table below names them, worst first.",
+            "Alerts that fire",
+            "Alerts of ours that fire now, each with a runbook: the list is below. No data: Prometheus does not evaluate our rules.",
             "none",
-            p.reading(q.or_zero(f"count(max by ({', '.join(q.OF_LIMIT)}) ({q.used()}) >= {q.NEAR})")),
-            steps=p.ANY_IS_ODD,
+            p.reading(q.or_zero(f"count({_FIRING})", f"0 * count({q.NEAR_RULE})")),
+            steps=p.ANY_IS_BAD,
+            width=3,
         ),
         p.figure(
             "Calls refused",
-            "Refusals by a limit in the time shown. Those of limits that only observe are not among them: they let the call through.",
+            "Refusals by a limit in the time shown. Those of limits that only observe are not among them: they let the call through. "
+            "No data: no program has told anything in that time.",
             "none",
             p.reading(q.or_zero(q.moved(q.refused()))),
             steps=p.ANY_IS_BAD,
             decimals=0,
+            width=3,
+        ).data_links([refused_runs]),
+        p.figure(
+            "Limits near or over",
+            "Active limits that are used to the share at which RaviBudgetNearLimit tells of them (ravi:near_limit:threshold; 80 % "
+            "where there are no rules of ours). The table below names them, worst first. No data: no limit is active.",
+            "none",
+            p.reading(q.or_zero(f"count({active} >= {q.NEAR})", f"0 * count({active})")),
+            steps=p.ANY_IS_ODD,
+            width=3,
         ),
         p.figure(
-            "First to run out",
-            "The shortest time until a limit is used up, at the pace of the last quarter of an hour. None: nothing is being used.",
-            "s",
-            p.reading(f"min({q.exhaustion()})"),
-            steps=((None, "red"), (900, "orange"), (3600, "green")),
+            "Fullest limit",
+            "Used over limit of the fullest limit that is active now. At 100 % the next call that counts against it is refused. "
+            "No data: no limit is active.",
+            "percentunit",
+            p.reading(f"max({q.used()})"),
+            steps=p.FULLNESS,
+            width=3,
+        ),
+        p.worded(
+            p.figure(
+                "First to run out",
+                "The shortest time until a limit is used up that is not used up yet, at the pace of the last quarter of an hour. "
+                "No data: no limit is active.",
+                "s",
+                p.reading(q.or_zero(f"min({q.exhaustion()})", f"0 * count({active}) + {_NEVER_S:.0f}")),
+                steps=((None, "red"), (900, "orange"), (3600, "green")),
+                width=3,
+            ),
+            "no end in sight",
+            _NEVER_S,
+            "green",
         ),
         p.figure(
             "Spent",
-            "Cost of model calls in the time shown, of those with a known price. What has none is under Telemetry health.",
+            "Cost of model calls in the time shown, of those with a known price. What has none is under Telemetry health. "
+            "No data: no program has told anything in that time.",
             "currencyUSD",
             p.reading(q.or_zero(q.moved(_SPENT))),
             decimals=2,
+            width=3,
         ),
-        p.figure(
-            "Spent per hour",
-            "Cost per hour at the pace of the last few minutes.",
-            "currencyUSD",
-            p.reading(q.or_zero(f"{q.rate(_SPENT)} * 3600")),
-            decimals=2,
-        ),
+        *heard(health),
     ]
 
 
@@ -105,11 +126,13 @@ def _worst_first(board: Board) -> p.Table:
             p.column(q.exhaustion()),
         ],
         names,
-        width=14,
+        width=24,
         worst="Share",
     )
+    p.widened(found, {"Share": 160, "Scope": 90, "Counts": 150, "Used": 110, "Limit": 110, "Time left": 110})
     p.dressed(found, "Share", "percentunit", p.FULLNESS, gauge=True, most=1)
     p.dressed(found, "Time left", "s")
+    found.height(8)
     service = "${__data.fields.Service}"
     to = board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}", service=service, trace_service=service)
     return p.linked(found, "Agent", to)
@@ -122,10 +145,10 @@ def _over_time(board: Board) -> p.Lines:
         "at 100 %.",
         "percentunit",
         p.series(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})", _LIMIT_LEGEND),
-        width=10,
+        width=12,
         steps=p.FULLNESS,
     )
-    return found.height(9).data_links([_runs_of_limit(board)])
+    return found.data_links([_runs_of_limit(board)])
 
 
 def _runs_of_limit(board: Board) -> p.Link:
@@ -134,17 +157,21 @@ def _runs_of_limit(board: Board) -> p.Link:
     return board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}", service=service, trace_service=service)
 
 
+def _refused(board: Board) -> p.Lines:
+    refused_runs = board.to(RUNS, "Refused runs, one by one")
+    return p.lines(
+        "Refused, by kind and scope",
+        "Calls that a limit refused, by what it counts and whose it is. Every refused call has a span: the link leads to them.",
+        "none",
+        p.series(q.stepped(q.refused(), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"),
+        bars=True,
+    ).data_links([refused_runs])
+
+
 def _refusals(board: Board) -> list[p.Lines | p.Table]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
-    refused_runs = board.to(RUNS, "Refused runs, one by one")
+    outside = q.said(q.stepped(_EXCEEDED, (q.AGENT, q.SCOPE, q.DECISION)), q.AGENT, "no agent's")
     return [
-        p.lines(
-            "Refused, by kind and scope",
-            "Calls that a limit refused, by what it counts and whose it is. Every refused call has a span: the link leads to them.",
-            "none",
-            p.series(q.stepped(q.refused(), (q.KIND, q.SCOPE)), f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"),
-            bars=True,
-        ).data_links([refused_runs]),
         p.lines(
             "Limits exceeded, by agent",
             "Limits that were exceeded, by the agent whose limit it is; without an agent it is that of a run, session, tenant or process. "
@@ -152,7 +179,7 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             "refused. A limit is told once, refusals that follow are in the panel to the left.",
             "none",
             p.series(
-                q.stepped(_EXCEEDED, (q.AGENT, q.SCOPE, q.DECISION)),
+                outside,
                 f"{{{{{q.AGENT}}}}} per {{{{{q.SCOPE}}}}}: {{{{{q.DECISION}}}}}",
                 exemplars=True,
             ),
@@ -173,7 +200,7 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
                 q.stepped(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)),
                 f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}",
             ),
-            width=6,
+            bars=True,
         ),
         p.lines(
             "Waited, cut and set aside",
@@ -183,7 +210,6 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             p.series(q.stepped(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
             p.series(q.stepped(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
             p.series(q.stepped(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
-            width=6,
             bars=True,
         ),
         _overrun(),
@@ -195,7 +221,6 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             "percentunit",
             p.series(q.quantile(0.5, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"median {{{{{q.KIND}}}}}"),
             p.series(q.quantile(0.95, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"95 % {{{{{q.KIND}}}}}"),
-            width=6,
         ),
     ]
 
@@ -206,10 +231,11 @@ def _overrun() -> p.Table:
         "Overrun, by kind and scope",
         f"What was used in the time shown beyond what was granted, each row {_KIND_UNIT}. Rows are not to be added up.",
         "short",
-        [p.column(q.moved(q.of(semconv.LIMIT_OVERAGE), (q.KIND, q.SCOPE)))],
+        [p.column(f"{q.moved(q.of(semconv.LIMIT_OVERAGE), (q.KIND, q.SCOPE))} > 0")],
         {q.KIND: "Counts", q.SCOPE: "Scope", "Value": "Beyond"},
-        width=6,
-    ).height(8)
+        width=12,
+        worst="Beyond",
+    )
     return p.dressed(found, "Beyond", "short")
 
 
@@ -223,6 +249,7 @@ def _burn(board: Board) -> list[p.Lines]:
             "At the pace of the last quarter of an hour: 100 % an hour uses a limit up in an hour. Only what grows is shown.",
             "percentunit",
             p.series(share, _LIMIT_LEGEND),
+            width=12,
         ).data_links([by_agent]),
         p.lines(
             "Time until a limit is used up",
@@ -230,6 +257,7 @@ def _burn(board: Board) -> list[p.Lines]:
             "looked.",
             "s",
             p.series(q.exhaustion(), _LIMIT_LEGEND),
+            width=12,
             steps=((None, "red"), (900, "green")),
         ).data_links([by_agent]),
         p.lines(
@@ -237,8 +265,25 @@ def _burn(board: Board) -> list[p.Lines]:
             "What is spent per hour, by the model that was asked for. Points are single calls: each leads to its trace.",
             "currencyUSD",
             p.series(f"{q.rate(_SPENT, (q.MODEL,))} * 3600", f"{{{{{q.MODEL}}}}}", exemplars=True),
+            width=12,
         ).data_links([board.to(CALLS, "Calls of this model", model=f"${{__field.labels.{q.MODEL}}}")]),
     ]
+
+
+def _top_spenders(board: Board) -> p.Table:
+    by = (q.SERVICE, q.TEAM, q.AGENT)
+    found = p.rows(
+        "Who spends the most",
+        "Cost of model calls in the time shown by service, tag team and agent, the ten dearest. More ways to tell them apart are below.",
+        "currencyUSD",
+        [p.column(f"topk(10, {q.moved(_SPENT, by)})")],
+        {q.SERVICE: "Service", q.TEAM: "Team", q.AGENT: "Agent", "Value": "USD"},
+        width=8,
+        worst="USD",
+    )
+    p.widened(found, {"USD": 90})
+    p.nameless(p.nameless(found, "Team", "no tag"), "Agent", "no agent")
+    return p.linked(found, "Agent", board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}"))
 
 
 def _spenders(board: Board) -> list[p.Table | p.Lines]:
@@ -248,21 +293,21 @@ def _spenders(board: Board) -> list[p.Table | p.Lines]:
             "tag tenant",
             "Tag tenant",
             q.TENANT,
-            "Of the tag, which is not the tenant that a limit or an alert names (tenant_id). Rows without a name are runs without it.",
+            "Of the tag, which is not the tenant that a limit or an alert names (tenant_id).",
             carried,
         ),
         _spending(
             "team",
             "Team",
             q.TEAM,
-            "Rows without a name are runs without the tag team.",
+            "The tag that runs have.",
             board.to(RUNS, "Traces of ${__value.text}", trace_tags="ravi.tag.team%3D${__value.raw}"),
         ),
         _spending(
             "agent",
             "Agent",
             q.AGENT,
-            "Rows without a name are calls outside an agent.",
+            "Of which calls outside an agent have none.",
             board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}"),
         ),
         _spending(
@@ -276,7 +321,11 @@ def _spenders(board: Board) -> list[p.Table | p.Lines]:
             "Cost per hour, by the tags tenant and team",
             "Where a rise in spending comes from. Points are single calls: each leads to its trace.",
             "currencyUSD",
-            p.series(f"{q.rate(_SPENT, (q.TENANT, q.TEAM))} * 3600", f"{{{{{q.TENANT}}}}} {{{{{q.TEAM}}}}}", exemplars=True),
+            p.series(
+                f"{q.said(q.said(q.rate(_SPENT, (q.TENANT, q.TEAM)), q.TENANT, 'no tenant'), q.TEAM, 'no team')} * 3600",
+                f"{{{{{q.TENANT}}}}} {{{{{q.TEAM}}}}}",
+                exemplars=True,
+            ),
             width=12,
         ),
         p.lines(
@@ -284,7 +333,7 @@ def _spenders(board: Board) -> list[p.Table | p.Lines]:
             "What is marked estimated is of tokens that no provider counted, such as those of an answer that was cut off: the invoice "
             "may differ by it.",
             "currencyUSD",
-            p.series(f"{q.rate(_SPENT, (q.SOURCE,))} * 3600", f"{{{{{q.SOURCE}}}}}"),
+            p.series(f"{q.said(q.rate(_SPENT, (q.SOURCE,)), q.SOURCE, 'counted by the provider')} * 3600", f"{{{{{q.SOURCE}}}}}"),
             width=12,
         ),
     ]
@@ -297,52 +346,56 @@ def _spending(by: str, title: str, label: str, more: str, to: p.Link) -> p.Table
         "currencyUSD",
         [p.column(q.moved(_SPENT, (label,))), p.column(f"{q.moved(_SPENT, (label,))} / scalar({q.moved(_SPENT)} > 0)")],
         {label: title, "Value #A": "USD", "Value #B": "Share"},
-        width=6,
+        width=12,
         worst="USD",
     )
+    p.widened(found, {"USD": 110})
+    p.nameless(found, title, f"no {by}")
     p.dressed(found, "Share", "percentunit", p.CALM, gauge=True, most=1)
     return p.linked(found, title, to)
 
 
+def _alerts() -> p.Plain:
+    return p.other(
+        "alertlist",
+        "Alerts",
+        "Alerts of ours that are pending or fire, from the rules in Prometheus. Each has a runbook in its annotations.",
+        {
+            "alertName": "Ravi",
+            "alertInstanceLabelFilter": "",
+            "dashboardAlerts": False,
+            "groupBy": [],
+            "groupMode": "default",
+            "maxItems": 20,
+            "showInactiveAlerts": False,
+            "showInstances": True,
+            "sortOrder": 3,
+            "stateFilter": {"error": True, "firing": True, "noData": False, "normal": False, "pending": True, "recovering": True},
+            "viewMode": "list",
+        },
+        width=8,
+    )
+
+
 def _told(board: Board) -> list[object]:
-    tree = board.to(RUNS, "Its tree", trace="${__value.raw}")
-    firing = 'ALERTS{alertname=~"Ravi.+"}'
+    tree = board.to_tree("Its tree")
     return [
-        p.other(
-            "alertlist",
-            "Alerts",
-            "Alerts of ours that are pending or fire, from the rules in Prometheus. Each has a runbook in its annotations.",
-            {
-                "alertName": "Ravi",
-                "alertInstanceLabelFilter": "",
-                "dashboardAlerts": False,
-                "groupBy": [],
-                "groupMode": "default",
-                "maxItems": 20,
-                "showInactiveAlerts": False,
-                "showInstances": True,
-                "sortOrder": 3,
-                "stateFilter": {"error": True, "firing": True, "noData": False, "normal": False, "pending": True, "recovering": True},
-                "viewMode": "list",
-            },
-            width=8,
-        ),
         p.lines(
             "Alerts over time",
             "How many alerts of each name were pending or fired.",
             "none",
-            p.series(f"sum by (alertname, alertstate) ({firing})", "{{alertname}} {{alertstate}}"),
-            width=8,
+            p.series('sum by (alertname, alertstate) (ALERTS{alertname=~"Ravi.+"})', "{{alertname}} {{alertstate}}"),
+            width=12,
             bars=True,
-        ).height(9),
+            scraped=True,
+        ),
         p.found_traces(
             "Traces in which a limit refused",
             "Traces of the service chosen at the top that hold a refused call. The id leads to the tree of the run, where the refused "
             "call is red.",
             p.search(f"error.type={semconv.ERROR_LIMIT}", limit=20),
             tree,
-            width=8,
-        ),
+        ).height(10),
         p.log_lines(
             "Limit events",
             q.EVENTS_TOLD,

@@ -40,11 +40,14 @@ def make() -> Board:
         "Ravi / LLM and tools",
         "Rate, errors and duration of model calls and tools, tokens, cost and retries. Refused calls are on Budgets: they were never sent.",
     )
-    board.row("Now", *_now())
-    board.row("Calls", *_calls(board))
-    board.row("How long they take", *_durations(board))
-    board.row("Tokens and cost", *_tokens(board))
-    board.row("By agent", *_agents(board))
+    calls, durations, tokens = _calls(board), _durations(board), _tokens(board)
+    seen_first = (calls.pop(0), calls.pop(2), durations.pop(0), tokens.pop(0), tokens.pop(2))
+    agents = _agents(board)
+    board.first("Now", *_now(), *seen_first, agents.pop(0))
+    board.row("Calls", *calls)
+    board.row("How long they take", *durations)
+    board.row("Tokens and cost", *tokens)
+    board.row("By agent", *agents)
     board.row("Retries", *_retries(board))
     board.row("Tools", *_tools())
     board.row("Traces", *_traces(board))
@@ -53,12 +56,12 @@ def make() -> Board:
 
 def _now() -> list[p.Figure]:
     return [
-        p.figure("Calls", "Model calls a second that were sent.", "reqps", p.reading(q.or_zero(q.rate(_COUNT)))),
+        p.figure("Calls", "Model calls a second that were sent.", "reqps", p.reading(q.rate(_COUNT))),
         p.figure(
             "Failed",
             "Share of the calls in the time shown that ended in an error, their retries included in the call.",
             "percentunit",
-            p.reading(q.ratio(f"({q.or_zero(q.moved(_FAILED))})", q.moved(_COUNT))),
+            p.reading(q.ratio(f"({q.or_zero(q.moved(_FAILED), q.none_of(_COUNT))})", q.moved(_COUNT))),
             steps=_ERRORS,
             decimals=2,
         ),
@@ -70,9 +73,9 @@ def _now() -> list[p.Figure]:
         ),
         p.figure(
             "First chunk after",
-            "95 % of streams say something sooner, of those in the time shown. None: nothing was streamed.",
+            "95 % of streams say something sooner, of those in the time shown. No data: nothing was streamed.",
             "s",
-            p.reading(q.quantile_of_all(0.95, _FIRST)),
+            p.reading(f"{q.quantile_of_all(0.95, _FIRST)} >= 0"),
         ),
         p.figure(
             "Retries",
@@ -119,7 +122,7 @@ def _calls(board: Board) -> list[p.Lines]:
         ),
         p.lines(
             "Answered by another model",
-            "Calls a second whose answer names another model than was asked for, such as a dated release of it.",
+            "Calls a second whose answer names another model than was asked for, such as a dated release of it. No data: none did.",
             "reqps",
             p.series(_by_another(), f"{_BY_MODEL} → {{{{{_ANSWERED_BY}}}}}"),
         ),
@@ -199,17 +202,17 @@ def _tokens(board: Board) -> list[p.Lines]:
     by_model = board.to(RUNS, "Runs", model=f"${{__field.labels.{q.MODEL}}}")
     return [
         p.lines(
-            "Tokens, by type",
-            "Tokens a second. Cached and reasoning tokens are parts of input and output, and are told under the names of the latest "
+            "Tokens a second, by type",
+            "In and out. Cached and reasoning tokens are parts of input and output, and are told under the names of the latest "
             "convention alone.",
-            "suffix: tokens/s",
+            "short",
             p.series(q.rate(_TOKENS, (_TYPE,)), of_type),
             *(p.series(q.rate(q.of(metric)), f"{name} (latest names)") for name, metric in _LATEST.items()),
         ),
         p.lines(
-            "Tokens, by model",
-            "Tokens a second, in and out together, by the model that was asked for.",
-            "suffix: tokens/s",
+            "Tokens a second, by model",
+            "In and out together, by the model that was asked for.",
+            "short",
             p.series(q.rate(_TOKENS, (q.MODEL,)), _BY_MODEL),
             p.series(
                 f"{q.rate(q.of(semconv.INPUT_COUNT), (q.MODEL,))} + {q.rate(q.of(semconv.OUTPUT_COUNT), (q.MODEL,))}",
@@ -219,7 +222,7 @@ def _tokens(board: Board) -> list[p.Lines]:
         p.lines(
             "Tokens of a call",
             "Median and 95th percentile, in and out. An input that grows from call to call is a conversation that nobody cuts.",
-            "suffix: tokens",
+            "short",
             p.series(q.quantile(0.5, _TOKEN_BUCKETS, (_TYPE,)), f"median {of_type}"),
             p.series(q.quantile(0.95, _TOKEN_BUCKETS, (_TYPE,)), f"95 % {of_type}", exemplars=True),
         ),
@@ -247,42 +250,42 @@ def _tokens(board: Board) -> list[p.Lines]:
 def _agents(board: Board) -> list[p.Lines]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
     legend = f"{{{{{q.AGENT}}}}}"
-    from_spans = "From the collector's own metrics of spans, counted before sampling; refused calls are among them."
-    failed = q.spans("calls_total", f'{q.ERROR}!=""')
+    from_spans = "From the collector's own metrics of spans, counted before sampling, without what was refused and never sent."
+    failed = q.said(q.stepped(q.spans("calls_total", f'{q.ERROR}!=""'), (q.AGENT, q.ERROR)), q.AGENT, "no agent")
+    slow = q.said(q.quantile(0.95, q.spans("duration_seconds_bucket"), (q.AGENT,)), q.AGENT, "no agent")
     return [
         p.lines(
             "Model calls, by agent",
             f"Calls a second. {from_spans}",
             "reqps",
-            p.series(q.rate(q.spans("calls_total"), (q.AGENT,)), legend, exemplars=True),
+            p.series(q.said(q.rate(q.spans("calls_total"), (q.AGENT,)), q.AGENT, "no agent"), legend, exemplars=True),
         ).data_links([by_agent]),
         p.lines(
             "Errors of model calls, by agent and error.type",
             f"Failed calls. {from_spans}",
             "none",
-            p.series(q.stepped(failed, (q.AGENT, q.ERROR)), f"{legend} {{{{{q.ERROR}}}}}", exemplars=True),
+            p.series(failed, f"{legend} {{{{{q.ERROR}}}}}", exemplars=True),
             bars=True,
         ).data_links([by_agent]),
         p.lines(
             "Duration of model calls, 95 %, by agent",
             f"95 % of an agent's calls take less. {from_spans}",
             "s",
-            p.series(q.quantile(0.95, q.spans("duration_seconds_bucket"), (q.AGENT,)), legend, exemplars=True),
+            p.series(slow, legend, exemplars=True),
         ).data_links([by_agent]),
     ]
 
 
 def _retries(board: Board) -> list[p.Lines]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
+    retries = q.said(q.stepped(q.of(semconv.RETRY_COUNT), (q.PROVIDER, _STATUS)), q.PROVIDER, "agents started again")
     stopped = q.of(semconv.AGENT_DURATION, f'{q.ERROR}!=""', part="_count")
     return [
         p.lines(
             "Retries, by provider and status",
-            "Attempts after the first, by the status of the answer that was tried again: 429 is a rate limit, none is a lost "
-            "connection. "
-            "Rows without a provider are agents that were started again.",
+            "Attempts after the first, by the status of the answer that was tried again: 429 is a rate limit, none is a lost connection.",
             "none",
-            p.series(q.stepped(q.of(semconv.RETRY_COUNT), (q.PROVIDER, _STATUS)), f"{{{{{q.PROVIDER}}}}} {{{{{_STATUS}}}}}"),
+            p.series(retries, f"{{{{{q.PROVIDER}}}}} {{{{{_STATUS}}}}}"),
             width=12,
             bars=True,
         ),
@@ -314,6 +317,7 @@ def _tools() -> list[p.Lines | p.Table]:
         width=24,
         worst="Calls",
     )
+    p.widened(found, {"Calls": 120, "Failed": 120, "Share failed": 140, "95 % take less than": 180})
     p.dressed(found, "Share failed", "percentunit", _ERRORS)
     p.dressed(found, "95 % take less than", "s")
     return [
@@ -336,7 +340,7 @@ def _tools() -> list[p.Lines | p.Table]:
 
 
 def _traces(board: Board) -> list[p.Table]:
-    tree = board.to(RUNS, "Its tree", trace="${__value.raw}")
+    tree = board.to_tree("Its tree")
     return [
         p.found_traces(
             "Traces with an error",

@@ -25,7 +25,6 @@ _COUNTERS: Final = {
     **{f"otelcol_exporter_{what}_{signal}": EXPORTER for what in ("sent", "send_failed", "enqueue_failed") for signal in _SIGNALS},
     **{f"otelcol_processor_memory_limiter_refused_{signal}": LIMITER for signal in _SIGNALS},
     "otelcol_processor_tail_sampling_global_count_traces_sampled": SAMPLING,
-    "otelcol_processor_tail_sampling_sampling_trace_dropped_too_early": SAMPLING,
     "otelcol_process_cpu_seconds": SERVICE,
 }
 
@@ -36,6 +35,7 @@ NAMES: Final[dict[str, str]] = {
     "traces_span_metrics_duration_seconds_bucket": SPAN_METRICS,
     "otelcol_exporter_queue_size": EXPORTER,
     "otelcol_exporter_queue_capacity": EXPORTER,
+    "otelcol_processor_tail_sampling_sampling_traces_on_memory": SAMPLING,
     "otelcol_process_memory_rss": SERVICE,
     "otelcol_process_memory_rss_bytes": SERVICE,
     "up": "prometheus, written for every target it scrapes",

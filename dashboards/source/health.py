@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dashboards.source import foreign as f
 from dashboards.source import panels as p
 from dashboards.source import queries as q
@@ -18,10 +20,15 @@ _OURS = 'job="collector"'
 _QUEUE_SIZE = f"otelcol_exporter_queue_size{{{_OURS}}}"
 _QUEUE_CAPACITY = f"otelcol_exporter_queue_capacity{{{_OURS}}}"
 _QUEUE = f"{_QUEUE_SIZE} / ({_QUEUE_CAPACITY} > 0)"
+_SAMPLED = f.counter("otelcol_processor_tail_sampling_global_count_traces_sampled")
 _UNDELIVERED = {
     "alertmanager_notification_requests_failed_total": "attempts that failed",
     "alertmanager_notifications_failed_total": "given up",
 }
+_ANSWERS = f"0 * count(up{{{_OURS}}} == 1)"
+"""A collector that answers and does not know a counter has counted nothing."""
+_SILENT_S = 180
+"""Three exports of a program that sends each minute."""
 _BY_EXPORTER = "{{exporter}} {{data_type}}"
 
 
@@ -33,16 +40,18 @@ def make() -> Board:
         "Can the other dashboards be believed: what was lost in programs, what waits or fails in the collector, and whether rules are "
         "worked out.",
     )
-    board.row("Now", *_now())
-    board.row("In programs: what was lost", *_lost())
+    silent, *lost = _lost()
+    board.first("Now", *heard(), *_now(), silent, _targets(), lost[0])
+    board.row("In programs: what was lost", *lost[1:])
     board.row("In programs: what limits do not know", *_unknown())
     board.row("In the collector", *_collector())
     board.row("In Prometheus and Alertmanager", *_rules(), *_alerts(), *_samples())
     return board
 
 
-def _named(pattern: str) -> str:
-    return f'{{__name__=~"{pattern}",{_OURS}}}'
+def _named(pattern: str, *where: str) -> str:
+    matchers = (f'__name__=~"{pattern}"', _OURS, *where)
+    return f"{{{','.join(matchers)}}}"
 
 
 def _rate(pattern: str, by: tuple[str, ...]) -> str:
@@ -55,11 +64,34 @@ def _told(what: str, by: tuple[str, ...], legend: str) -> list[p.Query]:
 
 
 def _lost_by(what: str) -> str:
-    return " + ".join(f"({q.or_zero(q.moved(_named(pattern)))})" for pattern in f.counters(what).values())
+    return " + ".join(f"({q.or_zero(q.moved(_named(pattern)), _ANSWERS)})" for pattern in f.counters(what).values())
 
 
-def _heard(metric: str) -> str:
-    return f"max by ({q.SERVICE}) (timestamp({q.of(metric, part='_count')}))"
+def heard(to: p.Link | None = None) -> list[p.Figure]:
+    """Make the two figures that say whether the others can be believed: who does not answer, and who says nothing any more."""
+    silent = q.silent_for()
+    made = [
+        p.figure(
+            "Targets down",
+            "Servers of the stack that Prometheus does not reach now: collector, stores, Alertmanager. What they hold is not shown, and "
+            "what is sent to them waits in the collector's queue. No data: Prometheus itself does not answer, or asks nobody.",
+            "none",
+            p.reading("count(up == 0) or 0 * count(up)"),
+            steps=p.ANY_IS_BAD,
+            width=3,
+            scraped=True,
+        ),
+        p.figure(
+            "Services silent",
+            f"Services that told something in the time shown and nothing in the last {_SILENT_S // 60} minutes: ended, or cut off. "
+            "No data: no program has told anything in that time.",
+            "none",
+            p.reading(f"count({silent} > {_SILENT_S}) or 0 * count({silent})"),
+            steps=p.ANY_IS_ODD,
+            width=3,
+        ),
+    ]
+    return made if to is None else [figure.data_links([to]) for figure in made]
 
 
 def _now() -> list[p.Figure]:
@@ -71,6 +103,7 @@ def _now() -> list[p.Figure]:
             p.reading(q.or_zero(q.moved(_DROPPED))),
             steps=p.ANY_IS_BAD,
             decimals=0,
+            width=3,
         ),
         p.figure(
             "Store errors",
@@ -80,6 +113,7 @@ def _now() -> list[p.Figure]:
             p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_STORE_ERRORS)))),
             steps=p.ANY_IS_BAD,
             decimals=0,
+            width=3,
         ),
         p.figure(
             "Unpriced calls",
@@ -88,6 +122,7 @@ def _now() -> list[p.Figure]:
             p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_UNPRICED)))),
             steps=p.ANY_IS_ODD,
             decimals=0,
+            width=3,
         ),
         p.figure(
             "Fullest queue",
@@ -95,28 +130,47 @@ def _now() -> list[p.Figure]:
             "percentunit",
             p.reading(f"max({_QUEUE})"),
             steps=((None, "green"), (0.5, "orange"), (0.8, "red")),
+            width=3,
+            scraped=True,
         ),
         p.figure(
             "Lost in the collector",
             "What a collector's exporters gave up or could not queue, in the time shown.",
             "none",
             p.reading(f"{_lost_by('exporter_send_failed')} + {_lost_by('exporter_enqueue_failed')}"),
+            scraped=True,
             steps=p.ANY_IS_BAD,
             decimals=0,
+            width=3,
         ),
         p.figure(
             "Rules that fail",
             "Times that a rule could not be worked out, in the time shown. While one fails, its alert is silent.",
             "none",
-            p.reading(q.or_zero(q.moved("prometheus_rule_evaluation_failures_total"))),
+            p.reading(q.moved("prometheus_rule_evaluation_failures_total")),
+            scraped=True,
             steps=p.ANY_IS_BAD,
             decimals=0,
+            width=3,
         ),
     ]
 
 
-def _lost() -> list[p.Lines]:
+def _lost() -> list[Any]:
+    silent = p.rows(
+        "When services were last heard of",
+        "Each service that told something in the time shown, and how long ago that was, the longest first. One that has ended is silent "
+        "too: whether it should have is what you know, and what RaviServiceSilent guesses.",
+        "s",
+        [p.column(q.silent_for())],
+        {q.SERVICE: "Service", q.ENVIRONMENT: "Environment", "Value": "Silent for"},
+        width=8,
+        worst="Silent for",
+    ).height(10)
+    p.widened(silent, {"Silent for": 120})
+    p.dressed(silent, "Silent for", "s", ((None, "green"), (_SILENT_S, "orange")))
     return [
+        silent,
         p.lines(
             "Lost, by reason",
             "Items that a program lost: queue_full and shutdown where the collector is away or slow, export_failed and rejected where "
@@ -127,17 +181,10 @@ def _lost() -> list[p.Lines]:
         ),
         p.lines(
             "Faults of hooks",
-            "A second, by fault: raised, slow, late, lost. They change nothing in the run.",
+            "By fault: raised, slow, late, lost. They change nothing in the run.",
             "none",
             p.series(q.stepped(q.of(semconv.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
             bars=True,
-        ),
-        p.lines(
-            "Not heard of for",
-            "Time since a program that made calls was last heard of. It climbs for a program that has ended too, and its line ends "
-            "after five minutes.",
-            "s",
-            p.series(f"time() - ({_heard(semconv.CALL_DURATION)} or {_heard(semconv.INFERENCE_DURATION)})", f"{{{{{q.SERVICE}}}}}"),
         ),
     ]
 
@@ -146,7 +193,7 @@ def _unknown() -> list[p.Lines]:
     return [
         p.lines(
             "Store errors over time",
-            "Failures a second of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
+            "Failures of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
             "none",
             p.series(q.stepped(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
             bars=True,
@@ -181,6 +228,7 @@ def _collector() -> list[p.Lines]:
             "percentunit",
             p.series(f"max by (exporter, data_type) ({_QUEUE})", _BY_EXPORTER),
             steps=((None, "green"), (0.5, "orange"), (0.8, "red")),
+            scraped=True,
         ),
         p.lines(
             "Sending queue, waiting and capacity",
@@ -189,6 +237,7 @@ def _collector() -> list[p.Lines]:
             "bytes",
             p.series(f"max by (exporter, data_type) ({_QUEUE_SIZE})", f"{_BY_EXPORTER}: waiting"),
             p.series(f"max by (exporter, data_type) ({_QUEUE_CAPACITY})", f"{_BY_EXPORTER}: capacity"),
+            scraped=True,
         ),
         p.lines(
             "Given up by exporters",
@@ -197,12 +246,14 @@ def _collector() -> list[p.Lines]:
             *_told("exporter_send_failed", ("exporter",), "{{{{exporter}}}}: {} given up"),
             *_told("exporter_enqueue_failed", ("exporter",), "{{{{exporter}}}}: queue full for {}"),
             bars=True,
+            scraped=True,
         ),
         p.lines(
             "Received",
             "Spans, points and records a second that a collector took in, by receiver.",
             "none",
             *_told("receiver_accepted", receiver, "{{{{receiver}}}} {{{{transport}}}}: {}"),
+            scraped=True,
         ),
         p.lines(
             "Refused and failed at the door",
@@ -213,38 +264,54 @@ def _collector() -> list[p.Lines]:
             *_told("receiver_failed", receiver, "{{{{receiver}}}} {{{{transport}}}}: {} failed"),
             *_told("processor_memory_limiter_refused", ("processor",), "{{{{processor}}}}: {} refused"),
             bars=True,
+            scraped=True,
         ),
         p.lines(
             "Sent",
             "Spans, points and records a second that arrived at a backend, by exporter.",
             "none",
             *_told("exporter_sent", ("exporter",), "{{{{exporter}}}}: {}"),
+            scraped=True,
         ),
         p.lines(
             "Traces kept and left out by sampling",
             "Traces a second, by decision. Errors and traces with a limit event are always kept; metrics are counted before sampling.",
             "none",
-            p.series(
-                _rate(f.counter("otelcol_processor_tail_sampling_global_count_traces_sampled"), ("sampled", "decision")),
-                "kept: {{sampled}}{{decision}}",
+            *(
+                p.series(q.rate(_named(_SAMPLED, f'sampled="{sampled}"')), legend)
+                for sampled, legend in (("true", "kept"), ("false", "let go"))
             ),
-            p.series(
-                _rate(f.counter("otelcol_processor_tail_sampling_sampling_trace_dropped_too_early"), ()), "gone before they were decided"
-            ),
+            scraped=True,
+        ),
+        p.lines(
+            "Traces that wait for a decision",
+            "Traces in the memory of the sampler. At most 50,000 (num_traces, in production.yaml) wait: what comes beyond that is let go "
+            "before it is decided, errors too. Dashed: half of them.",
+            "short",
+            p.series(f"sum({_named('otelcol_processor_tail_sampling_sampling_traces_on_memory')})", "in memory"),
+            steps=((None, "green"), (25_000, "orange"), (50_000, "red")),
+            scraped=True,
         ),
         p.lines(
             "Memory of the collector",
             "Resident memory. Near its limit the memory limiter refuses.",
             "bytes",
             p.series(f"max by (instance) ({_named('otelcol_process_memory_rss(_bytes)?')})", "{{instance}}"),
+            scraped=True,
         ),
         p.lines(
             "Processor time of the collector",
             "Cores in use by the collector.",
             "none",
             p.series(_rate(f.counter("otelcol_process_cpu_seconds"), ("instance",)), "{{instance}}"),
+            scraped=True,
         ),
     ]
+
+
+def _group(expression: str) -> str:
+    """Leave of a group's name the group, without the path of its file."""
+    return f'label_replace({expression}, "rule_group", "$1", "rule_group", ".*;(.+)")'
 
 
 def _rules() -> list[p.Lines]:
@@ -253,28 +320,39 @@ def _rules() -> list[p.Lines]:
             "Rules that fail or are late",
             "A second: rules that could not be worked out, and rounds of a group that were left out because the one before took too long.",
             "none",
-            p.series("sum by (rule_group) (rate(prometheus_rule_evaluation_failures_total[$__rate_interval]))", "fails: {{rule_group}}"),
             p.series(
-                "sum by (rule_group) (rate(prometheus_rule_group_iterations_missed_total[$__rate_interval]))", "left out: {{rule_group}}"
+                _group("sum by (rule_group) (rate(prometheus_rule_evaluation_failures_total[$__rate_interval]))"), "fails: {{rule_group}}"
             ),
+            p.series(
+                _group("sum by (rule_group) (rate(prometheus_rule_group_iterations_missed_total[$__rate_interval]))"),
+                "left out: {{rule_group}}",
+            ),
+            scraped=True,
+            width=12,
         ),
         p.lines(
             "Time for rules, of their interval",
             "How much of its interval a group of rules takes. At 100 % rounds are left out.",
             "percentunit",
             p.series(
-                "max by (rule_group) (prometheus_rule_group_last_duration_seconds / (prometheus_rule_group_interval_seconds > 0))",
+                _group("max by (rule_group) (prometheus_rule_group_last_duration_seconds / (prometheus_rule_group_interval_seconds > 0))"),
                 "{{rule_group}}",
             ),
             steps=((None, "green"), (0.5, "orange"), (1.0, "red")),
-        ),
-        p.lines(
-            "Targets that answer",
-            "1 where Prometheus reaches what it scrapes, 0 where it does not. Programs are not among them: they send.",
-            "none",
-            p.series("min by (job, instance) (up)", "{{job}} {{instance}}"),
+            scraped=True,
+            width=12,
         ),
     ]
+
+
+def _targets() -> p.Lines:
+    return p.lines(
+        "Targets that answer",
+        "1 where Prometheus reaches what it scrapes, 0 where it does not. Programs are not among them: they send.",
+        "none",
+        p.series("min by (job, instance) (up)", "{{job}} {{instance}}"),
+        scraped=True,
+    )
 
 
 def _alerts() -> list[p.Lines]:
@@ -287,15 +365,20 @@ def _alerts() -> list[p.Lines]:
             p.series("sum by (alertmanager) (rate(prometheus_notifications_errors_total[$__rate_interval]))", "errors: {{alertmanager}}"),
             p.series("sum(prometheus_notifications_queue_length)", "waiting"),
             width=12,
+            scraped=True,
         ),
         p.lines(
             "Messages of Alertmanager that did not arrive",
             "How many attempts failed, and how many messages were given up, by way: webhook, email, slack. While there are any, nobody is "
             "told that way: is its receiver up, and its address in alertmanager.yaml right?",
             "none",
-            *(p.series(q.stepped(metric, ("integration",)), f"{{{{integration}}}}: {what}") for metric, what in _UNDELIVERED.items()),
+            *(p.series(q.stepped(metric), f"all: {what}") for metric, what in _UNDELIVERED.items()),
+            *(
+                p.series(f"{q.stepped(metric, ('integration',))} > 0", f"{{{{integration}}}}: {what}")
+                for metric, what in _UNDELIVERED.items()
+            ),
             width=12,
-            bars=True,
+            scraped=True,
         ),
     ]
 
@@ -309,6 +392,7 @@ def _samples() -> list[p.Lines]:
             p.series("sum(rate(prometheus_tsdb_out_of_order_samples_total[$__rate_interval]))", "out of order"),
             p.series("sum(rate(prometheus_tsdb_too_old_samples_total[$__rate_interval]))", "too old"),
             width=12,
+            scraped=True,
         ),
         p.lines(
             "Series and exemplars",
@@ -318,5 +402,6 @@ def _samples() -> list[p.Lines]:
             p.series("sum(prometheus_tsdb_head_series)", "series"),
             p.series("sum(prometheus_tsdb_exemplar_exemplars_in_storage)", "exemplars"),
             width=12,
+            scraped=True,
         ),
     ]

@@ -33,6 +33,18 @@ CALM: Final = ((None, "green"),)
 FULLNESS: Final = ((None, "green"), (0.8, "orange"), (1.0, "red"))
 ANY_IS_BAD: Final = ((None, "green"), (1e-9, "red"))
 ANY_IS_ODD: Final = ((None, "green"), (1e-9, "orange"))
+NO_DATA: Final = "no data"
+"""What stands where nothing is known: grey, and never a figure or the colour of one."""
+_GREY: Final = "#8e8e8e"
+_UNKNOWN: Final = model.SpecialValueMap(
+    options=model.DashboardSpecialValueMapOptions(
+        match=model.SpecialValueMatch.NULL_AND_NAN, result=model.ValueMappingResult(text=NO_DATA, color=_GREY)
+    )
+)
+_LEAST_WIDTH: Final = 50
+"""Grafana's own 150 pixels put the last of nine columns beyond the edge."""
+SCRAPED: Final = "15s"
+"""How often Prometheus reads the stack itself; programs send each 60 s, which is what the data source says."""
 
 STOPPED: Final = f"{BudgetExhaustedError.__name__} is one that a limit stopped; the refused call in its trace says {semconv.ERROR_LIMIT}."
 """What the class of an error says of a run or an agent that a limit has ended."""
@@ -41,11 +53,12 @@ Steps = Sequence[tuple[float | None, str]]
 Target = builder.Builder[Any]
 
 
-def link(title: str, uid: str, keep: Sequence[str], **values: str) -> dashboard.DashboardLink:
-    """Make a link to a dashboard, with the time shown, the values of the variables in `keep`, and `values`."""
+def link(title: str, uid: str, keep: Sequence[str], panel: int | None, **values: str) -> dashboard.DashboardLink:
+    """Make a link to a dashboard, or to one panel of it, with the time shown, the values of the variables in `keep`, and `values`."""
     carried = [f"${{{name}:queryparam}}" for name in keep if name not in values]
     given = [f"var-{name}={value}" for name, value in values.items()]
-    return dashboard.DashboardLink(title).url("&".join([f"/d/{uid}?from=${{__from}}&to=${{__to}}", *carried, *given]))
+    alone = [] if panel is None else [f"viewPanel=panel-{panel}"]
+    return dashboard.DashboardLink(title).url("&".join([f"/d/{uid}?from=${{__from}}&to=${{__to}}", *carried, *given, *alone]))
 
 
 def series(expression: str, legend: str = "", *, exemplars: bool = False) -> Query:
@@ -110,34 +123,58 @@ def _limits(steps: Steps) -> dashboard.ThresholdsConfig:
     return dashboard.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(found)
 
 
-def _dressed(panel: P, title: str, description: str, unit: str, targets: Sequence[Target]) -> P:
+def _dressed(panel: P, title: str, description: str, unit: str, targets: Sequence[Target], *, scraped: bool = False) -> P:
     panel.title(title)
     panel.description(description)
     panel.unit(unit)
+    if scraped:
+        panel.interval(SCRAPED)
     for place, target in enumerate(targets):
+        if scraped and isinstance(target, prometheus.Dataquery):
+            target.interval(SCRAPED)
         panel.with_target(target.ref_id(chr(ord("A") + place)))  # type: ignore[attr-defined]  # every query has it, their base not
     return panel
 
 
 def figure(
-    title: str, description: str, unit: str, *targets: Target, steps: Steps = CALM, width: int = 4, decimals: int | None = None
+    title: str,
+    description: str,
+    unit: str,
+    *targets: Target,
+    steps: Steps = CALM,
+    width: int = 4,
+    decimals: int | None = None,
+    scraped: bool = False,
 ) -> Figure:
-    """Make one large figure, 4 high."""
-    panel = _dressed(stat.Panel().datasource(PROMETHEUS), title, description, unit, targets)
+    """Make one large figure, 4 high; what is not known is grey. `scraped` says that Prometheus reads the metrics itself."""
+    panel = _dressed(stat.Panel().datasource(PROMETHEUS), title, description, unit, targets, scraped=scraped)
     panel.thresholds(_limits(steps)).span(width).height(4)
     panel.color_mode(shapes.BigValueColorMode.VALUE).graph_mode(shapes.BigValueGraphMode.NONE)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
-    panel.no_value("none")
+    panel.no_value(NO_DATA).mappings([_UNKNOWN])
     return panel if decimals is None else panel.decimals(decimals)
 
 
+def worded(panel: Figure, text: str, least: float, color: str) -> Figure:
+    """Show every value of a figure from `least` on as words."""
+    result = model.ValueMappingResult(text=text, color=color)
+    return panel.mappings([_UNKNOWN, model.RangeMap(options=model.DashboardRangeMapOptions(from_val=least, result=result))])
+
+
 def lines(
-    title: str, description: str, unit: str, *targets: Target, width: int = 8, steps: Steps | None = None, bars: bool = False
+    title: str,
+    description: str,
+    unit: str,
+    *targets: Target,
+    width: int = 8,
+    steps: Steps | None = None,
+    bars: bool = False,
+    scraped: bool = False,
 ) -> Lines:
-    """Make lines over time, 8 high, or stacked bars; with `steps` the areas above them are shaded."""
-    panel = _dressed(timeseries.Panel().datasource(PROMETHEUS), title, description, unit, targets)
-    panel.span(width).height(8).min(0).line_width(1).fill_opacity(60 if bars else 8)
-    panel.no_value("nothing of the kind in the time shown")
+    """Make lines over time, 10 high, or stacked bars; with `steps` there are dashed lines, `scraped` is that of a figure."""
+    panel = _dressed(timeseries.Panel().datasource(PROMETHEUS), title, description, unit, targets, scraped=scraped)
+    panel.span(width).height(10).min(0).line_width(1).fill_opacity(60 if bars else 8)
+    panel.no_value(NO_DATA)
     panel.show_points(shapes.VisibilityMode.AUTO).span_nulls(False)
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.TABLE).placement(shapes.LegendPlacement.BOTTOM)
     calcs, by = (["sum", "max"], "Total") if bars else (["lastNotNull", "max"], "Last *")
@@ -153,21 +190,29 @@ def lines(
 
 
 def spread(title: str, description: str, unit: str, buckets: str, width: int = 8) -> Heat:
-    """Make a heat map of a histogram's buckets, 8 high."""
+    """Make a heat map of a histogram's buckets, 10 high."""
     query = series(buckets, "{{le}}", exemplars=True).format(PromQueryFormat.HEATMAP)
     panel = _dressed(heatmap.Panel().datasource(PROMETHEUS), title, description, unit, [query])
-    return panel.span(width).height(8).calculate(False).y_axis(heatmap.YAxisConfig().unit(unit))
+    return panel.span(width).height(10).calculate(False).y_axis(heatmap.YAxisConfig().unit(unit))
 
 
 def rows(
-    title: str, description: str, unit: str, targets: Sequence[Target], names: Mapping[str, str], *, width: int = 12, worst: str = ""
+    title: str,
+    description: str,
+    unit: str,
+    targets: Sequence[Target],
+    names: Mapping[str, str],
+    *,
+    width: int = 12,
+    worst: str = "",
+    scraped: bool = False,
 ) -> Table:
     """Make a table, 9 high, of the fields in `names`, under the names given there and in their order, sorted by `worst`, greatest first.
 
     The figures of the queries are the fields `Value #A`, `Value #B` and so on, or `Value` where there is one query.
     """
-    panel = _dressed(table.Panel().datasource(PROMETHEUS), title, description, unit, targets)
-    panel.span(width).height(9).filterable(True)
+    panel = _dressed(table.Panel().datasource(PROMETHEUS), title, description, unit, targets, scraped=scraped)
+    panel.span(width).height(9).filterable(True).min_width(_LEAST_WIDTH)
     if len(targets) > 1:
         panel.with_transformation(model.DataTransformerConfig(id_val="merge", options={}))
     panel.with_transformation(model.DataTransformerConfig(id_val="filterFieldsByName", options={"include": {"names": list(names)}}))
@@ -176,6 +221,21 @@ def rows(
     if worst:
         panel.sort_by([common.TableSortByFieldState().display_name(worst).desc(True)])
     return panel
+
+
+def widened(panel: Table, widths: Mapping[str, int]) -> Table:
+    """Give columns of a table their widths in pixels; the others share what is left."""
+    for name, width in widths.items():
+        panel.override_by_name(name, [model.DynamicConfigValue("custom.width", width)])
+    return panel
+
+
+def nameless(panel: Table, column_name: str, text: str) -> Table:
+    """Say in words what a row without a name in a column is."""
+    unnamed = model.SpecialValueMap(
+        options=model.DashboardSpecialValueMapOptions(match=model.SpecialValueMatch.EMPTY, result=model.ValueMappingResult(text=text))
+    )
+    return panel.override_by_name(column_name, [model.DynamicConfigValue("mappings", [unnamed])])
 
 
 def dressed(
@@ -206,7 +266,8 @@ def found_traces(
 ) -> Table:
     """Make a table of traces, 9 high, each with a link to its tree."""
     panel = _dressed(table.Panel().datasource(JAEGER), title, description, "none", [query])
-    panel.span(width).height(9).filterable(True)
+    panel.span(width).height(9).filterable(True).min_width(_LEAST_WIDTH)
+    widened(panel, {"traceID": 90, "Start time": 170, "Duration": 90})
     panel.sort_by([common.TableSortByFieldState().display_name("Duration" if slowest else "Start time").desc(True)])
     return linked(panel, "traceID", tree)
 

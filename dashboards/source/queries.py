@@ -29,12 +29,24 @@ TEAM: Final = label(f"{semconv.TAG_PREFIX}team")
 OF_LIMIT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
 """What tells one limit of the gauges from another."""
 
-NEAR: Final = 'scalar(max(ravi:near_limit:threshold{service_name=""}) or vector(0.8))'
+NEAR_RULE: Final = 'ravi:near_limit:threshold{service_name=""}'
+NEAR: Final = f"scalar(max({NEAR_RULE}) or vector(0.8))"
 """The share at which an alert tells a limit as near, as the rules have it; 0.8 in a Prometheus without our rules."""
 
 RATE: Final = "$__rate_interval"
 RANGE: Final = "$__range"
 STEP: Final = "$__interval"
+NOW: Final = "90s"
+
+_TOLD: Final = (
+    f"{prometheus(semconv.CALL_DURATION)}_count",
+    f"{prometheus(semconv.INFERENCE_DURATION)}_count",
+    f"{prometheus(semconv.AGENT_DURATION)}_count",
+    prometheus(semconv.COST),
+    prometheus(semconv.LIMIT_USED),
+)
+ANY_TOLD: Final = f'__name__=~"{"|".join(_TOLD)}"'
+"""Of these a program that does anything tells one at each export."""
 
 CALLS: Final = "gen_ai_client_(${convention:raw})_duration_seconds"
 """Calls under the names that services speak: the release's, or those of the convention's main branch."""
@@ -79,9 +91,13 @@ def calls(pattern: str, part: str, *where: str) -> str:
 
 
 def spans(part: str, *where: str) -> str:
-    """Select the collector's own metrics of spans, which know the agent of a call: `calls_total`, `duration_seconds_bucket`."""
-    matchers = (*_WHERE, f'{AGENT}=~"$agent"', f'{MODEL}=~"$model"', 'span_kind="SPAN_KIND_CLIENT"', f'{OPERATION}!=""', *where)
-    return f"traces_span_metrics_{part}{{{','.join(matchers)}}}"
+    """Select the collector's own metrics of spans, which know the agent of a call: `calls_total`, `duration_seconds_bucket`.
+
+    A refused call has a span too, and was never sent: it is left out.
+    """
+    matchers = (*_WHERE, f'{AGENT}=~"$agent"', f'{MODEL}=~"$model"', 'span_kind="SPAN_KIND_CLIENT"', f'{OPERATION}!=""')
+    sent = f'{ERROR}!~"ravi[.].+"'
+    return f"traces_span_metrics_{part}{{{','.join((*matchers, sent, *where))}}}"
 
 
 def total(expression: str, by: Sequence[str] = ()) -> str:
@@ -117,12 +133,12 @@ def stepped(selector: str, by: Sequence[str] = ()) -> str:
 
 def now(selector: str) -> str:
     """Give a gauge while it is sent: otherwise it would be seen for five minutes after its program or scope has ended."""
-    return f"last_over_time({selector}[90s])"
+    return f"last_over_time({selector}[{NOW}])"
 
 
 def quantile(share: float, buckets: str, by: Sequence[str] = ()) -> str:
-    """Give a quantile of a histogram over time, by some labels."""
-    return f"histogram_quantile({share}, {rate(buckets, ('le', *by))})"
+    """Give a quantile of a histogram over time, by some labels; nothing where nothing was measured, which would be NaN."""
+    return f"histogram_quantile({share}, {rate(buckets, ('le', *by))}) >= 0"
 
 
 def quantile_of_all(share: float, buckets: str, by: Sequence[str] = ()) -> str:
@@ -130,9 +146,44 @@ def quantile_of_all(share: float, buckets: str, by: Sequence[str] = ()) -> str:
     return f"histogram_quantile({share}, {moved(buckets, ('le', *by))})"
 
 
-def or_zero(expression: str) -> str:
-    """Give 0 where nothing has been counted yet: a counter is not there before its first count."""
-    return f"{expression} or vector(0)"
+def heard(metric: str, part: str = "") -> str:
+    """Give when each service last told a metric, in seconds since 1970, by service and environment."""
+    return f"max by ({SERVICE}, {ENVIRONMENT}) (timestamp({prometheus(metric)}{part}{{{','.join(_WHERE)}}}))"
+
+
+def told(span: str = RANGE) -> str:
+    """Give 0 where a program told anything in a span, and nothing where none did."""
+    return f"0 * count(last_over_time({{{','.join((ANY_TOLD, *_WHERE))}}}[{span}]))"
+
+
+def or_zero(expression: str, known: str | None = None) -> str:
+    """Give 0 where nothing has been counted yet and something is `known`: a counter is not there before its first count.
+
+    Without anything known there is no figure: that nobody has told of a refusal is not that nothing was refused.
+    """
+    return f"{expression} or {told() if known is None else known}"
+
+
+def none_of(selector: str) -> str:
+    """Give 0 where any of these series is known in the time shown."""
+    return f"0 * count(last_over_time({selector}[{RANGE}]))"
+
+
+def silent_for() -> str:
+    """Give the seconds since each service that told something in the time shown was last heard of."""
+    metrics = (
+        (semconv.CALL_DURATION, "_count"),
+        (semconv.INFERENCE_DURATION, "_count"),
+        (semconv.WORKFLOW_DURATION, "_count"),
+        (semconv.LIMIT_USED, ""),
+    )
+    each = " or ".join(f'label_replace({heard(metric, part)}, "told", "{prometheus(metric)}", "", "")' for metric, part in metrics)
+    return f"time() - max by ({SERVICE}, {ENVIRONMENT}) (max_over_time(({each})[{RANGE}:1m]))"
+
+
+def said(expression: str, name: str, text: str) -> str:
+    """Give series without a label a text in its place: a legend would say "Value"."""
+    return f'label_replace({expression}, "{name}", "{text}", "{name}", "")'
 
 
 def ratio(part: str, whole: str) -> str:
@@ -153,8 +204,11 @@ def fullest(metric: str) -> str:
 
 
 def exhaustion() -> str:
-    """Give the seconds until a limit is used up at the pace of the last quarter of an hour; nothing where nothing is used."""
-    left = f"clamp_min({now(of(semconv.LIMIT_THRESHOLD))} - {now(of(semconv.LIMIT_USED))}, 0)"
+    """Give the seconds until a limit is used up at the pace of the last quarter of an hour.
+
+    Nothing where nothing is used, nor where it is used up already: that would hide the next one.
+    """
+    left = f"({now(of(semconv.LIMIT_THRESHOLD))} - {now(of(semconv.LIMIT_USED))} > 0)"
     return f"min by ({', '.join(OF_LIMIT)}) ({left} / (deriv({of(semconv.LIMIT_USED)}[15m]) > 0))"
 
 

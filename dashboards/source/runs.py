@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.source import panels as p
 from dashboards.source import queries as q
-from dashboards.source.board import CALLS, RUNS, Board
+from dashboards.source.board import CALLS, RUNS, TREE, Board
 from dashboards.source.names import label
 from ravi_otel.telemetry import semconv
 
@@ -31,13 +31,14 @@ def make() -> Board:
         "Ravi / Runs and agents",
         "Who is at work and who waits, what becomes of requests for a slot, what the gate decides, and single runs, by their traces.",
     )
-    board.row("Now", *_now())
-    board.row("One run", _tree(), _logs_of_trace())
+    agents = _agents(board)
+    board.first("Now", *_now(), *_runs(board), *agents[:3])
     board.row("Run by run, from the trace store", *_run_by_run(board))
-    board.row("Runs and agents", *_runs(board), *_agents(board))
+    board.row("What agents cost", *agents[3:])
     board.row("Slots", *_slots())
     board.row("What the gate decides", *_gate())
     board.row("Limit events", _events())
+    board.row("One run", _tree(), _logs_of_trace())
     return board
 
 
@@ -46,12 +47,12 @@ def _now() -> list[p.Figure]:
     preempted = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="preempted"')
     blocked = q.of(semconv.REVIEW_DECISIONS, f'{_REVIEW}=~"block|escalate"')
     return [
-        p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(q.now(_ACTIVE))))),
+        p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(q.now(_ACTIVE)), q.told(q.NOW)))),
         p.figure(
             "Agents paused",
             "Agents that wait now, for more urgent work or by an operator.",
             "none",
-            p.reading(q.or_zero(q.total(q.now(_PAUSED)))),
+            p.reading(q.or_zero(q.total(q.now(_PAUSED)), q.told(q.NOW))),
             steps=p.ANY_IS_ODD,
         ),
         p.figure(
@@ -82,7 +83,7 @@ def _now() -> list[p.Figure]:
             "Runs that fail",
             "Share of the runs in the time shown that ended in an error, a refusal among them.",
             "percentunit",
-            p.reading(q.ratio(f"({q.or_zero(q.moved(_FAILED_RUNS))})", q.moved(_RUNS))),
+            p.reading(q.ratio(f"({q.or_zero(q.moved(_FAILED_RUNS), q.none_of(_RUNS))})", q.moved(_RUNS))),
             steps=((None, "green"), (0.01, "orange"), (0.05, "red")),
             decimals=1,
         ),
@@ -95,24 +96,21 @@ def _tree() -> p.Plain:
         "The run as a tree",
         "The run whose trace is chosen: its agents, calls and tools, with what each used of its budget. A refused call is red, and says "
         "which limit refused it. "
-        "Choose one by its id in a table below, or type it in at the top.",
+        "Choose one by its id in a table of this dashboard, or type it in at the top.",
         {},
         p.JaegerQuery(query="$trace"),
-        width=16,
-        height=12,
-    )
+        width=24,
+        height=18,
+    ).id(TREE)
 
 
 def _logs_of_trace() -> p.Logs:
     of_trace = f'{{{q.SERVICE}=~"$service"}} | trace_id="$trace" | event_name=~"ravi[.]limit[.].+"'
-    found = p.log_lines(
-        "Limit events of that run", "Each limit that came near or was exceeded in the trace that is shown.", of_trace, width=8
-    )
-    return found.height(12)
+    return p.log_lines("Limit events of that run", "Each limit that came near or was exceeded in the trace that is shown.", of_trace)
 
 
 def _run_by_run(board: Board) -> list[p.Table]:
-    tree = board.to(RUNS, "Show its tree", trace="${__value.raw}")
+    tree = board.to_tree("Show its tree")
     run = label(semconv.RUN_ID)
     whose = label(semconv.LIMIT_SCOPE_NAME)
     cost = q.limit_events(f'{q.KIND}="cost"', f"unwrap {label(semconv.LIMIT_USED)}")
@@ -126,12 +124,13 @@ def _run_by_run(board: Board) -> list[p.Table]:
         {"trace_id": "Trace", q.SCOPE: "Limit per", whose: "Whose", run: "Run", "Value #A": "Spent"},
         worst="Spent",
     ).datasource(p.LOKI)
+    p.widened(dearest, {"Trace": 90, "Limit per": 100, "Run": 110, "Spent": 100})
     p.linked(dearest, "Trace", tree)
     return [
         p.found_traces(
             "Refused runs",
-            "Traces of the service chosen at the top that hold something a limit refused or stopped, newest first. The id shows the "
-            "tree above.",
+            "Traces of the service chosen at the top that hold something a limit refused or stopped, newest first. The id leads "
+            "to its tree.",
             p.search(f"error.type={semconv.ERROR_LIMIT}", limit=100),
             tree,
         ),
@@ -155,7 +154,12 @@ def _run_by_run(board: Board) -> list[p.Table]:
 def _runs(board: Board) -> list[p.Lines]:
     failed = board.to(RUNS, "Runs with an error, one by one", trace_tags="error%3Dtrue")
     return [
-        p.lines("Runs, by name", "Runs a second that ended, by name.", "reqps", p.series(q.rate(_RUNS, (q.WORKFLOW,)), _BY_RUN)),
+        p.lines(
+            "Runs, by name",
+            "Runs a second that ended, by name.",
+            "reqps",
+            p.series(q.said(q.rate(_RUNS, (q.WORKFLOW,)), q.WORKFLOW, "without a name"), _BY_RUN),
+        ),
         p.lines(
             "Runs that end in an error, by error.type",
             f"Runs that ended in an error, by name. {p.STOPPED}",
@@ -204,7 +208,7 @@ def _agents(board: Board) -> list[p.Lines]:
             "Cost per hour, by agent",
             "What is spent per hour, by agent. Points are single calls: each leads to its trace.",
             "currencyUSD",
-            p.series(f"{q.rate(q.of(semconv.COST), (q.AGENT,))} * 3600", _BY_AGENT, exemplars=True),
+            p.series(f"{q.said(q.rate(q.of(semconv.COST), (q.AGENT,)), q.AGENT, 'no agent')} * 3600", _BY_AGENT, exemplars=True),
             width=24,
         ).data_links([calls]),
     ]
@@ -237,13 +241,15 @@ def _slots() -> list[p.Lines]:
 def _gate() -> list[p.Lines | p.Table]:
     decided = p.rows(
         "Decisions, by tool",
-        "What the gate decided of each tool in the time shown, and why, the most frequent first. Rows without a tool are answers.",
+        "What the gate decided of each tool in the time shown, and why, the most frequent first.",
         "short",
         [p.column(q.moved(_REVIEWS, (q.TOOL, _REVIEW, _REASON)))],
         {q.TOOL: "Tool", _REVIEW: "Decision", _REASON: "Reason", "Value": "Times"},
         width=8,
         worst="Times",
     )
+    p.widened(decided, {"Decision": 90, "Times": 70})
+    p.nameless(decided, "Tool", "an answer")
     return [
         p.lines(
             "Decisions",
@@ -251,14 +257,14 @@ def _gate() -> list[p.Lines | p.Table]:
             "none",
             p.series(q.stepped(_REVIEWS, (_REVIEW,)), f"{{{{{_REVIEW}}}}}"),
             bars=True,
-        ).height(9),
+        ),
         p.lines(
             "Why",
             "Decisions by their reason, as the supervisor spells it. Many of one reason are a rule that belongs into the prompt.",
             "none",
             p.series(q.stepped(_REVIEWS, (_REVIEW, _REASON)), f"{{{{{_REVIEW}}}}}: {{{{{_REASON}}}}}"),
             bars=True,
-        ).height(9),
+        ),
         decided,
     ]
 

@@ -13,7 +13,7 @@ import promql_parser
 PLACE = Path(__file__).parents[2] / "dashboards"
 FILES = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(PLACE.glob("*.json"))}
 
-_VARIABLE = re.compile(r"\$(?:\{(\w+)(?:[.:\[][^}]*)?\}|(\w+))")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:[.:\[][^}]*)?\}|([A-Za-z_]\w*))")
 _VALUES_OF = re.compile(r"label_values\((.+), (\w+)\)")
 
 
@@ -26,7 +26,13 @@ class Query(NamedTuple):
 
 
 def panels(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Give the panels without the rows' headings."""
+    """Give the panels without the rows' headings, those of closed rows among them."""
+    every = [inside for panel in dashboard["panels"] for inside in (panel, *panel.get("panels", ()))]
+    return [panel for panel in every if panel["type"] != "row"]
+
+
+def first_screen(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the panels that are seen before anybody opens a row."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
@@ -67,7 +73,7 @@ def used_variables(text: str) -> set[str]:
 
 def filled(text: str, **values: str) -> str:
     """Put in what Grafana puts in: for every variable its value for all, or what is in `values`, and for its own a span of time."""
-    every = {"__interval": "15s", "__rate_interval": "1m", "__range": "1h", "service": ".+", "convention": "operation|inference|embeddings"}
+    every = {"__interval": "1m", "__rate_interval": "4m", "__range": "1h", "service": ".+", "convention": "operation|inference|embeddings"}
     known = {**every, **values}
     return _VARIABLE.sub(lambda found: known.get(found[1] or found[2], ".*"), text)
 

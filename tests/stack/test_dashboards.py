@@ -6,15 +6,17 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import fastjsonschema
 import pytest
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dashboard_files import FILES, PLACE, Query, asked, filled, panels, promql, selectors, used_variables, variables
+from dashboard_files import FILES, PLACE, Query, asked, filled, first_screen, panels, promql, selectors, used_variables, variables
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
@@ -32,6 +34,7 @@ SCHEMA = {
         "refresh": {"const": "30s"},
         "tags": {"const": ["ravi-otel"]},
         "description": {"type": "string", "minLength": 40},
+        "editable": {"const": False},
         "panels": {
             "type": "array",
             "items": {
@@ -52,7 +55,7 @@ SCHEMA = {
                     },
                 },
                 "if": {"properties": {"type": {"const": "row"}}},
-                "then": {"required": ["collapsed", "panels"]},
+                "then": {"required": ["collapsed", "panels"], "properties": {"panels": {"items": {"$ref": "#/properties/panels/items"}}}},
                 "else": {
                     "required": ["description", "fieldConfig"],
                     "properties": {
@@ -105,6 +108,8 @@ OTHERS_LABELS = {
     "ravi_tag_team": "the tag team",
     "span_kind": foreign.SPAN_METRICS,
     "alertname": foreign.RULES,
+    "alertstate": foreign.RULES,
+    "sampled": foreign.SAMPLING,
     "job": "prometheus, the name of what it scrapes in prometheus/prometheus.yaml",
     "event_name": "the record's event name",
     "trace_id": "the record's trace",
@@ -130,7 +135,7 @@ def test_they_are_what_their_source_makes():
     assert [name for name in made if made[name] != committed[name]] == [], "run make dashboards"
     for name, text in made.items():  # and the library reads them as its own
         again = json.loads(json.dumps(Dashboard.from_json(json.loads(text)), cls=JSONEncoder))
-        assert [panel["title"] for panel in again["panels"]] == [panel["title"] for panel in FILES[name]["panels"]]
+        assert [panel["title"] for panel in panels(again)] == [panel["title"] for panel in panels(FILES[name])]
 
 
 @each_file
@@ -140,18 +145,112 @@ def test_each_is_a_classic_dashboard_whose_panels_have_title_description_and_uni
 
 @each_file
 def test_ids_are_unique_and_so_are_titles_within_a_dashboard(name: str):
-    every = FILES[name]["panels"]
+    every = [*panels(FILES[name]), *_rows(FILES[name])]
     assert len({panel["id"] for panel in every}) == len(every)
     titles = [panel["title"] for panel in panels(FILES[name])]
     assert sorted(titles) == sorted(set(titles))
 
 
+def _rows(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard["panels"] if panel["type"] == "row"]
+
+
 @each_file
 def test_no_panel_lies_over_another_or_beyond_the_edge(name: str):
-    places = [(panel["title"], panel["gridPos"]) for panel in FILES[name]["panels"]]
-    assert [title for title, at in places if at["x"] + at["w"] > 24] == []
-    over = [(one, other) for (one, a), (other, b) in itertools.combinations(places, 2) if _overlap(a, b)]
-    assert over == []
+    closed = [(row, panel) for row in _rows(FILES[name]) for panel in row["panels"]]
+    assert [panel["title"] for row, panel in closed if panel["gridPos"]["y"] <= row["gridPos"]["y"]] == []
+    for together in (FILES[name]["panels"], *(row["panels"] for row in _rows(FILES[name]))):
+        places = [(panel["title"], panel["gridPos"]) for panel in together]
+        assert [title for title, at in places if at["x"] + at["w"] > 24] == []
+        over = [(one, other) for (one, a), (other, b) in itertools.combinations(places, 2) if _overlap(a, b)]
+        assert over == []
+
+
+@each_file
+def test_one_row_is_open_and_fits_a_screen_and_the_others_ask_nothing_until_they_are_opened(name: str):
+    first, *others = _rows(FILES[name])
+    assert (first["title"], first["collapsed"], first["panels"]) == ("Now", False, [])
+    assert all(row["collapsed"] and row["panels"] for row in others)
+    lowest = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in first_screen(FILES[name]))
+    assert lowest * 38 <= 1000  # of 1200 pixels, of which Grafana's own head takes the rest
+    assert [panel["title"] for panel in first_screen(FILES[name]) if panel["type"] in {"traces", "logs"}] == []
+    assert [panel["title"] for panel in first_screen(FILES[name]) if "jaeger" in json.dumps(panel.get("targets"))] == []
+
+
+def test_the_first_screen_of_budgets_says_what_fires_what_is_refused_who_spends_who_is_near_and_whether_it_can_be_believed():
+    shown = [panel["title"] for panel in first_screen(FILES["budgets.json"])]
+    assert {"Alerts", "Calls refused", "Who spends the most", "Targets down", "Services silent"} <= set(shown)
+
+
+def test_health_begins_with_who_does_not_answer():
+    assert [panel["title"] for panel in first_screen(FILES["health.json"])][:2] == ["Targets down", "Services silent"]
+
+
+@each_file
+def test_what_is_not_known_is_grey_and_says_so(name: str):
+    for panel in panels(FILES[name]):
+        defaults = panel["fieldConfig"]["defaults"]
+        if panel["type"] in {"stat", "timeseries"}:
+            assert defaults["noValue"] == "no data", panel["title"]
+        if panel["type"] == "stat":
+            (unknown,) = [each["options"] for each in defaults["mappings"] if each["type"] == "special"]
+            assert unknown == {"match": "null+nan", "result": {"text": "no data", "color": "#8e8e8e"}}, panel["title"]
+
+
+def test_nothing_is_said_to_be_zero_that_nobody_has_told_of():
+    """`or vector(0)` makes a figure of a Prometheus that has heard nothing; what a dashboard does without our rules is its own."""
+    assert [query.where for query in PROMQL if "or vector(" in query.text.replace("or vector(0.8)", "")] == []
+
+
+@each_file
+def test_rates_of_programs_span_four_of_their_exports_and_what_is_scraped_is_asked_as_often_as_it_is_read(name: str):
+    for file in ("grafana/provisioning/datasources/datasources.yaml", "one/datasources.yaml"):
+        (source,) = [each for each in _yaml(file)["datasources"] if each["type"] == "prometheus"]
+        assert source["jsonData"]["timeInterval"] == "60s"  # what OTEL_METRIC_EXPORT_INTERVAL is by default
+    for panel in panels(FILES[name]):
+        queries = [target for target in panel.get("targets", ()) if target["datasource"]["type"] == "prometheus"]
+        of_programs = any('service_name=~"$service"' in target["expr"] for target in queries)
+        rated = any("$__rate_interval" in target["expr"] or "$__interval" in target["expr"] for target in queries)
+        if rated:
+            expected = {None} if of_programs else {"15s"}
+            assert {panel.get("interval"), *(target.get("interval") for target in queries)} == expected, panel["title"]
+
+
+def _yaml(file: str) -> dict[str, Any]:
+    return yaml.safe_load((PLACE.parent / "collector" / file).read_text(encoding="utf-8"))
+
+
+def test_columns_of_the_widest_table_fit_beside_each_other():
+    (table,) = [panel for panel in first_screen(FILES["budgets.json"]) if panel["type"] == "table" and panel["gridPos"]["w"] == 24]
+    widths = {rule["matcher"]["options"]: _width(rule) for rule in table["fieldConfig"]["overrides"] if _width(rule)}
+    shown = next(each["options"]["renameByName"] for each in table["transformations"] if each["id"] == "organize").values()
+    assert sum(widths.get(name, 120) for name in shown) < 1500
+    assert all(panel["fieldConfig"]["defaults"]["custom"]["minWidth"] == 50 for panel in _tables())
+
+
+def _width(rule: Mapping[str, Any]) -> int:
+    return next((each["value"] for each in rule["properties"] if each["id"] == "custom.width"), 0)
+
+
+def _tables() -> list[dict[str, Any]]:
+    return [panel for dashboard in FILES.values() for panel in panels(dashboard) if panel["type"] == "table"]
+
+
+def test_tables_hold_nothing_that_grafana_does_not_know():
+    assert [panel["title"] for panel in _tables() if "footer" in panel["options"]] == []
+
+
+def test_calls_that_were_never_sent_are_no_calls_and_no_errors():
+    asked_for = [query for query in PROMQL if "traces_span_metrics_" in query.text]
+    assert len(asked_for) == 3
+    assert [query.where for query in asked_for if 'error_type!~"ravi[.].+"' not in query.text] == []
+
+
+def test_a_trace_opens_alone_though_the_row_of_its_panel_is_closed():
+    links = {link for name in FILES for link in re.findall(r"/d/ravi-runs\?[^\"]*var-trace=[^\"]*", json.dumps(FILES[name]))}
+    assert links
+    (tree,) = [panel for panel in panels(FILES["runs.json"]) if panel["type"] == "traces"]
+    assert [link for link in links if f"viewPanel=panel-{tree['id']}" not in link] == []
 
 
 def _overlap(a: dict[str, int], b: dict[str, int]) -> bool:
@@ -217,7 +316,7 @@ def test_every_query_is_one_that_prometheus_reads():
 
 def test_rates_are_over_the_interval_that_grafana_finds_right():
     for query in PROMQL:
-        spans = set(re.findall(r"(?:rate|increase)\([^\[]*\[([^\]]+)\]", query.text))
+        spans = set(re.findall(r"(?:rate|increase)\([^\[]*\[([^\]]+)\]", re.sub(r'"[^"]*"', "", query.text)))
         assert spans <= {"$__rate_interval", "$__range"}, query.where
         assert "irate(" not in query.text
 
@@ -314,7 +413,7 @@ def test_the_page_tells_every_row_and_every_variable():
 def test_what_the_runbooks_and_pages_send_people_to_is_there():
     root = PLACE.parent
     named = {dashboard["title"] for dashboard in FILES.values()}
-    named |= {panel["title"] for dashboard in FILES.values() for panel in dashboard["panels"]}
+    named |= {panel["title"] for dashboard in FILES.values() for panel in (*panels(dashboard), *_rows(dashboard))}
     pages = [*sorted((root / "collector" / "runbooks").glob("*.md")), root / "docs" / "alerts.md"]
     found = {
         (page.name, name) for page in pages for name in re.findall(r"(?<!\*)\*([A-Z][^*\n]+)\*(?!\*)", page.read_text(encoding="utf-8"))
