@@ -21,8 +21,8 @@ Unit = tuple[int, ...]
 class Outline:
     """Say what a conversation is made of, by the places of its messages.
 
-    `standing` are the system and developer messages, which every window keeps. `turns` are the rest: a turn begins at a user's
-    message that follows something else than one; what precedes the first is a turn too.
+    `standing` are the system and developer messages, which every window keeps. `turns` are the rest: a turn begins at each user's
+    message, also where nobody answered the one before; what precedes the first is a turn too.
     """
 
     standing: Unit
@@ -33,18 +33,17 @@ def outline(messages: Sequence[ChatMessage]) -> Outline:
     """Divide a conversation that `sound` has given."""
     standing: list[int] = []
     turns: list[list[Unit]] = []
-    at, after_user = 0, False
+    at = 0
     while at < len(messages):
         if messages[at].role in _STANDING:
             standing.append(at)
             at += 1
             continue
         end = _end_of_unit(messages, at)
-        is_user = messages[at].role == "user"
-        if not turns or (is_user and not after_user):
+        if not turns or messages[at].role == "user":
             turns.append([])
         turns[-1].append(tuple(range(at, end)))
-        at, after_user = end, is_user
+        at = end
     return Outline(tuple(standing), tuple(tuple(turn) for turn in turns))
 
 

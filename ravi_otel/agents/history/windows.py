@@ -22,7 +22,8 @@ def tokens_of(messages: Iterable[ChatMessage]) -> int:
 class SlidingWindow:
     """Keep the newest `turns` turns, and every system and developer message; a CompactionStrategy.
 
-    A turn begins with a user's message, and has all that follows up to the next one's. Tool calls and their results are never parted.
+    A turn begins at each user's message, and has all that follows up to the next one: at most `turns` user messages are kept, however
+    many of them stand in a row unanswered. Tool calls and their results are never parted.
     """
 
     def __init__(self, turns: int) -> None:

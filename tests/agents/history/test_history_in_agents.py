@@ -14,7 +14,7 @@ from ravi_otel.agents.history import AgentMemory, SlidingWindow, SqliteHistory, 
 from ravi_otel.agents.history.summarizing import INSTRUCTIONS, PREFACE
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.react import ReActAgent
-from ravi_otel.testing import Text, ToolCalls
+from ravi_otel.testing import Failure, Text, ToolCalls
 
 MODEL = "gpt-4o-mini"
 pytestmark = pytest.mark.anyio
@@ -176,6 +176,15 @@ async def test_a_window_goes_around_what_is_remembered_and_never_around_the_ques
     for number in range(4):
         await agent.run(f"q{number}", session_id="s")
     assert sent(server)[-1] == [("user", "q2"), ("assistant", "re q2"), ("user", "q3")]
+
+
+async def test_a_window_bounds_the_questions_that_an_outage_has_left_unanswered(model, server, store):
+    server.answer = Failure(503, "down")
+    agent = ReActAgent("worker", model=model, history=AgentMemory("worker", store, compaction=SlidingWindow(3)))
+    for number in range(8):
+        result = await agent.run(f"q{number}", session_id="s")
+        assert result.status == "error"
+    assert sent(server)[-1] == [("user", f"q{number}") for number in (4, 5, 6, 7)]
 
 
 def test_one_file_serves_programs_without_an_event_loop_too(server, instrumented, path, monkeypatch):
