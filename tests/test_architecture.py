@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import os
 import re
 import subprocess
@@ -105,6 +106,21 @@ def test_nothing_is_imported_inside_a_function_but_through_load():
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert inside == []
+
+
+def test_every_error_that_a_docstring_has_raised_exists():
+    known: set[str] = {word for path in MODULES for word in re.findall(r"class (\w+)", path.read_text(encoding="utf-8"))} | set(
+        dir(builtins)
+    )
+    unknown = [
+        f"{relative(path)}: {name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in re.findall(r"\b[Rr]aises? `?([A-Z]\w+)", ast.get_docstring(node) or "")
+        if name not in known
+    ]
+    assert unknown == []
 
 
 def test_every_module_fits_in_one_reading():

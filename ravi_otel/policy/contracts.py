@@ -170,7 +170,7 @@ class FunctionContextProtocol(Protocol):
 class Middleware(Protocol[CtxT_contra]):
     """Stand between a caller and what it calls.
 
-    Return without awaiting `call_next` to short-circuit; raise CtxT_contraermination to block.
+    Return without awaiting `call_next` to short-circuit; raise MiddlewareTermination to block.
     """
 
     async def process(self, context: CtxT_contra, call_next: CallNext) -> None:

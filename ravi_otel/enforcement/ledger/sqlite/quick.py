@@ -167,7 +167,7 @@ def _is_quiet(operation: Operation, most: int) -> bool:
 
 
 def _held(operation: Operation) -> str:
-    """Write what `sqlite_rows.holds_of` would."""
+    """Write what `rows.holds_of` would."""
     pairs: list[Any] = [
         f"[{line.account.row.id}, {line.want}]"  # type: ignore[attr-defined]  # a Row
         for line in operation.lines
