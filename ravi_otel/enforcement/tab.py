@@ -265,7 +265,7 @@ def _breach(title: str, kind: Kind, used: int, limit: int, where: str, field: st
     shown = refusal.shown
     return BudgetExhaustedError(
         f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",
-        limit_kind=kind,
+        limit_kind=kind.value,
         threshold=limit / NANO if kind is Kind.COST else limit,
         used=used / NANO if kind is Kind.COST else used,
         remaining=0,

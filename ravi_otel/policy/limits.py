@@ -162,7 +162,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         """Check what a program that builds a Limit by hand can get wrong."""
-        checks.name("Limit(kind)", self.kind)
+        object.__setattr__(self, "kind", str(checks.name("Limit(kind)", self.kind)))  # a Kind too: one type, wherever it was written
         if "(" in self.kind and is_built_in(self.kind):
             raise ConfigurationError(f"Limit(kind)={checks.show(self.kind)} is a built-in kind: write Limit(kind='tokens', count=...).")
         most = checks.MAX_NANO if self.kind == Kind.COST or self.kind in CLOCKS else checks.MAX_COUNT

@@ -174,6 +174,7 @@ def test_without_a_store_in_common_it_is_held_to_what_is_left(carrying):
         with ravi_otel.agent("a", limits=["tokens=60", "turns=4"]):
             headers = outbound_headers(URL)
     with continue_run(headers, limits=["tokens=65"]) as run:
+        assert {type(each.limit.kind) for each in (*run.limits, *outer.limits)} == {str}
         assert sorted(each.remaining for each in run.limits if each.limit.kind == "tokens") == [60, 65]
         assert {kind: left for kind, left in seen(run).items() if kind != "tokens"} == {
             "cost": 2.0, "requests": 5, "tool.search": 3, "rows": 5, "turns": 4,
@@ -218,6 +219,7 @@ def test_the_deadline_goes_along_and_ends_there_what_it_ends_here(carrying, cloc
         clock.advance(10)
         headers = outbound_headers(URL)
     with continue_run(headers) as run:
+        assert {type(each.limit.kind) for each in run.limits} == {str}
         assert seen(run) == {"time": 40.0, "working": 50.0}
         clock.advance(40)
         with pytest.raises(DeadlineExceededError, match="deadline"):

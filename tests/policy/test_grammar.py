@@ -236,8 +236,8 @@ def test_a_limit_is_read(spec):
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_kind_is_read_in_singular_and_plural(kind):
-    assert parse_limit(f"{kind}=5").kind is kind
-    assert parse_limit(f"{kind.removesuffix('s')}=5").kind is kind
+    assert parse_limit(f"{kind}=5").kind == kind
+    assert parse_limit(f"{kind.removesuffix('s')}=5").kind == kind
 
 
 @pytest.mark.parametrize("spec", WRONG)

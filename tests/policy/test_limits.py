@@ -19,6 +19,7 @@ from ravi_otel.policy import (
     ScopeKind,
     cost_limit,
     message_limit,
+    parse_limit,
     request_limit,
     time_limit,
     token_limit,
@@ -55,6 +56,13 @@ def test_a_count_must_be_a_whole_number(make, wrong):
         ConfigurationError, match=r"^\w+\(n\)=.* must be a whole number from 0 to 2\*\*53 \(0 allows nothing(; with a unit .*)?\)\.$"
     ):
         make(wrong)
+
+
+@pytest.mark.parametrize("kind", [Kind.TOKENS, "tokens", "sql_rows"])
+def test_a_kind_is_plain_text_however_it_was_written(kind):
+    made = Limit(kind=kind, value=5)
+    assert [type(each.kind) for each in (made, dataclasses.replace(made, value=6), pickle.loads(pickle.dumps(made)))] == [str] * 3
+    assert (type(token_limit(5).kind), type(parse_limit("tokens=5").kind), made.kind) == (str, str, kind)
 
 
 @pytest.mark.parametrize("make", CLOCKS, ids=name_of)
