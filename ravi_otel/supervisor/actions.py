@@ -41,8 +41,8 @@ class InvalidAction(RaviError):  # noqa: N818 - named as the stop reason it is
 def read_action(raw: object, signatures: Mapping[str, ToolSignature], *, may_lack: Mapping[str, Collection[str]] | None = None) -> Action:
     """Read a proposed action, an object or its JSON text, into one of the two shapes of `Action`; raises InvalidAction.
 
-    Text and object are read alike. A tool's `args` may be left out where it takes none, and are held to its signature, defaults filled in;
-    those that `may_lack` names by tool may be absent, for a rule fills them in. The result shares nothing with `raw`.
+    Text and object are read alike. A tool's `args` may be left out or null where it takes none, and are held to its signature, defaults
+    filled in; those that `may_lack` names by tool may be absent, for a rule fills them in. The result shares nothing with `raw`.
     """
     given = _object(raw)
     kind = given.get("kind")
@@ -70,7 +70,8 @@ def _tool(given: dict[Any, Any], signatures: Mapping[str, ToolSignature], may_la
     name = given.get("name")
     if type(name) is not str or checks.flaw_of_name(name) is not None:
         raise InvalidAction("bad_tool_name", f'A tool action has the tool\'s "name", not {checks.show(name)}.', raw)
-    args = given.get("args", {})
+    args = given.get("args")
+    args = {} if args is None else args  # as many models write that there are none
     if type(args) not in (dict, MappingProxyType):
         raise InvalidAction("bad_tool_args", f'A tool action has "args", an object, not {checks.show(args)}.', raw)
     signature = signatures.get(name)

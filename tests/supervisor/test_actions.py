@@ -78,7 +78,8 @@ BOTH = [
     (tool(name="a\nb"), "bad_tool_name"),
     (tool(name=True), "bad_tool_name"),
     (tool(args=[]), "bad_tool_args"),
-    (tool(args=None), "bad_tool_args"),
+    (tool(args=None), "missing_required_arg:issue_refund:user_id"),
+    (tool(args=False), "bad_tool_args"),
     (tool(args="{}"), "bad_tool_args"),
     (tool(name="send_money"), "unknown_tool:send_money"),
     (tool(name=" issue_refund"), "unknown_tool: issue_refund"),
@@ -144,8 +145,9 @@ def test_a_tool_action_is_read_with_its_arguments(raw):
     assert read_action(raw, SIGNATURES) == tool()
 
 
-def test_a_tool_that_takes_nothing_needs_no_args():
-    assert read_action({"kind": "tool", "name": "ping"}, SIGNATURES) == {"kind": "tool", "name": "ping", "args": {}}
+@pytest.mark.parametrize("without", [{}, {"args": None}, {"args": {}}])
+def test_a_tool_that_takes_nothing_needs_no_args(without):
+    assert read_action({"kind": "tool", "name": "ping", **without}, SIGNATURES) == {"kind": "tool", "name": "ping", "args": {}}
 
 
 def test_a_final_action_is_read_without_the_white_space_around_it():
