@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel import _current
-from ravi_otel.enforcement import clocks
+from ravi_otel.enforcement import clocks, refusal
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
-from ravi_otel.policy.meta import CancellationToken, RunMeta
+from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
@@ -24,27 +25,33 @@ def meta_of(scope: Scope) -> RunMeta:
     facts, supervision = scope.facts, scope.facts.supervision
     if supervision is None:
         raise ConfigurationError("meta needs a run or an agent around it: open one with ravi_otel.run(), or take RunMeta.standalone().")
-    return RunMeta(
+    limit = _deadline(scope)
+    left = None if limit is None else limit.allowed_s - limit.passed_s
+    meta = RunMeta(
         run_id=facts.run_id or supervision.run_id,
         cancellation=CancellationToken() if scope.cancellation is None else scope.cancellation,
         supervision=supervision,
-        deadline=_deadline(scope),
+        deadline=None if left is None else max(0.0, time.time() + left),
         trace_id=_trace_id(scope),
         tenant_id=facts.tenant_id,
     )
+    return meta if limit is None else meta.held_to(limit)
 
 
-def _deadline(scope: Scope) -> float | None:
-    """Give the tightest deadline around, in epoch seconds; `working` limits have none, since waits put them off."""
+def _deadline(scope: Scope) -> Deadline | None:
+    """Give the tightest deadline around, as its scope has it; `working` limits have none, since waits put them off."""
     now = scope.engine.clock.monotonic_ns()
-    left = [
-        account.value - clocks.elapsed_ns(account, owner, now)
+    found = [
+        (account.value - passed, passed, account, owner.facts)
         for account, owner in scope.clocks
         if account.kind == Kind.TIME and not account.observe
+        for passed in [clocks.elapsed_ns(account, owner, now)]
     ]
-    if not left or min(left) > _FAR_S * NANO:
+    left, passed, account, facts = min(found, key=lambda each: each[0], default=(math.inf, 0, None, None))
+    if account is None or facts is None or left > _FAR_S * NANO:
         return None
-    return max(0.0, time.time() + min(left) / NANO)
+    fields = {"scope": str(facts.kind), "agent_name": facts.agent_name, "run_name": facts.run_name, "run_id": facts.run_id}
+    return Deadline(account.value / NANO, passed / NANO, refusal.place(facts), fields)
 
 
 def _trace_id(scope: Scope) -> str:

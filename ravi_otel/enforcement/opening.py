@@ -26,7 +26,7 @@ from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryR
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken
-from ravi_otel.policy.supervision import Supervision
+from ravi_otel.policy.supervision import Supervision, new_run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,14 +272,14 @@ def _supervise(parent: Scope, ask: Opening) -> Supervision:
     if node is not None and outer.agent_id is not None:
         return node.spawn_child(outer.agent_id, ask.retention, ask.priority, own)
     run = _run_around(parent)
-    return Supervision.root(
-        (run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
+    return Supervision(
+        run_id=outer.run_id or new_run_id(),
         session_id=outer.session_id,
+        root_id=(run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
         spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
-        execution_budget=own,
+        execution_budget=own or ExecutionBudget(),
         retention=ask.retention,
         priority=ask.priority,
-        run_id=outer.run_id,
     )
 
 

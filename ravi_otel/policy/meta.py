@@ -7,9 +7,11 @@ import logging
 import time
 import uuid
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.policy import checks
@@ -20,6 +22,8 @@ _HEX: Final = frozenset("0123456789abcdef")
 _TRACE_ID_CHARS: Final = 32
 _LATEST: Final = 253_402_300_800
 """The year 10000 in epoch seconds: a deadline past it was given in another unit."""
+
+T = TypeVar("T")
 
 
 class CancellationToken:
@@ -155,11 +159,21 @@ def _resolve(woken: asyncio.Future[None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Deadline:
+    """Say what a deadline was set to, and how much of it has passed by now, in seconds; `whose` and `fields` are for its error."""
+
+    allowed_s: float
+    passed_s: float
+    whose: str
+    fields: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class RunMeta:
     """Identify a run to whoever works for it, and say when it must end.
 
-    `deadline` is UTC epoch seconds, for transport; what is left is measured from here on by a clock that nobody sets.
-    `trace_id` is 32 hexadecimal digits, made up when not given.
+    `deadline` is UTC epoch seconds, for transport, and may be given as an aware datetime; what is left is measured from here on by a
+    clock that nobody sets. `trace_id` is 32 hexadecimal digits, made up when not given. Raises ConfigurationError.
     """
 
     run_id: str = field(default_factory=new_run_id)
@@ -169,19 +183,34 @@ class RunMeta:
     trace_id: str | None = None
     tenant_id: str | None = None
     _started: float = field(default=0.0, init=False, repr=False, compare=False)
-    _allowed_s: float | None = field(default=None, init=False, repr=False, compare=False)
+    _limit: Deadline | None = field(default=None, init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Check every field, and read both clocks."""
-        checks.name("run_id", self.run_id)
-        checks.optional_name("tenant_id", self.tenant_id)
-        _expect("cancellation", self.cancellation, CancellationToken)
-        if self.supervision is not None:
-            _expect("supervision", self.supervision, Supervision)
-        object.__setattr__(self, "trace_id", uuid.uuid4().hex if self.trace_id is None else _trace_id(self.trace_id))
-        object.__setattr__(self, "_started", time.monotonic())
-        if self.deadline is not None:
-            object.__setattr__(self, "_allowed_s", max(0.0, _epoch(self.deadline) - time.time()))
+    def __init__(
+        self,
+        run_id: str | None = None,
+        cancellation: CancellationToken | None = None,
+        supervision: Supervision | None = None,
+        deadline: float | datetime | None = None,
+        trace_id: str | None = None,
+        tenant_id: str | None = None,
+    ) -> None:
+        put = partial(object.__setattr__, self)
+        put("run_id", new_run_id() if run_id is None else checks.name("run_id", run_id))
+        put("cancellation", CancellationToken() if cancellation is None else _expected("cancellation", cancellation, CancellationToken))
+        put("supervision", None if supervision is None else _expected("supervision", supervision, Supervision))
+        put("deadline", None if deadline is None else _epoch(deadline))
+        put("trace_id", uuid.uuid4().hex if trace_id is None else _trace_id(trace_id))
+        put("tenant_id", checks.optional_name("tenant_id", tenant_id))
+        put("_started", time.monotonic())
+        left = None if self.deadline is None else self.deadline - time.time()
+        own: dict[str, str | None] = {"scope": "run", "run_id": self.run_id}
+        put("_limit", None if left is None else Deadline(max(0.0, left), max(0.0, -left), f"run {self.run_id!r}", own))
+
+    def held_to(self, deadline: Deadline) -> Self:
+        """Give the same meta with the deadline of a scope around, as that scope has it."""
+        held = replace(self)
+        object.__setattr__(held, "_limit", deadline)
+        return held
 
     @classmethod
     def standalone(
@@ -209,29 +238,29 @@ class RunMeta:
     @property
     def remaining_s(self) -> float | None:
         """Give the seconds left, negative past the deadline, None without one."""
-        return None if self._allowed_s is None else self._allowed_s - (time.monotonic() - self._started)
+        limit = self._limit
+        return None if limit is None else limit.allowed_s - limit.passed_s - (time.monotonic() - self._started)
 
     def check(self) -> None:
         """Raise CancellationError when cancelled, DeadlineExceededError when past the deadline."""
         self.cancellation.check()
-        left = self.remaining_s
-        if left is None or left > 0:
+        left, limit = self.remaining_s, self._limit
+        if limit is None or left is None or left > 0:
             return
-        allowed = self._allowed_s or 0.0
         raise DeadlineExceededError(
-            f"deadline exceeded: run {self.run_id!r} had {allowed:.3f} s and is {-left:.3f} s over; give a later deadline or None.",
-            threshold=allowed,
-            used=allowed - left,
+            f"deadline exceeded: {limit.whose} had {limit.allowed_s:.3f} s and is {-left:.3f} s over; give a later deadline or None.",
+            threshold=limit.allowed_s,
+            used=limit.allowed_s - left,
             held=0,
             remaining=left,
-            scope="run",
-            run_id=self.run_id,
+            **limit.fields,
         )
 
 
-def _expect(parameter: str, value: object, kind: type) -> None:
+def _expected(parameter: str, value: T, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise ConfigurationError(f"{parameter}={checks.show(value)} must be a {kind.__name__}.")
+    return value
 
 
 def _trace_id(value: Any) -> str:
@@ -241,6 +270,15 @@ def _trace_id(value: Any) -> str:
 
 
 def _epoch(value: object) -> float:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ConfigurationError(
+                f"deadline={checks.show(value)} has no time zone, so nobody knows which moment it is: give an aware one, such as "
+                "datetime.now(timezone.utc) + timedelta(seconds=90), or UTC epoch seconds."
+            )
+        value = value.timestamp()
     if not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < _LATEST:
         return float(value)
-    raise ConfigurationError(f"deadline={checks.show(value)} must be UTC epoch seconds, such as time.time() + 90, or None.")
+    raise ConfigurationError(
+        f"deadline={checks.show(value)} must be UTC epoch seconds, such as time.time() + 90, or an aware datetime, or None."
+    )

@@ -18,6 +18,11 @@ def new_run_id() -> str:
     return uuid.uuid4().hex
 
 
+def new_session_id() -> str:
+    """Make up a session's id: 32 hexadecimal digits."""
+    return uuid.uuid4().hex
+
+
 @dataclass(frozen=True, slots=True)
 class Supervision:
     """Place one agent in the tree of a run.
@@ -62,10 +67,14 @@ class Supervision:
         *,
         run_id: str | None = None,
     ) -> Supervision:
-        """Start a run's tree with its first agent; a budget left out is the default one."""
+        """Start a run's tree with its first agent; a budget left out is the default one.
+
+        Without a `session_id` one is made up, which the whole tree shares. What `run()` and `agent()` give as their `supervision` has none
+        there: a session that nobody named is nobody's to go on with.
+        """
         return cls(
             run_id=new_run_id() if run_id is None else run_id,
-            session_id=session_id,
+            session_id=new_session_id() if session_id is None else session_id,
             root_id=checks.name("agent_id", agent_id),
             spawn_budget=SpawnBudget() if spawn_budget is None else spawn_budget,
             execution_budget=ExecutionBudget() if execution_budget is None else execution_budget,

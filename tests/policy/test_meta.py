@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import time
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -47,7 +50,7 @@ def test_a_meta_keeps_what_is_given():
     ("field", "wrong"),
     [
         ("run_id", ""),
-        ("cancellation", None),
+        ("cancellation", "user"),
         ("supervision", "lead"),
         ("deadline", -1),
         ("deadline", float("nan")),
@@ -55,6 +58,7 @@ def test_a_meta_keeps_what_is_given():
         ("deadline", True),
         ("deadline", "soon"),
         ("deadline", 1_700_000_000_000),
+        ("deadline", datetime(1969, 1, 1, tzinfo=UTC)),
         ("trace_id", "0" * 32),
         ("trace_id", "0AF7651916CD43DD8448EB211C80319C"),
         ("trace_id", "abc"),
@@ -97,9 +101,24 @@ def test_a_deadline_reached_to_the_moment_is_past(clocks):
         meta.check()
 
 
-def test_a_deadline_already_past_allows_nothing(clocks):
-    with pytest.raises(DeadlineExceededError):
-        RunMeta(deadline=clocks.utc - 10).check()
+def test_a_deadline_already_past_allows_nothing_and_says_for_how_long_it_has_been(clocks):
+    meta = RunMeta("r1", deadline=clocks.utc - 10)
+    assert meta.remaining_s == -10
+    with pytest.raises(DeadlineExceededError, match=r"run 'r1' had 0\.000 s and is 10\.000 s over") as caught:
+        meta.check()
+    assert (caught.value.threshold, caught.value.used, caught.value.remaining) == (0, 10, -10)
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-5)), ZoneInfo("Asia/Kolkata")])
+def test_a_deadline_may_be_an_aware_datetime_of_any_zone(clocks, zone):
+    meta = RunMeta("r1", deadline=datetime.fromtimestamp(clocks.utc + 90, zone))
+    assert (meta.deadline, meta.remaining_s) == (clocks.utc + 90, 90)
+    assert dataclasses.replace(meta).deadline == meta.deadline
+
+
+def test_a_datetime_without_a_zone_is_refused_with_the_way_out():
+    with pytest.raises(ConfigurationError, match=r"^deadline=.* has no time zone.*datetime\.now\(timezone\.utc\)"):
+        RunMeta(deadline=datetime(2030, 1, 1))  # noqa: DTZ001 - a naive one is the example
 
 
 @pytest.mark.parametrize("jump", [-86_400, 86_400])

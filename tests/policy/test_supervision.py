@@ -14,9 +14,17 @@ def test_a_root_has_no_parent_and_keeps_its_history():
     root = Supervision.root("lead")
 
     assert root.is_root
-    assert (root.root_id, root.parent_id, root.depth, root.session_id) == ("lead", None, 0, None)
+    assert (root.root_id, root.parent_id, root.depth) == ("lead", None, 0)
     assert (root.retention, root.priority) == (HistoryRetention.PERMANENT, Priority.NORMAL)
     assert type(root.root_id) is AgentId
+
+
+def test_a_root_without_a_session_makes_one_up_which_its_tree_shares():
+    root, other = Supervision.root("lead"), Supervision.root("lead")
+
+    assert len(root.session_id) == 32
+    assert root.session_id not in (other.session_id, root.run_id)
+    assert root.spawn_child("lead").spawn_child("sub").session_id == root.session_id
 
 
 def test_a_root_takes_what_it_is_given():

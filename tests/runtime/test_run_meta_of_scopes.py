@@ -94,6 +94,30 @@ def test_past_its_deadline_it_says_so(on_clock):
             run.meta.check()
 
 
+def test_read_after_its_deadline_it_tells_how_much_was_allowed_and_for_how_long_it_is_past(on_clock):
+    with ravi_otel.run("r", budget=ExecutionBudget(deadline_s=10)) as run:
+        on_clock.advance(12)
+        with pytest.raises(DeadlineExceededError, match=r"run 'r' had 10\.000 s and is [\d.]+ s over") as caught:
+            run.meta.check()
+    error = caught.value
+    assert (error.threshold, error.used) == (10, 10 - error.remaining)
+    assert error.remaining <= -2
+    assert (error.scope, error.run_name, error.run_id, error.agent_name) == ("run", "r", run.id, None)
+
+
+def test_an_agents_deadline_is_told_under_the_agents_name(on_clock):
+    with ravi_otel.run("r", limits=["time=90s"]), ravi_otel.agent("a", limits=["time=10s"]), ravi_otel.agent("b") as below:
+        on_clock.advance(15)
+        with pytest.raises(DeadlineExceededError, match=r"agent 'a' of run 'r' had 10\.000 s and is [\d.]+ s over") as caught:
+            below.meta.check()
+    assert (caught.value.scope, caught.value.agent_name, caught.value.threshold) == ("agent", "a", 10)
+
+
+def test_an_agent_without_a_session_is_given_none(instrumented):
+    with ravi_otel.agent("alone") as alone, ravi_otel.agent("below") as below:
+        assert (alone.supervision.session_id, below.supervision.session_id) == (None, None)
+
+
 def test_a_deadline_that_is_only_watched_is_none(settings):
     with settings(observe=True), ravi_otel.run("r", limits=["time=10s"]) as run:
         assert run.meta.deadline is None
