@@ -218,8 +218,8 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
     what = "a call without a model" if model is None else f"model {named(model)}"
     return BudgetExhaustedError(
         f"Cost budget cannot be kept: {what} of provider {named(provider)} has no known price in {place(account.facts)}. "
-        "Give it one with instrument(prices=...) or under [prices] in a policy file, "
-        f'or let it pass with on_unpriced="warn", which is :unpriced=warn in words, on {_in_force(account)}.',
+        "Give it one with instrument(prices=...) or under [prices] in a policy file, or let it pass "
+        f"{_stated(account, 'on_unpriced', 'warn')}.",
         **_fields(account, account.used, account.held, "unpriced_model"),
     )
 
@@ -227,20 +227,21 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
 def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
     """Write the error of a strict limit that meets a request whose size cannot be told."""
     title, where, held = _title(account), place(account.facts), account.limit.on_unbounded == "window"
+    admitted = f"let it pass as an estimate {_stated(account, 'on_unbounded', 'admit')}"
     if not call.least_cap:
         why = f"the output of {call.unbounded} cannot be capped"
-        way_out = 'Let it pass as an estimate with on_unbounded="admit", which is :unbounded=admit in words,'
+        way_out = f"L{admitted.removeprefix('l')}"
     elif held:
         why = f"{call.unbounded} hides the size of the input, and the context window of model {named(str(call.model))} is not known"
-        way_out = 'Leave the field out, or let it pass as an estimate with on_unbounded="admit", which is :unbounded=admit in words,'
+        way_out = f"Leave the field out, or {admitted}"
     else:
         why = f"{call.unbounded} in the request hides the size of its input"
         way_out = (
-            'Leave the field out, or say on_unbounded="window" (hold the model\'s whole window) or "admit" (hold an estimate), '
-            "which is :unbounded=window in words,"
+            f"Leave the field out, or hold the model's whole window {_stated(account, 'on_unbounded', 'window')}; "
+            '"admit" in place of "window" holds an estimate'
         )
     return BudgetExhaustedError(
-        f"{title} cannot be kept strictly: {why}, in {where}. {way_out} on {_in_force(account)}.",
+        f"{title} cannot be kept strictly: {why}, in {where}. {way_out}.",
         **_fields(account, account.used, account.held, "unbounded_input"),
     )
 
@@ -358,6 +359,15 @@ def _in_force(account: Account) -> str:
         return account.origin
     since = "in force now" if account.facts.kind in _SHARED else "set by set_limit()"
     return f"{format_limit(replace(account.limit, value=account.value))} ({since}, instead of {account.origin})"
+
+
+def _stated(account: Account, option: str, value: str) -> str:
+    """Write where an option of a limit is stated: where the limit was, or beside what takes none, a budget or a share."""
+    if account.origin.startswith("Execution"):
+        stated: dict[str, Any] = {"value": account.value, option: value}
+        return f"with limits=[{format_limit(replace(account.limit, **stated))!r}] in place of {account.origin}"
+    where = f"the limit that {account.origin} is a part of" if account.origin.startswith("agent(share") else _in_force(account)
+    return f'with {option}="{value}", which is :{option.removeprefix("on_")}={value} in words, on {where}'
 
 
 def _fields(account: Account, used: int, held: int, reason: str) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """What happens past a limit, with unknown prices, in shadow mode, and when limits change (enforcement §4, §7)."""
 
+import ast
+import re
+from functools import partial
+
 import pytest
 
 import ravi_otel
-from ravi_otel import BudgetExhaustedError, ConfigurationError, ExecutionBudget, cost_limit, request_limit
+from ravi_otel import BudgetExhaustedError, ConfigurationError, ExecutionBudget, ExecutionTracker, cost_limit, request_limit
 from ravi_otel.testing import Text
 
 
@@ -80,6 +84,34 @@ def test_a_model_without_a_price_is_refused_under_a_cost_limit(stage, client, as
     assert ("unpriced", None) in heard.counts
     assert [kind for what, kind in heard.counts if what == "denied"] == ["cost"]
     assert [record.limit_scope for record in heard.calls] == ["run"]
+
+
+@pytest.mark.parametrize("opener", [ravi_otel.run, ravi_otel.agent], ids=["run", "agent"])
+@pytest.mark.parametrize("budget", [ExecutionBudget, ExecutionTracker])
+def test_the_way_out_of_a_budget_without_a_price_works_as_it_is_written(stage, client, ask, opener, budget):
+    with opener("r", budget=budget(max_cost_usd=5)), pytest.raises(BudgetExhaustedError, match="in place of") as caught:
+        ask(client, model="nobody-knows-this-model")
+    [way_out] = re.findall(r"with limits=(\[.*?\]) in place of Execution\w+\.max_cost_usd\.", str(caught.value))
+    with opener("r", limits=ast.literal_eval(way_out)):
+        ask(client, model="nobody-knows-this-model")
+    assert (way_out, stage.sent) == ("['cost=5usd:unpriced=warn']", 1)
+
+
+def test_a_share_names_the_limit_that_takes_the_way_out(client, ask):
+    with (
+        ravi_otel.run("r", limits=[cost_limit(5)]),
+        ravi_otel.agent("a", share=0.5),
+        pytest.raises(BudgetExhaustedError, match=r":unpriced=warn in words, on the limit that agent\(share=0\.5\) is a part of\."),
+    ):
+        ask(client, model="nobody-knows-this-model")
+
+
+def test_a_budget_that_is_kept_strictly_names_what_takes_its_option(client):
+    ask = partial(client.responses.create, model="gpt-4o-mini", input="x", previous_response_id="resp_1")
+    with ravi_otel.instrument(admission="strict"), ravi_otel.run("r", budget=ExecutionBudget(max_tokens=100_000)):
+        with pytest.raises(BudgetExhaustedError, match=r"with limits=\['tokens=100k:unbounded=window'\] in place of") as caught:
+            ask()
+        assert caught.value.reason == "unbounded_input"
 
 
 def test_it_is_let_through_where_that_was_chosen(stage, client, ask, heard):
