@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -85,10 +86,11 @@ def doctor(
         findings = examine(asked, began + timeout_s)
     if endpoint is not None:
         findings = [_as_asked(each) for each in findings]
-    if as_json:
-        click.echo(json.dumps(_facts(findings), indent=2))
-    else:
-        _print(console(), findings)
+    with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
+        if as_json:
+            click.echo(json.dumps(_facts(findings), indent=2))
+        else:
+            _print(console(), findings)
     sys.exit(1 if worst(findings) == "broken" else 0)
 
 

@@ -21,7 +21,8 @@ _MOST: Final = 600
 def report(result: Result, *, as_json: bool = False, place: Path | None = None) -> None:
     """Write the report to standard error, or to the file `place`; OSError when it cannot be written."""
     if place is None:
-        _write(result, sys.stderr, as_json=as_json)
+        if sys.stderr is not None:  # closed before the start: the report is nobody's, and standard output is the program's
+            _write(result, sys.stderr, as_json=as_json)
         return
     with place.open("w", encoding="utf-8") as file:
         _write(result, file, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -76,15 +77,16 @@ def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | N
     found = chosen(listing.counters, scopes, tenant)
     found.sort(key=lambda each: (-(each.counter.used_s or 0.0), each.where, each.label))
     nothing = not found and bool(scopes or tenant is not None)
-    if as_json:
-        click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
-    elif nothing:
-        raise click.ClickException(missing(listing, scopes[0] if scopes else None, tenant, where))
-    else:
-        _print(listing, found, number, where)
-        for scope in scopes:
-            if not chosen(listing.counters, (scope,), tenant):
-                say(missing(listing, scope, tenant, where))
+    with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
+        if as_json:
+            click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
+        elif nothing:
+            raise click.ClickException(missing(listing, scopes[0] if scopes else None, tenant, where))
+        else:
+            _print(listing, found, number, where)
+            for scope in scopes:
+                if not chosen(listing.counters, (scope,), tenant):
+                    say(missing(listing, scope, tenant, where))
     sys.exit(1 if nothing else 0)
 
 

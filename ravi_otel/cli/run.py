@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -105,16 +106,15 @@ def _report(result: Result, *, quiet: bool, as_json: bool, place: Path | None) -
 
 
 def _say(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        click.echo(f"ravi-otel: {clean(sentence, 500)}", err=True)
+    with contextlib.suppress(OSError):  # nobody reads it, and the exit status says what became of the program all the same
+        for sentence in sentences:
+            click.echo(f"ravi-otel: {clean(sentence, 500)}", err=True)
 
 
 def _leave(status: int) -> None:
     """Exit as the program did: of the same signal, if one ended it."""
     if status >= 0:
         sys.exit(status)
-    sys.stdout.flush()
-    sys.stderr.flush()
     if -status not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
         signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)

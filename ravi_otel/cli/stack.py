@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -122,15 +123,16 @@ def status(*, one: bool, profiles: tuple[str, ...], as_json: bool, place: Path |
     """Ask each server itself, over HTTP on 127.0.0.1, whether it is ready; no engine is needed, and nothing is changed."""
     settings = files.settings(place if place is not None else files.shipped(), env_file)
     answers = servers.ask_all(servers.chosen(profiles, one=one), settings)
-    if as_json:
-        click.echo(json.dumps([_facts(answer) for answer in answers], indent=2))
-    else:
-        _print(answers)
-        for answer in answers:
-            if answer.state in ("stranger", "starting"):  # its own words, which a narrow table cuts
-                say(f"{answer.server.name}: {answer.said}")
-        if all(answer.state == "silent" for answer in answers):
-            say("Nothing of it runs here. `ravi-otel stack up` starts it.")
+    with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
+        if as_json:
+            click.echo(json.dumps([_facts(answer) for answer in answers], indent=2))
+        else:
+            _print(answers)
+            for answer in answers:
+                if answer.state in ("stranger", "starting"):  # its own words, which a narrow table cuts
+                    say(f"{answer.server.name}: {answer.said}")
+            if all(answer.state == "silent" for answer in answers):
+                say("Nothing of it runs here. `ravi-otel stack up` starts it.")
     sys.exit(0 if all(answer.ready for answer in answers) else 1)
 
 

@@ -40,6 +40,9 @@ NOT_IN_FORCE: Final = 5
 UNKEPT: Final = 6
 """Exit status of a program that a limit ended which could not be counted, and where that was so before the program was started."""
 
+_UNREAD: Final = 120
+"""What Python makes of its exit status, whatever it was, when nobody takes the rest of its output."""
+
 _MOST_PLAN: Final = 100_000
 _LIMITED: Final[Outcome] = "limited"
 _UNCOUNTED: Final[Outcome] = "store_failed"
@@ -176,7 +179,7 @@ class Launch:
             return status, outcome, [f"The program swallowed {ended.refusals} refusals and was told to end. The last one: {ended.stopped}"]
         # A shell or another wrapper passes on the status of the Python it ran.
         uncaught = ended.uncaught or (self._python is None and ended.uncaught_below)
-        if (uncaught and ended.status == 1) or (ended.uncaught_thread and ended.status == 0):
+        if (uncaught and ended.status in (1, _UNREAD)) or (ended.uncaught_thread and ended.status in (0, _UNREAD)):
             said = "A limit ended the program."
             if ended.unkept:
                 said = f"The limits could not be counted any more, and that ended the program; none of them was reached: {ended.unkept}"

@@ -37,9 +37,17 @@ _COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "
 _EVENTS: Final = _COLUMNS.index("events")
 
 
+class _Console(Console):
+    """Be a console whose reader may leave: `BrokenPipeError` reaches the caller, whose exit status may mean more than that."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled, where rich would exit the process."""
+        raise  # noqa: PLE0704 - called while the error is handled
+
+
 def console(stream: IO[str] | None = None, *, width: int | None = None) -> Console:
     """Make a console for `stream` (standard output unless given): colours on a terminal only, and none with NO_COLOR."""
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def render(record: RunRecord, to: Console) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -60,3 +62,10 @@ def test_what_cannot_be_verified_is_one_sentence(log, words):
 def test_a_directory_without_a_log_is_no_success(tmp_path):
     assert verified(str(tmp_path), status=1).startswith("There is no audit log here, so nothing was verified")
     assert json.loads(verified(str(tmp_path), "--json", status=1)) == []
+
+
+def test_the_status_tells_what_was_found_when_nobody_reads_the_rest(log):
+    command = [sys.executable, "-m", "ravi_otel", "audit", "verify", str(log.directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        child.stdout.close()
+        assert (child.stderr.read(), child.wait()) == (b"", 0)

@@ -66,18 +66,18 @@ class Desk:
         done = warm_starts.run(whole, cwd=self.directory, env=self.environ | environ, timeout=timeout, session=True)
         return Finished(done.returncode, done.stdout, done.stderr, self.store)
 
-    def start(self, *command, flags=(), **environ):
+    def start(self, *command, flags=(), out_and_err_in_one=False, **environ):
         """Start it under the launcher, in a group of its own, and give the process."""
-        return self._popen([*self.command(*flags), *command], environ)
+        return self._popen([*self.command(*flags), *command], environ, subprocess.STDOUT if out_and_err_in_one else subprocess.PIPE)
 
-    def _popen(self, command, environ):
+    def _popen(self, command, environ, err=subprocess.PIPE):
         return subprocess.Popen(
             list(command),
             cwd=self.directory,
             env=self.environ | environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=err,
             text=True,
             start_new_session=True,
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -198,3 +199,26 @@ def test_the_report_as_json_is_one_document_on_standard_error(nightly):
 def test_tags_are_on_every_span(nightly):
     lines = "".join(path.read_text() for path in nightly.store.glob("runs/*/*.traces.jsonl"))
     assert lines.count("ravi.tag.team") == lines.count('"spanId"') - lines.count('"links"') == 3
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_the_status_stays_what_it_is_when_nobody_reads_the_report(desk, flags):
+    """The reader of both outputs leaves after the first line, as `2>&1 | head -1` does."""
+    child = desk.start(*desk.program("calls", "5"), flags=["--limit", "requests=3", *flags], out_and_err_in_one=True)
+    assert child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(timeout=60) == 4
+
+
+def test_the_status_of_a_limit_stays_when_the_programs_own_output_is_read_by_nobody(desk):
+    code = "import openai; print('hello'); openai.OpenAI().chat.completions.create(model='m', messages=[])"
+    child = desk.start(sys.executable, "-c", code, flags=["--limit", "requests=0"])
+    child.stdout.close()
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, desk.sent) == (4, 0), err
+
+
+def test_without_a_standard_error_there_is_no_report_and_nothing_of_it_in_the_programs_output(desk):
+    whole = shlex.join([*desk.command("--limit", "requests=3"), *desk.program("calls", "5")])
+    done = desk.alone("sh", "-c", f"{whole} 2>&-")
+    assert (done.status, done.out, desk.sent) == (4, "hello there\n" * 3, 3)
