@@ -2,16 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Final, Protocol, cast
 
-import wrapt
+from ravi_otel.hooks.guard import swallow
 
 _log = logging.getLogger("ravi_otel")
+
+OnImport = Callable[[ModuleType], object]
+"""What is called with a module that was imported just now."""
+
+
+class Imports:
+    """Call back each time a module is imported, a second copy of it and a reload too; among Python's finders while anybody asks."""
+
+    def __init__(self) -> None:
+        self._watched: dict[str, tuple[OnImport, ...]] = {}
+        self._finding = threading.local()
+
+    def watch(self, name: str, act: OnImport) -> None:
+        """Call `act` with the module of that name after every import of it from now on; asked for again it changes nothing."""
+        known = self._watched.get(name, ())
+        if act not in known:
+            self._watched[name] = (*known, act)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def forget(self, name: str, act: OnImport) -> None:
+        """Call `act` no more for that name."""
+        rest = tuple(one for one in self._watched.pop(name, ()) if one != act)
+        if rest:
+            self._watched[name] = rest
+        elif not self._watched:
+            with contextlib.suppress(ValueError):  # somebody has cleared the list
+                sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module that is watched as the other finders do, and have it loaded with what is called afterwards."""
+        if name not in self._watched:
+            return None
+        finding: set[str] = self._finding.__dict__.setdefault("names", set())
+        if name in finding:  # asked by a finder that asks the others, as we do
+            return None
+        finding.add(name)
+        try:
+            for finder in tuple(sys.meta_path):
+                find: Any = None if finder is self else getattr(finder, "find_spec", None)
+                spec: ModuleSpec | None = None if find is None else find(name, path, target)
+                if spec is not None:
+                    if hasattr(spec.loader, "exec_module"):
+                        spec.loader = cast("Loader", _Loading(spec.loader, self))
+                    return spec
+        finally:
+            finding.discard(name)
+        return None
+
+    def loaded(self, module: ModuleType) -> None:
+        """Call whoever watches for this module; a bug of theirs never breaks the import."""
+        for act in self._watched.get(module.__name__, ()):
+            try:
+                act(module)
+            except Exception as bug:  # noqa: BLE001 - the program's import succeeds whatever is wrong with us
+                swallow("import", bug)
+
+
+class _Loading:
+    """Load a module with its own loader, which it keeps, and say so."""
+
+    def __init__(self, loader: Any, imports: Imports) -> None:
+        self._loader = loader
+        self._imports = imports
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Do as the module's own loader."""
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code, with nothing of ours left on it, and then what watches for it."""
+        for holder, name in ((module, "__loader__"), (module.__spec__, "loader")):
+            if getattr(holder, name, None) is self:
+                setattr(holder, name, self._loader)
+        self._loader.exec_module(module)
+        self._imports.loaded(module)
+
+
+IMPORTS: Final = Imports()
+"""The one of the process."""
 
 
 class Installed(Protocol):
@@ -42,21 +130,18 @@ class Package:
         self._unusable = unusable
         self._known: list[tuple[ModuleType, Installed]] = []
         self._wrapped: list[ModuleType] = []
-        self._wanted = False
-        self._waiting = False
 
     def install(self) -> None:
-        """Wrap now, or as soon as the program imports it; each module of that name once."""
-        self._wanted = True
+        """Wrap now, and whenever the program imports it: every copy of the module that is imported by and by."""
+        IMPORTS.watch(self.module, self._wrap)
         if self.module in sys.modules:
-            self._wrap(importlib.import_module(self.module))  # waits for another thread that is importing it right now
-        elif not self._waiting:
-            self._waiting = True
-            wrapt.register_post_import_hook(self._imported, self.module)
+            module = importlib.import_module(self.module)  # waits for another thread that is importing it right now
+            if not self.holds(module):
+                self._wrap(module)
 
     def remove(self) -> None:
-        """Put back the identical methods."""
-        self._wanted = False
+        """Put back the identical methods of every copy."""
+        IMPORTS.forget(self.module, self._wrap)
         wrapped, self._wrapped = self._wrapped, []
         for module, installed in self._known:
             if any(module is one for one in wrapped):
@@ -66,14 +151,8 @@ class Package:
         """Tell that this very module is wrapped now."""
         return any(wrapped is module for wrapped in self._wrapped)
 
-    def _imported(self, module: ModuleType) -> None:
-        self._waiting = False
-        if self._wanted:
-            self._wrap(module)
-
     def _wrap(self, module: ModuleType) -> None:
-        if self.holds(module):
-            return
+        """Wrap what the module has now: the classes of one that was reloaded are others."""
         installed = next((one for known, one in self._known if known is module), None)
         if installed is None:
             installed = self._make(module)
@@ -84,4 +163,5 @@ class Package:
             installed.remove()
             _log.error(self._unusable, repr(str(error)))
             return
-        self._wrapped.append(module)
+        if not self.holds(module):
+            self._wrapped.append(module)

@@ -8,10 +8,9 @@ import sys
 from types import ModuleType
 from typing import Any, Final, cast
 
-import wrapt
-
 from ravi_otel.instrumentation.openai.sockets.seam import SocketSeam
 from ravi_otel.instrumentation.openai.sockets.sessions import abandon_sessions
+from ravi_otel.runtime.packages import IMPORTS
 from ravi_otel.runtime.wrapping import Wraps
 
 _log = logging.getLogger("ravi_otel")
@@ -38,42 +37,30 @@ class Sockets:
     def __init__(self) -> None:
         self._seam = SocketSeam()
         self._wraps = Wraps()
-        self._wrapped: list[ModuleType] = []
         self._owners: set[tuple[type, str]] = set()
-        self._waiting: set[str] = set()
-        self._wanted = False
 
     def install(self) -> None:
-        """Wrap what is imported now, and the rest as soon as it is; what is wrapped already stays."""
-        self._wanted = self._seam.active = True
+        """Wrap what is imported now, and whatever is imported later, each copy of it; what is wrapped already stays."""
+        self._seam.active = True
         for name in _MODULES:
+            IMPORTS.watch(name, self._wrap)
             if name in sys.modules:
                 self._wrap(importlib.import_module(name))  # waits for another thread that is importing it right now
-            elif name not in self._waiting:
-                self._waiting.add(name)
-                wrapt.register_post_import_hook(self._imported, name)
 
     def remove(self) -> None:
         """End the spans of connections that are still open, fall silent, and put the identical methods back."""
-        self._wanted = self._seam.active = False
+        for name in _MODULES:
+            IMPORTS.forget(name, self._wrap)
+        self._seam.active = False
         self.abandon()
         self._wraps.restore()
         self._owners.clear()
-        self._wrapped.clear()
 
     def abandon(self) -> None:
         """End every session that is still open, because the process ends or nobody watches any longer."""
         abandon_sessions()
 
-    def _imported(self, module: ModuleType) -> None:
-        self._waiting.discard(module.__name__)
-        if self._wanted:
-            self._wrap(module)
-
     def _wrap(self, module: ModuleType) -> None:
-        if any(module is one for one in self._wrapped):
-            return
-        self._wrapped.append(module)
         try:
             for found in list(vars(module).values()):
                 if isinstance(found, type) and found.__module__ == module.__name__ and found.__name__.endswith(_MANAGER):
