@@ -26,7 +26,17 @@ Every message is one sentence with the user's own parameter in it, the value, an
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
+
+STOPPED: Final = "A usage limit was reached, so this could not be completed."
+"""What an end user may read of a refusal of which nothing else is known."""
+TOO_LATE: Final = "This took longer than is allowed, and was stopped."
+"""What an end user may read where the time is up."""
+BUSY: Final = "Too much is going on at once. Please try again in a moment."
+"""What an end user may read where others are in the way, and end."""
+UNCHECKED: Final = "Usage cannot be checked at the moment. Please try again later."
+"""What an end user may read where the store of counters fails."""
 
 
 class RaviError(Exception):
@@ -60,6 +70,12 @@ class BudgetError(RaviError):
     (tokens, USD, seconds, or a count), `scope` (tenant, session, run, handoff, block, agent or process), `agent_name`,
     `run_name`, `run_id` and `reason`; `partial` is the text of a stream that was cut, else None. Unknown is None. With
     `estimated` what was used is our own count of a stream that was cut.
+
+    For the answer to whoever asked: `resets_at` is when what was refused fits again, an aware `datetime` in UTC, None where waiting
+    does not help. Of a window of the calendar that is its end. Of a rolling one it is when enough has left it, and where a store does
+    not tell what leaves when (Redis), when everything has. `per` is the limit's window in its own words ("day", "90m"), `counted_for`
+    says whose counter it is ("user 'u42'", "tenant 'acme'"), both None where it has none. `public_message` is a sentence for an end
+    user: no names of limits and no commands, and when to try again if that is known.
     """
 
     def __init__(  # noqa: PLR0913 - the fields are the payload of the limit event, each by its name
@@ -78,6 +94,10 @@ class BudgetError(RaviError):
         reason: str | None = None,
         partial: str | None = None,
         estimated: bool = False,
+        resets_at: datetime | None = None,
+        per: str | None = None,
+        counted_for: str | None = None,
+        public_message: str = STOPPED,
     ) -> None:
         super().__init__(message)
         self.limit_kind = limit_kind
@@ -92,6 +112,10 @@ class BudgetError(RaviError):
         self.reason = reason
         self.partial = partial
         self.estimated = estimated
+        self.resets_at = resets_at
+        self.per = per
+        self.counted_for = counted_for
+        self.public_message = public_message
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep every field when the error crosses a process."""
@@ -129,6 +153,7 @@ class DeadlineExceededError(BudgetExhaustedError, CancellationError):
     def __init__(self, message: str = "deadline exceeded", **fields: Any) -> None:
         fields.setdefault("limit_kind", "time")
         fields.setdefault("reason", "deadline")
+        fields.setdefault("public_message", TOO_LATE)
         BudgetExhaustedError.__init__(self, message, **fields)
 
 
@@ -136,17 +161,34 @@ class SpawnDeniedError(RaviError):
     """Refuse another agent; `agent_id` asked, `max_agents` is the cap.
 
     `limit_kind` says of what: "agents" (live in the run), "agents_total" (entered in all) or "fan_out" (live under one agent).
+    `resets_at`, `per`, `counted_for` and `public_message` are those of a `BudgetError`; a limit of agents has no window, so the first
+    two are None.
     """
 
-    def __init__(self, message: str, *, agent_id: str | None = None, max_agents: int | None = None, limit_kind: str = "agents") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        agent_id: str | None = None,
+        max_agents: int | None = None,
+        limit_kind: str = "agents",
+        resets_at: datetime | None = None,
+        per: str | None = None,
+        counted_for: str | None = None,
+        public_message: str = BUSY,
+    ) -> None:
         super().__init__(message)
         self.agent_id = agent_id
         self.max_agents = max_agents
         self.limit_kind = limit_kind
+        self.resets_at = resets_at
+        self.per = per
+        self.counted_for = counted_for
+        self.public_message = public_message
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the fields when the error crosses a process."""
-        fields = {"agent_id": self.agent_id, "max_agents": self.max_agents, "limit_kind": self.limit_kind}
+        fields = {name: self.__dict__.get(name) for name in _SPAWN_FIELDS}
         return (_rebuild, (type(self), str(self), fields))
 
     def as_tool_error(self) -> dict[str, str | int | None]:
@@ -315,7 +357,13 @@ _BUDGET_FIELDS = (
     "reason",
     "partial",
     "estimated",
+    "resets_at",
+    "per",
+    "counted_for",
+    "public_message",
 )
+
+_SPAWN_FIELDS = ("agent_id", "max_agents", "limit_kind", "resets_at", "per", "counted_for", "public_message")
 
 
 def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:

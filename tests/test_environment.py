@@ -42,7 +42,7 @@ def play(tmp_path):
 def test_a_limit_in_the_environment_holds_beside_those_in_code(play):
     done, sent = play('limits=["tokens=1000"]', RAVI_LIMIT_REQUESTS="2")
     assert (done.returncode, sent) == (1, 2), done.stderr
-    assert "Request limit exceeded" in done.stderr
+    assert "2 of 2 requests used in this process" in done.stderr
 
 
 def test_code_is_stronger_than_the_environment(play):

@@ -17,6 +17,7 @@ from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Ledger, Settled
 from ravi_otel.enforcement.ledger.enduring import Degraded
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.series import resets_at
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
 from ravi_otel.policy.limits import Admission, Limit, Outcome, public_amount
@@ -165,4 +166,5 @@ def limit_event(crossing: Crossing, enforcement: str = "process") -> LimitEvent:
         window=account.window,
         by=account.limit.by,
         counted_for=account.counted_for,
+        resets_at=resets_at(account),
     )

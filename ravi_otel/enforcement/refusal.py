@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
+from zoneinfo import ZoneInfo
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied
+from ravi_otel.enforcement.series import resets_at
 from ravi_otel.errors import (
+    BUSY,
+    STOPPED,
+    TOO_LATE,
+    UNCHECKED,
     AgentPausedError,
     BudgetContendedError,
     BudgetError,
@@ -24,7 +31,7 @@ from ravi_otel.policy.formula import ALL
 from ravi_otel.policy.grammar import format_limit
 from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, public_amount
 from ravi_otel.policy.usage import Call
-from ravi_otel.policy.windows import same_window
+from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.leases import Lease
@@ -37,21 +44,52 @@ _HANDLES: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.HANDOFF})
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT, ScopeKind.PROCESS})
 """Scopes that are joined: a limit declared on them again may have lowered the first."""
 
-_NAMES = {
-    Kind.TOKENS: "Token budget",
-    Kind.INPUT_TOKENS: "Input token budget",
-    Kind.OUTPUT_TOKENS: "Output token budget",
-    Kind.COST: "Cost budget",
-    Kind.REQUESTS: "Request limit",
-    Kind.TURNS: "Turn limit",
-    Kind.MESSAGES: "Message limit",
-    Kind.TOOL_CALLS: "Tool call limit",
-    Kind.AGENTS_TOTAL: "Limit of agents in all",
-    Kind.DEPTH: "Depth limit",
-    Kind.FAN_OUT: "Fan-out limit",
-    Kind.TIME: "Time limit",
-    Kind.WORKING: "Working time limit",
+_NOUNS: Final = {
+    Kind.TOKENS: "token",
+    Kind.INPUT_TOKENS: "input token",
+    Kind.OUTPUT_TOKENS: "output token",
+    Kind.REQUESTS: "request",
+    Kind.TURNS: "turn",
+    Kind.MESSAGES: "message",
+    Kind.TOOL_CALLS: "tool call",
 }
+"""What is counted, in the singular; of other kinds the amount says it itself, or the kind's own name does."""
+
+_TODAY: Final = {"minute": "this minute", "hour": "this hour", "day": "today", "week": "this week", "month": "this month"}
+"""What a window of the calendar is to an end user."""
+
+_OF_SCOPE: Final = {ScopeKind.SESSION: "this conversation", ScopeKind.RUN: "this task", ScopeKind.AGENT: "this task"}
+"""What a scope is to an end user, where its limit has no window."""
+
+_FOR_USERS: Final = {
+    "contended": BUSY,
+    "deadline": TOO_LATE,
+    "closed": "This was ended, and takes no further requests.",
+    "store_failed": UNCHECKED,
+    "store_lost": UNCHECKED,
+    "unpriced_model": "This request cannot be accepted under the usage limit in force.",
+    "unbounded_input": "This request cannot be accepted under the usage limit in force.",
+    "wrapping_up": "The usage limit for this task is reached, and it is about to end.",
+}
+"""What an end user may read, by the reason, where it says neither what the limit is nor when there is room again."""
+
+_OF_AGENTS: Final = {
+    Kind.AGENTS: BUSY,
+    Kind.AGENTS_TOTAL: "This task has grown as large as it may, so a part of it was not done.",
+    Kind.FAN_OUT: BUSY,
+    Kind.DEPTH: "This task has grown as large as it may, so a part of it was not done.",
+}
+"""The same for limits of agents, whatever the reason."""
+
+_REACHED: Final = "The usage limit for {} is reached."
+_OF_TRACKER: Final = {
+    Kind.TOKENS: ("Token", "max_tokens"),
+    Kind.COST: ("Cost", "max_cost_usd"),
+    Kind.TURNS: ("Turn", "max_turns"),
+}
+"""What an ExecutionTracker calls what it counts, and the parameter that allows more of it."""
+
+_MINUTE: Final = timedelta(minutes=1)
 
 
 def shown(kind: str, amount: int) -> str:
@@ -94,39 +132,90 @@ def place(facts: ScopeFacts) -> str:
 
 def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
     """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
-    account, kind = denied.account, denied.account.limit.kind
-    title = _title(account)
-    limit, used, where = shown(kind, account.value), shown(kind, denied.used), f"{place(account.facts)}{_when(account)}"
-    fields = _fields(account, denied.used, denied.held, denied.reason)
-    way_out, raised = _way_out(account), _in_force(account)
+    account = denied.account
+    where = f"{place(account.facts)}{_when(account)}"
+    fact, fields = f"{_spent(account, denied.used)} in {where}", _fields(account, denied.used, denied.held, denied.reason, denied.minimum)
     if denied.reason == "contended":
-        promised = f", {shown(kind, claimed(account))} promised to agents with a weighted share" if account.claims else ""
-        return BudgetContendedError(
-            f"{title} contended: {shown(kind, denied.held)} of {limit} in {where} is held by calls in flight{promised}, and too little "
-            f"came free in time. Lower the concurrency, or raise {raised}.",
-            **fields,
-        )
-    if denied.reason == "closed":
-        return BudgetExhaustedError(f"{title}: {where} was closed. Open another one.", **fields)
-    if denied.reason == "draining" and not account.value and account.limit.value:
-        opened = "`ravi-otel ledger set-limit` opens it again"
-        return BudgetExhaustedError(
-            f"{title} closed: nothing more may be spent in {where}, as it was closed by an operator; {opened}.", **fields
-        )
-    if denied.reason == "too_large" and account.nature is not Nature.LEVEL:
-        return BudgetExhaustedError(
-            f"{title} too small for this call: {used} used + at least {shown(kind, denied.minimum)} needed > "
-            f"{_room(account, denied)} in {where}. {'Send' if kind in SPENDS else 'Charge'} less, or raise {raised}.",
-            **fields,
-        )
-    past = f"{used} + {shown(kind, denied.minimum)}" if denied.used <= account.value and denied.minimum else used
-    if account.nature is Nature.LEVEL:  # a height, not a sum
-        past = shown(kind, denied.minimum)
-    if denied.reason == "draining" and denied.used <= account.value:
-        spent = f"{used} of {limit} used in {where}, and a call that did not fit was refused before, so nothing more is sent"
-        return BudgetExhaustedError(f"{title} exceeded: {spent}. {way_out}", **fields)
-    who = "" if agent is None else f", with agent {named(str(agent.agent_id))}"
-    return BudgetExhaustedError(f"{title} exceeded: {past} > {_room(account, denied)} in {where}{who}. {way_out}", **fields)
+        return BudgetContendedError(_contended(denied, fact), **fields)
+    return BudgetExhaustedError(_exhausted(denied, fact, where, agent), **fields)
+
+
+def _exhausted(denied: Denied, fact: str, where: str, agent: ScopeFacts | None) -> str:
+    account, kind, reason = denied.account, denied.account.limit.kind, denied.reason
+    if reason == "closed":
+        return f"{place(account.facts)} was closed. Open another one."
+    if reason == "draining" and not account.value and account.limit.value:
+        what, opened = _counted(account) or "cost", "`ravi-otel ledger set-limit` opens it again"
+        return f"An operator has closed the limit of {what} in {where}, so nothing more may be spent there; {opened}."
+    if account.nature is Nature.LEVEL:
+        return f"{_too_high(denied, where, agent)}. {_way_out(account)}"
+    if reason == "too_large":
+        this, less = ("this call", "Send") if kind in SPENDS else ("this", "Charge")
+        least = f"{this} needs at least {shown(kind, denied.minimum)} more, which does not fit ({_past(denied)})"
+        return f"{fact}{_kept(account, denied)}; {least}. {less} less, or raise {_in_force(account)}."
+    if reason == "draining" and denied.used <= account.value:
+        return f"{fact}, and a call that did not fit was refused before, so nothing more is sent. {_way_out(account)}"
+    return f"{fact}{_kept(account, denied)}; {_what_is_refused(denied)} ({_past(denied)}). {_way_out(account)}"
+
+
+def _contended(denied: Denied, fact: str) -> str:
+    account, kind = denied.account, denied.account.limit.kind
+    stands = [f"{shown(kind, denied.held)} held by calls in flight"] if denied.held or not account.claims else []
+    if account.claims:
+        stands.append(f"{shown(kind, claimed(account))} promised to agents with a weighted share")
+    return (
+        f"{fact}, {' and '.join(stands)}; this call needs at least {shown(kind, denied.minimum)} more, and too little came free in time. "
+        f"Lower the concurrency, or raise {_in_force(account)}."
+    )
+
+
+def _too_high(denied: Denied, where: str, agent: ScopeFacts | None) -> str:
+    """Say what of a height was passed: how long a conversation is, or how deep agents are in agents."""
+    account, most = denied.account, denied.account.value
+    if account.limit.kind == Kind.DEPTH:
+        who = "an agent" if agent is None else f"agent {named(str(agent.agent_id))}"
+        return f"Agents go {most} deep in {where}; {who} would be {denied.minimum} deep and is refused ({denied.minimum} > {most})"
+    allowed = f"{_of(account, most)} {'is' if most == 1 else 'are'} allowed in {where}"
+    return f"{allowed}; this call makes it {denied.minimum} and is refused ({denied.minimum} > {most})"
+
+
+def _spent(account: Account, used: int) -> str:
+    """Say how much of it is used: `2 of 2 requests used`, `$0.004978 of $0.005 used`."""
+    return f"{shown(account.limit.kind, used)} of {_of(account, account.value)} used"
+
+
+def _of(account: Account, amount: int) -> str:
+    counted = _counted(account, amount)
+    return f"{shown(account.limit.kind, amount)} {counted}" if counted else shown(account.limit.kind, amount)
+
+
+def _counted(account: Account, amount: int = 0) -> str:
+    """Name what is counted: `tokens`, `tokens (uncached)`, `calls of tool 'search'`; nothing for dollars and seconds."""
+    limit, many = account.limit, "" if amount == 1 else "s"
+    if limit.detail is not None:
+        return f"call{many} of tool {named(limit.detail)}"
+    if limit.kind in Kind.__members__.values():
+        noun = _NOUNS.get(Kind(limit.kind))
+        plain = "" if noun is None else f"{noun}{many}"
+        return plain if limit.count == ALL else f"{plain} ({limit.count})"
+    return limit.kind if _TYPED.fullmatch(limit.kind) else named(limit.kind)
+
+
+def _what_is_refused(denied: Denied) -> str:
+    kind = denied.account.limit.kind
+    if denied.used > denied.account.value or not denied.minimum:
+        return "this call is refused"
+    if kind in SPENDS:
+        return f"this call needs at least {shown(kind, denied.minimum)} more and is refused"
+    return "this one is refused" if denied.minimum == 1 else f"{shown(kind, denied.minimum)} more are refused"
+
+
+def _past(denied: Denied) -> str:
+    """Write the arithmetic: `2 + 1 > 2`."""
+    account, kind = denied.account, denied.account.limit.kind
+    if denied.used > account.value or not denied.minimum:
+        return f"{shown(kind, denied.used)} > {shown(kind, account.value)}"
+    return f"{shown(kind, denied.used)} + {shown(kind, denied.minimum)} > {shown(kind, account.value - _kept_back(account, denied))}"
 
 
 def _when(account: Account) -> str:
@@ -139,41 +228,35 @@ def _when(account: Account) -> str:
     return words
 
 
-def _room(account: Account, denied: Denied) -> str:
-    """Say what did not hold it: the limit, or what it leaves to every call but the last."""
-    kind, kept = account.limit.kind, account.reserved
-    limit = shown(kind, account.value)
-    if not kept or denied.used + denied.minimum > account.value:
-        return limit
-    handle = account.facts.kind if account.facts.kind in _HANDLES else "current_scope()"
-    left = shown(kind, account.value - kept)
-    return f"{left} ({shown(kind, kept)} of {limit} {'is' if kept == 1 else 'are'} kept back for {handle}.wrap_up())"
+def _kept_back(account: Account, denied: Denied) -> int:
+    """Give what is kept back for the last call, where that is why there is no room."""
+    return 0 if denied.used + denied.minimum > account.value else account.reserved
 
 
-def _title(account: Account) -> str:
-    """Name the limit: `Token budget`, `Token budget (uncached)`, `Tool call limit of tool 'search'`."""
-    kind, limit = account.limit.kind, account.limit
-    title = _NAMES.get(Kind(kind), "Budget") if kind in Kind.__members__.values() else f"Budget of {kind}"
-    if limit.detail is not None:
-        return f"{title} of tool {named(limit.detail)}"
-    return title if limit.count == ALL else f"{title} ({limit.count})"
+def _kept(account: Account, denied: Denied) -> str:
+    kept = _kept_back(account, denied)
+    if not kept:
+        return ""
+    kind, handle = account.limit.kind, account.facts.kind if account.facts.kind in _HANDLES else "current_scope()"
+    verb = "is" if kept == 1 or kind == Kind.COST else "are"
+    return f", and {shown(kind, kept)} {verb} kept back for {handle}.wrap_up()"
 
 
 def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, more: bool = False) -> BudgetError:
     """Write the error of a part that is not left to be carved out for an agent, or of `more` for one that it has."""
     kind = account.limit.kind
-    left = shown(kind, max(0, account.value - account.used - account.held))
-    there = f"{left} of {shown(kind, account.value)} are left in {place(account.facts)}"
-    asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}{kind}, and {there}"
-    fields = _fields(account, account.used, account.held, reason)
+    left = f"{shown(kind, max(0, account.value - account.used - account.held))} of {_of(account, account.value)} left"
+    fact = f"{left} in {place(account.facts)}"
+    asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}as its share, which"
+    fields = _fields(account, account.used, account.held, reason, amount)
     if reason == "contended":
         promised = claimed(account)
-        why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else " while others hold theirs"
+        why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else ", and others hold theirs"
         return BudgetContendedError(
-            f"Share contended: {asked}{why}. Wait for one of them to close, ask for less, or raise {_in_force(account)}.",
+            f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {_in_force(account)}.",
             **fields,
         )
-    return BudgetExhaustedError(f"Share too large: {asked}. Ask for less, or raise {_in_force(account)}.", **fields)
+    return BudgetExhaustedError(f"{fact}; {asked} is refused. Ask for less, or raise {_in_force(account)}.", **fields)
 
 
 def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
@@ -193,32 +276,37 @@ def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> Sp
         agent_id=asking.agent_id,
         max_agents=most,
         limit_kind=str(account.limit.kind),
+        counted_for=_whose(account),
+        public_message=for_users(account),
     )
 
 
 def closed(facts: ScopeFacts) -> BudgetExhaustedError:
     """Write the error of work in a scope that was closed for good."""
     return BudgetExhaustedError(
-        f"{place(facts)} was closed. Open another one.", scope=str(facts.kind), run_id=facts.run_id, reason="closed"
+        f"{place(facts)} was closed. Open another one.",
+        scope=str(facts.kind),
+        run_id=facts.run_id,
+        reason="closed",
+        public_message=for_users(None, "closed"),
     )
 
 
 def used_up(account: Account) -> BudgetExhaustedError:
     """Write the error of a limit with nothing left, for a message that asks for no amount of it."""
-    kind, title = account.limit.kind, _title(account)
-    spent = f"{shown(kind, account.used)} of {shown(kind, account.value)} in {place(account.facts)}"
+    fact = f"{_spent(account, account.used)} in {place(account.facts)}{_when(account)}"
     return BudgetExhaustedError(
-        f"{title} used up: {spent}, so nothing more is sent to a model. {_way_out(account)}",
-        **_fields(account, account.used, account.held, "exhausted"),
+        f"{fact}, so nothing more is sent to a model. {_way_out(account)}",
+        **_fields(account, account.used, account.held, "exhausted", 1),
     )
 
 
 def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaustedError:
     """Write the error of a cost limit that meets a model without a price."""
-    what = "a call without a model" if model is None else f"model {named(model)}"
+    what = "A call without a model" if model is None else f"Model {named(model)}"
     return BudgetExhaustedError(
-        f"Cost budget cannot be kept: {what} of provider {named(provider)} has no known price in {place(account.facts)}. "
-        "Give it one with instrument(prices=...) or under [prices] in a policy file, or let it pass "
+        f"{what} of provider {named(provider)} has no known price, so the cost limit of {place(account.facts)} cannot be kept and the "
+        "call is refused. Give it a price with instrument(prices=...) or under [prices] in a policy file, or let it pass "
         f"{_stated(account, 'on_unpriced', 'warn')}.",
         **_fields(account, account.used, account.held, "unpriced_model"),
     )
@@ -226,7 +314,7 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
 
 def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
     """Write the error of a strict limit that meets a request whose size cannot be told."""
-    title, where, held = _title(account), place(account.facts), account.limit.on_unbounded == "window"
+    where, held = place(account.facts), account.limit.on_unbounded == "window"
     admitted = f"let it pass as an estimate {_stated(account, 'on_unbounded', 'admit')}"
     if not call.least_cap:
         why = f"the output of {call.unbounded} cannot be capped"
@@ -241,52 +329,60 @@ def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
             '"admit" in place of "window" holds an estimate'
         )
     return BudgetExhaustedError(
-        f"{title} cannot be kept strictly: {why}, in {where}. {way_out}.",
+        f"The call is refused, because {why} and the strict limit of {_counted(account) or 'cost'} of {where} cannot be kept. {way_out}.",
         **_fields(account, account.used, account.held, "unbounded_input"),
     )
 
 
 def cut_short(account: Account, cap: int, partial: str | None) -> BudgetExhaustedError:
     """Write the error of an answer that ended at the cap a strict limit put on it, so that the client could not read it."""
-    limit, used = shown(account.limit.kind, account.value), shown(account.limit.kind, account.used)
+    fact = f"{_spent(account, account.used)} in {place(account.facts)}{_when(account)}"
     return BudgetExhaustedError(
-        f"{_title(account)} left room for {cap} output tokens, and the answer ended there unfinished: {used} of {limit} used in "
-        f"{place(account.facts)}. {_way_out(account)}",
-        **_fields(account, account.used, account.held, "truncated"),
+        f"{fact}, which left room for {cap} output tokens, and the answer ended there unfinished. {_way_out(account)}",
+        **_fields(account, account.used, account.held, "truncated", 1),
         partial=partial,
     )
 
 
 def cut(account: Account, reason: str, used: int, held: int, *, counted: bool) -> BudgetError:
     """Write the error of a stream that was cut: `used` with what came of it, `counted` by us, and `held` by other calls."""
-    kind, title, where = account.limit.kind, _title(account), place(account.facts)
-    spent, limit = shown(kind, used), shown(kind, account.value)
-    fields = _fields(account, used, held, reason)
+    kind = account.limit.kind
+    fact = f"{_spent(account, used)} in {place(account.facts)}{_when(account)}{', by our count' if counted else ''}"
+    fields = _fields(account, used, held, reason, 1)
     fields["estimated"] = counted
-    by_us = ", by our count" if counted else ""
     others = f", and {shown(kind, held)} held by other calls" if held > 0 else ""
     if reason == "contended":
         return BudgetContendedError(
-            f"{title} contended: {spent} of {limit} used in {where}{by_us}{others}, so the stream was cut. "
-            f"Lower the concurrency, or raise {_in_force(account)}.",
-            **fields,
+            f"{fact}{others}, so the stream was cut. Lower the concurrency, or raise {_in_force(account)}.", **fields
         )
     if used > account.value:
-        return BudgetExhaustedError(
-            f"{title} exceeded: {spent} > {limit} in {where}{by_us}, so the stream was cut. {_way_out(account)}", **fields
-        )
-    return BudgetExhaustedError(
-        f"{title} used up: {spent} of {limit} in {where}{by_us}{others}, so the stream was cut. {_way_out(account)}", **fields
-    )
+        past = f"{shown(kind, used)} > {shown(kind, account.value)}"
+        return BudgetExhaustedError(f"{fact}, so the stream was cut ({past}). {_way_out(account)}", **fields)
+    return BudgetExhaustedError(f"{fact}{others}, so the stream was cut. {_way_out(account)}", **fields)
 
 
 def late(account: Account) -> DeadlineExceededError:
     """Write the error of a deadline."""
-    title = _NAMES[Kind(account.limit.kind)]
+    of = " of working time" if account.limit.kind == Kind.WORKING else ""
     return DeadlineExceededError(
-        f"{title} passed (deadline exceeded): {shown(account.limit.kind, account.used)} > {_as_limited(account)} in "
-        f"{place(account.facts)}. {_way_out(account)}",
+        f"{shown(account.limit.kind, account.used)} of {_as_limited(account)}{of} used in {place(account.facts)}, so the work is stopped "
+        f"(deadline exceeded). {_way_out(account)}",
         **_fields(account, account.used, 0, "deadline"),
+    )
+
+
+def consumed(kind: Kind, used: int, limit: int, bound: ScopeFacts | None) -> BudgetExhaustedError:
+    """Write the error of an ExecutionTracker that was given more than its budget; programs know how it begins."""
+    title, field = _OF_TRACKER[kind]
+    where = "" if bound is None else f" in {place(bound)}"
+    return BudgetExhaustedError(
+        f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",
+        limit_kind=kind.value,
+        threshold=public_amount(kind, limit),
+        used=public_amount(kind, used),
+        remaining=0,
+        reason="exhausted",
+        public_message=_REACHED.format("this task"),
     )
 
 
@@ -370,8 +466,10 @@ def _stated(account: Account, option: str, value: str) -> str:
     return f'with {option}="{value}", which is :{option.removeprefix("on_")}={value} in words, on {where}'
 
 
-def _fields(account: Account, used: int, held: int, reason: str) -> dict[str, Any]:
+def _fields(account: Account, used: int, held: int, reason: str, needed: int | None = None) -> dict[str, Any]:
+    """Fill in what an error knows besides its sentence; `needed` is how much has to fit again, None where waiting does not help."""
     facts, kind = account.facts, account.limit.kind
+    again = None if needed is None else resets_at(account, needed)
     return {
         "limit_kind": account.kind,
         "threshold": public_amount(kind, account.value),
@@ -383,4 +481,46 @@ def _fields(account: Account, used: int, held: int, reason: str) -> dict[str, An
         "run_name": facts.run_name,
         "run_id": facts.run_id,
         "reason": reason,
+        "resets_at": again,
+        "per": account.limit.per,
+        "counted_for": _whose(account),
+        "public_message": for_users(account, reason, again),
     }
+
+
+def _whose(account: Account) -> str | None:
+    """Say whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
+    facts, limit = account.facts, account.limit
+    if limit.by is not None:
+        return None if account.counted_for is None else f"{limit.by} {named(account.counted_for)}"
+    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind)
+    return None if own is None else f"{facts.kind} {named(own)}"
+
+
+# -- for end users ----------------------------------------------------------------------------------------------------
+
+
+def for_users(account: Account | None, reason: str = "exhausted", again: datetime | None = None) -> str:
+    """Write the sentence that an end user may read: what it means to them, and when to try again, if `again` says so."""
+    known = _FOR_USERS.get(reason)
+    if known is not None or account is None:
+        return known or STOPPED
+    limit = account.limit
+    if limit.kind in _OF_AGENTS:
+        return _OF_AGENTS[Kind(limit.kind)]
+    later = "" if again is None else f" after {_moment(again, limit)}"
+    if reason == "too_large":
+        return f"Too little is left of the usage limit for this request. Please try a smaller one{later and f', or try again{later}'}."
+    if account.nature is Nature.LEVEL:
+        return "This conversation is as long as it may be. Please begin another one."
+    whose = _TODAY.get(limit.per or "") or ("" if limit.per or limit.by else _OF_SCOPE.get(account.facts.kind, ""))
+    reached = _REACHED.format(whose) if whose else "The usage limit is reached."
+    return f"{reached} Please try again{later}." if later else reached
+
+
+def _moment(again: datetime, limit: Limit) -> str:
+    """Write a moment to the minute, never too early, in the limit's own time zone where it goes by a calendar."""
+    even = again if not (again.second or again.microsecond) else again.replace(second=0, microsecond=0) + _MINUTE
+    if not is_calendar(limit.per) or limit.tz == "UTC":
+        return f"{even.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{even.astimezone(ZoneInfo(limit.tz)):%Y-%m-%d %H:%M} ({limit.tz})"

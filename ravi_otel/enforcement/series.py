@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel.enforcement.ledger.identity import store_id
+from ravi_otel.enforcement.ledger.rolling import leaves_after_ns
 from ravi_otel.enforcement.terms import JOINED
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
@@ -103,24 +105,25 @@ class Series:
             counters = self._begin(window.id)
         part = (window.id,) if self._by is None else (window.id, self._value(whom, model))
         account = counters.get(part)
-        return self._make(counters, part) if account is None else account
+        return self._make(counters, part, window) if account is None else account
 
     def current(self) -> list[Account]:
         """List the counters of this moment that somebody has counted in, the fullest first."""
         if self._by is None:
             return [self.at(self.facts)]
-        counted = [one for one in list(self._counters.get(self._now(), {}).values()) if one.used or one.held or one.denied]
+        counted = [one for one in list(self._counters.get(self._now().id, {}).values()) if one.used or one.held or one.denied]
         return sorted(counted, key=lambda one: one.remaining / max(1, one.value))
 
     def counter(self, part: tuple[str, ...]) -> Account | None:
         """Give the counter that has this name in another process; None where its window is not that of this moment."""
-        if part[:1] != (self._now(),) or len(part) != (1 if self._by is None else 2):
+        window = self._now()
+        if part[:1] != (window.id,) or len(part) != (1 if self._by is None else 2):
             return None
         counters = self._begin(part[0])
-        return counters.get(part) or self._make(counters, part)
+        return counters.get(part) or self._make(counters, part, window)
 
-    def _now(self) -> str:
-        return window_at(str(self.limit.per), self.limit.tz, self._engine.wall_s()).id if self._calendar else ""
+    def _now(self) -> Window:
+        return window_at(str(self.limit.per), self.limit.tz, self._engine.wall_s()) if self._calendar else _NEVER
 
     def living(self) -> list[Account]:
         """List all counters that are kept, also of windows that are over."""
@@ -159,7 +162,7 @@ class Series:
             value = whom.tags.get(str(by).removeprefix(TAG))
         return (value or "")[:_LONGEST_VALUE]
 
-    def _make(self, counters: Counters, part: tuple[str, ...]) -> Account:
+    def _make(self, counters: Counters, part: tuple[str, ...], window: Window) -> Account:
         engine = self._engine
         if len(counters) >= MOST_COUNTERS:
             self._clear(counters)
@@ -181,6 +184,7 @@ class Series:
             made.revalue(self.value)
         made.declared = self.declared
         made.named_store = store_id(engine.ledger) is not None
+        made.ends_s, made.wall_s = (window.end if self._calendar else None), engine.wall_s
         begin_at(engine, made, known)
         return counters.setdefault(part, made)
 
@@ -242,6 +246,24 @@ def at_this_moment(scope: Scope, chain: Iterable[Account | Series], model: str |
             with scope.engine.lock:
                 scope.free |= {account}
     return tuple(found)
+
+
+def resets_at(account: Account, needed: int | None = None) -> datetime | None:
+    """Give when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
+
+    Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
+    leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
+    """
+    if account.limit.per is None or (needed or 0) > account.value - account.reserved or not account.value:
+        return None
+    if account.ends_s is not None:
+        return datetime.fromtimestamp(account.ends_s, UTC)
+    most = account.warn_value - 1 if needed is None else account.value - account.reserved - needed
+    if account.draining:
+        most = min(most, account.warn_value - 1)
+    after_ns = leaves_after_ns(account, most)
+    at = datetime.fromtimestamp(account.wall_s(), UTC)
+    return at + timedelta(microseconds=-(-(account.roll_ns if after_ns is None else after_ns) // 1_000))
 
 
 def counters(scope: Scope) -> list[Account]:

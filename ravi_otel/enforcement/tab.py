@@ -11,7 +11,7 @@ from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.replayed import Key, Remembered, whole
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
-from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
@@ -144,13 +144,13 @@ class ExecutionTracker:
         tokens, cost, turns = self._used()
         budget = self.budget
         bound = self._bound_here()
-        where = "" if bound is None else f" in {refusal.place(bound.facts)}"
+        facts = None if bound is None else bound.facts
         if budget.max_tokens is not None and tokens > budget.max_tokens:
-            raise _breach("Token", Kind.TOKENS, tokens, budget.max_tokens, where, "max_tokens")
+            raise refusal.consumed(Kind.TOKENS, tokens, budget.max_tokens, facts)
         if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
-            raise _breach("Cost", Kind.COST, cost, _nano(budget.max_cost_usd), where, "max_cost_usd")
+            raise refusal.consumed(Kind.COST, cost, _nano(budget.max_cost_usd), facts)
         if budget.max_turns is not None and turns > budget.max_turns:
-            raise _breach("Turn", Kind.TURNS, turns, budget.max_turns, where, "max_turns")
+            raise refusal.consumed(Kind.TURNS, turns, budget.max_turns, facts)
 
     def resume(self, tokens: int, cost: int, turns: int) -> None:
         """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
@@ -259,15 +259,3 @@ def _consumed(cost: object) -> int:
 
 def _nano(usd: float | Decimal) -> int:
     return int((Decimal(str(usd)) * NANO).to_integral_value())
-
-
-def _breach(title: str, kind: Kind, used: int, limit: int, where: str, field: str) -> BudgetExhaustedError:
-    shown = refusal.shown
-    return BudgetExhaustedError(
-        f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",
-        limit_kind=kind.value,
-        threshold=limit / NANO if kind is Kind.COST else limit,
-        used=used / NANO if kind is Kind.COST else used,
-        remaining=0,
-        reason="exhausted",
-    )

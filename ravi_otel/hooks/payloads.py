@@ -230,6 +230,7 @@ def limit(name: HookEvent, event: LimitEvent, trace: Trace) -> Payload:
         "window": event.window,
         "by": event.by,
         "counted_for": event.counted_for,
+        "resets_at": event.resets_at,
     }
 
 

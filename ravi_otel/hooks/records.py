@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal, Protocol
 
 from ravi_otel.policy.facts import ScopeFacts
@@ -229,6 +230,8 @@ class LimitEvent:
     `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
     `run_name` and `tenant_id` are those of that scope, None where it belongs to none. `hooks` are who the program wants told of it.
     `per` and `by` are the limit's, `window` the one it is told of, once each, and `counted_for` whose part is near or used up.
+    `resets_at` is when it is below its warning level again if nothing more is used, in UTC: the end of its window, or when enough has
+    left a rolling one; None of a limit without a window.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -256,6 +259,7 @@ class LimitEvent:
     window: str | None = None
     by: str | None = None
     counted_for: str | None = None
+    resets_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,6 +197,7 @@ _LIMIT_ATTRIBUTES: Final = (
         LIMIT_WINDOW="Which window of the calendar it is, such as 2026-01-02 of a day.",
         LIMIT_BY="What the limit counts by: user, model, tenant, or a tag.",
         LIMIT_COUNTED_FOR="Whose part of such a limit it is; on spans and events, never on a metric.",
+        LIMIT_RESETS_AT="When a limit with a window is below its warning level again, if nothing more is used: a time in UTC.",
         LIMIT_SCOPE_ID="The id of that scope.",
         LIMIT_LABEL="The limit as it is written.",
         LIMIT_REASON="Why a call was refused, or limits were set aside.",

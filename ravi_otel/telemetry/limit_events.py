@@ -46,6 +46,7 @@ _NAMES: Final = {
     "window": semconv.LIMIT_WINDOW,
     "by": semconv.LIMIT_BY,
     "counted_for": semconv.LIMIT_COUNTED_FOR,
+    "resets_at": semconv.LIMIT_RESETS_AT,
 }
 """The payload's names, and the attributes they are."""
 
@@ -102,7 +103,8 @@ class LimitEvents(Listener):
 
 def _payload(event: LimitEvent) -> dict[str, Any]:
     """Give the payload by its names; unknown and not finite are None. Windows, and whose part it is, stand there where there are any."""
-    renewed = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for}
+    again = None if event.resets_at is None else f"{event.resets_at:%Y-%m-%dT%H:%M:%SZ}"
+    renewed = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for, "resets_at": again}
     return {
         "agent_name": optional_text(event.agent_name),
         "agent_id": optional_text(event.agent_id),

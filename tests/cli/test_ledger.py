@@ -345,7 +345,7 @@ def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(prog
     assert (done.exit_code, done.stdout) == (0, "tenant:acme is closed: 1 counter.\n")
     denied = program.take(tokens, 1)[1]
     assert (denied.reason, [*denied.crossings]) == ("draining", [])
-    assert "tenant 'acme', as it was closed by an operator" in str(refusal.refused(denied))
+    assert str(refusal.refused(denied)).startswith("An operator has closed the limit of tokens in tenant 'acme'")
     assert isinstance(program.spend(chats, 1), Grant)
     operator("set-limit", "tenant:acme", "tokens=50")
     assert isinstance(program.spend(tokens, 1), Grant)

@@ -112,8 +112,8 @@ def test_a_background_agent_uses_what_nobody_claims_and_claims_nothing(parent):
     refusal = begin(background, 1)
     assert refusal.reason == "contended"
     assert str(refused(refusal)) == (
-        "Token budget contended: 0 of 1500 in agent 'p' of run 'r' is held by calls in flight, 1500 promised to agents with a weighted "
-        "share, and too little came free in time. Lower the concurrency, or raise tokens=1500."
+        "0 of 1500 tokens used in agent 'p' of run 'r', 1500 promised to agents with a weighted share; this call needs at least 1 more, "
+        "and too little came free in time. Lower the concurrency, or raise tokens=1500."
     )
     assert most(child) == 1500
     close_scope(child, None)
@@ -128,8 +128,8 @@ def test_a_part_beside_weighted_agents_is_one_of_what_nobody_was_promised(parent
     with pytest.raises(BudgetContendedError) as refusal:
         agent_of(parent, "part", share=0.5)
     assert str(refusal.value) == (
-        "Share contended: agent 'part' of run 'r' asks for 750 tokens, and 1501 of 1501 are left in agent 'p' of run 'r', 1500 of them "
-        "promised to agents with a weighted share. Wait for one of them to close, ask for less, or raise tokens=1501 (set by "
+        "1501 of 1501 tokens left in agent 'p' of run 'r', 1500 of them promised to agents with a weighted share; agent 'part' of run 'r' "
+        "asks for 750 as its share, which is refused for now. Wait for one of them to close, ask for less, or raise tokens=1501 (set by "
         "set_limit(), instead of tokens=1500)."
     )
     assert parent.accounts[0].held == 0

@@ -90,7 +90,10 @@ def squeezed(text):
 
 def test_the_wild_agent_is_stopped_by_the_budget_of_its_team(wild):
     (line,) = lines(wild, "finance  reconciler")
-    assert " 31 calls  1.0290 USD  refused: Cost budget exceeded: $1.02941 > $1.00 in tenant 'finance', in 24h." in line
+    assert (
+        " 31 calls  1.0290 USD  refused: $1.02941 of $1.00 used in tenant 'finance', in 24h; this call is refused ($1.02941 > $1.00)."
+        in line
+    )
 
 
 def test_that_it_comes_near_is_told_before(wild):
@@ -119,7 +122,7 @@ def test_the_store_knows_who_spent_it_and_where_it_ended(wild):
 
 def test_a_limit_of_the_agents_own_leaves_the_teams_budget_to_the_team(tamed):
     (line,) = lines(tamed, "finance  reconciler")
-    assert " 11 calls  0.1109 USD  refused: Cost budget exceeded: $0.110875 > $0.10 in agent 'reconciler' of run 'finance'." in line
+    assert " 11 calls  0.1109 USD  refused: $0.110875 of $0.10 used in agent 'reconciler' of run 'finance'; this call is refused (" in line
     assert ["Done: order" in line for line in lines(tamed, "finance  biller")] == [True] * 4
     assert "agent reconciler  cost     $0.10  $0.1109    $0  110  nearing," in tamed
 

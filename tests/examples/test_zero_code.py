@@ -88,7 +88,7 @@ def test_the_worker_works_without_us_and_the_command_shown_gives_the_same_output
 def test_a_worker_past_its_limit_ends_with_status_4(program, environment):
     done, sent = served(f"ravi-otel run --limit requests=2 -- python examples/zero_code/{program}", environment)
     assert (done.returncode, sent) == (4, 2)
-    assert "BudgetExhaustedError: Request limit exceeded: 2 + 1 > 2" in done.stderr
+    assert "BudgetExhaustedError: 2 of 2 requests used in run " in done.stderr
 
 
 def test_a_worker_of_a_policy_file_is_held_to_it(environment, tmp_path):
@@ -107,7 +107,7 @@ def test_the_runaway_sends_what_it_may_and_is_ended(environment):
     assert done.stdout.count("The parcel P-33") == 3
     assert done.stdout.endswith("BudgetExhaustedError, never mind\n")
     assert done.stderr.endswith("3 requests arrived at the model.\n")
-    assert "x Request limit exceeded: 3 + 1 > 3" in done.stderr
+    assert "x 3 of 3 requests used in run " in done.stderr
 
 
 @PYDANTIC
@@ -118,7 +118,7 @@ def test_an_agent_of_a_framework_is_seen_and_limited_by_one_line_of_code_too(env
     )
     done, sent = served(f"python -c {shlex.quote(program)}", environment)
     assert (done.returncode, sent) == (1, 2)
-    assert "BudgetExhaustedError: Request limit exceeded: 2 + 1 > 2 in this process" in done.stderr
+    assert "BudgetExhaustedError: 2 of 2 requests used in this process; this one is refused (2 + 1 > 2)" in done.stderr
 
 
 def test_the_model_serves_another_terminal_until_it_is_interrupted(environment):

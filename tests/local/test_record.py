@@ -51,7 +51,7 @@ def test_a_refused_call_is_kept_with_its_reason_and_event(desk):
             client.chat.completions.create(**CHAT)
     refused = nodes(record)[-1]
     assert (refused["status"], refused["sent"], refused["limit_kind"], refused["reason"]) == ("refused", False, "turns", "exhausted")
-    assert refused["refusal"].startswith("Turn limit exceeded")
+    assert refused["refusal"].startswith("1 of 1 turn used")
     assert [event["event"] for event in refused["events"]] == ["limit_exceeded"]
     (limit,) = json.loads(as_json(record))["limits"]
     assert (limit["limit"], limit["used"], limit["threshold"], limit["denied"]) == ("turns", 1, 1, 1)

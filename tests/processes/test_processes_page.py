@@ -52,6 +52,6 @@ def test_the_program_on_the_page_spends_what_the_next_one_is_refused(tmp_path):
         for _ in range(2)
     )
     assert (first.returncode, first.stdout) == (0, "A B C\n")
-    (refusal,) = re.findall(r"`(Tool call limit exceeded.*?)`", PAGE)
+    (refusal,) = re.findall(r"`(3 of 3 tool calls used .*?)`", PAGE)
     assert second.returncode == 1
     assert second.stderr.splitlines()[-1].startswith(f"ravi_otel.errors.BudgetExhaustedError: {refusal}")

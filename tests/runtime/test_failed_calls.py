@@ -130,7 +130,7 @@ def test_a_retry_past_the_limit_is_refused_instead_of_sent(stage, instrumented, 
     with (
         stage.client(max_retries=5) as client,
         ravi_otel.run("r", limits=[request_limit(3)]) as run,
-        pytest.raises(BudgetExhaustedError, match=r"^Request limit exceeded"),
+        pytest.raises(BudgetExhaustedError, match=r"this one is refused \(3 \+ 1 > 3\)"),
     ):
         ask(client)
     assert (stage.sent, used(run)["requests"], run.stats().refused) == (3, 3, 1)

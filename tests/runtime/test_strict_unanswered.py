@@ -151,7 +151,7 @@ def test_a_retry_that_does_not_fit_beside_the_lost_attempt_is_refused_instead_of
     before = stage.sent
     with ravi_otel.run("r", limits=limits(2 * hold - 1)) as run, pytest.raises(BudgetExhaustedError) as refused:
         create(retrying, max_tokens=SOME)
-    assert f"{hold} used + at least {hold} needed > {2 * hold - 1}" in str(refused.value)
+    assert f"needs at least {hold} more, which does not fit ({hold} + {hold} > {2 * hold - 1})" in str(refused.value)
     assert refused.value.__cause__ is not None
     assert stage.sent == before + 1
     assert used(run) == (hold, 0)

@@ -356,6 +356,8 @@ def test_a_stream_that_outlives_its_agent_is_cut_at_what_its_part_had(stage, cli
         with ravi_otel.agent("c", share=0.375):
             stream = iter(ask(client, stream=True))
             next(stream)
-        with pytest.raises(BudgetExhaustedError, match=r"15\d\d > 1500 in agent 'c' of run 'r'.* so the stream was cut"):
+        with pytest.raises(
+            BudgetExhaustedError, match=r"^15\d\d of 1500 tokens used in agent 'c' of run 'r'.* so the stream was cut \(15\d\d > 1500\)"
+        ):
             list(stream)
     assert (parent.limits[0].held, 1_500 <= parent.limits[0].used <= 1_600) == (0, True)

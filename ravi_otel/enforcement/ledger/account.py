@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Callable
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
 from typing import TYPE_CHECKING
@@ -75,6 +77,7 @@ class Account:
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
     `ledger.rolling` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
+    `ends_s` is when its window of the calendar ends, in UTC epoch seconds, None without one; `wall_s` reads the clock that windows go by.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
@@ -91,6 +94,7 @@ class Account:
         "declared",
         "denied",
         "drainable",
+        "ends_s",
         "epoch",
         "events",
         "facts",
@@ -115,6 +119,7 @@ class Account:
         "twins",
         "used",
         "value",
+        "wall_s",
         "warn_at",
         "warn_value",
     )
@@ -160,6 +165,8 @@ class Account:
         self.epoch: str | None = None
         self.twins: tuple[Account, ...] = ()
         self.named_store = False
+        self.ends_s: float | None = None
+        self.wall_s: Callable[[], float] = time.time
         self._key: str | None = None
         self._part = part
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, Protocol
 
 from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
 from ravi_otel.policy.limits import public_amount
 
 Failure = Literal["store_failed", "store_lost"]
@@ -45,7 +45,7 @@ class Stored(Protocol):
 def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExhaustedError:
     """Write the error of a step that the store could not take; `sentence` says which store it is, what is wrong, and the way out."""
     if account is None:
-        return BudgetExhaustedError(f"{sentence[0].upper()}{sentence[1:]}", reason=reason)
+        return BudgetExhaustedError(f"{sentence[0].upper()}{sentence[1:]}", reason=reason, public_message=UNCHECKED)
     facts = account.facts
     return BudgetExhaustedError(
         f"{account.origin} cannot be kept, {SO}{sentence}{MEANWHILE if reason == 'store_failed' else ''}",
@@ -56,4 +56,6 @@ def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExh
         run_name=facts.run_name,
         run_id=facts.run_id,
         reason=reason,
+        per=account.limit.per,
+        public_message=UNCHECKED,
     )

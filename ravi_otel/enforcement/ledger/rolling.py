@@ -62,6 +62,23 @@ def expire_all(lines: Iterable[Line], now_ns: int) -> None:
         expire(line.account, now_ns)
 
 
+def leaves_after_ns(account: Account, most: int) -> int | None:
+    """Give how long it takes until no more than `most` is used, if nothing is charged meanwhile; None where what leaves when is not known.
+
+    It is at most one bucket too long: the last look does not tell where in its bucket the store's time is.
+    """
+    if not account.rolled:
+        return None
+    buckets = dict(account.buckets)
+    buckets[account.rolled] = buckets.get(account.rolled, 0) + max(0, account.used - sum(buckets.values()))
+    left, until = account.used, account.rolled
+    for at, amount in sorted(buckets.items()):
+        if left <= most:
+            break
+        left, until = left - amount, at + BUCKETS + 1
+    return (until - account.rolled) * width_ns(account.roll_ns)
+
+
 def _put_back(account: Account, by: int) -> None:
     account.buckets = {at - by: amount for at, amount in account.buckets.items()}
     account.rolled -= by

@@ -97,9 +97,9 @@ def test_an_unread_message_is_answered_like_any_other(instrumented: Capture, cli
 @pytest.mark.parametrize(
     ("limit", "sentence"),
     [
-        ("requests=1", "Request limit used up: 1 of 1 in run 'r', so nothing more is sent to a model."),
-        ("tokens=200", "Token budget used up: 200 of 200 in run 'r', so nothing more is sent to a model."),
-        ("turns=1", "Turn limit used up: 1 of 1 in run 'r', so nothing more is sent to a model."),
+        ("requests=1", "1 of 1 request used in run 'r', so nothing more is sent to a model."),
+        ("tokens=200", "200 of 200 tokens used in run 'r', so nothing more is sent to a model."),
+        ("turns=1", "1 of 1 turn used in run 'r', so nothing more is sent to a model."),
     ],
 )
 def test_a_refusal_of_what_is_used_up_is_true_and_told_alike_everywhere(
