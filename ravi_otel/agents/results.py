@@ -20,9 +20,10 @@ class AgentResult:
     """Be what one run of an agent came to; `status` "ok" goes with `stop_reason` "success", and exhaustion is never "ok".
 
     `answer` is the final text, None without one; `partial` what there was when it was stopped. `trace` has one row a tool call
-    (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason, risk_score`);
-    `executed_from` is "middleware" where a middleware answered and no tool ran.
-    `history` are the messages of the run, oldest first, or of a supervised agent its rows (`step, action, supervisor,
+    (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason, risk_score`),
+    and of a supervised agent one row an action: of its final answer `tool` is "(final answer)". `executed_from` is "middleware" where a
+    middleware answered and no tool ran.
+    `history` are the messages of the run, oldest first, or of a supervised agent one row an action, too (`step, action, supervisor,
     executed_action, executed_from, observation`, and where a person was asked `human_approval`). `usage` is what was spent.
     `error` is what ended it, None on success; `phase` is where it ended. `action` or `raw_action` is the one that was not let
     through, when that ended it.

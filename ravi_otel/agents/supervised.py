@@ -45,8 +45,10 @@ class SupervisedAgent(ReActAgent):
     the gate; without a supervisor every valid action is approved. `state` left out, or a function, gives one state to all that the agent
     does in one run. `budget` is how much one run of it may do; each tool runs `per_tool_limit` times in it. What the gate refuses
     ends the run, with its stop reason, phase and action in the result; with `warn_loops` the first loop is told to the model instead.
+    With `wrap_up` the model is asked once more when `max_steps` are used up, for an answer, which is reviewed too; the run is stopped
+    all the same.
 
-    The result's `trace` and `history` have one row an action: see `AgentResult`.
+    The result's `trace` and `history` have one row an action, the final answer's too: see `AgentResult`.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -68,6 +70,7 @@ class SupervisedAgent(ReActAgent):
         timeout_s: float | None = None,
         policy_version: str | None = None,
         warn_loops: bool = False,
+        wrap_up: bool = False,
         model: str | LLMClient | None = None,
         instructions: str | None = None,
         execution_budget: ExecutionBudget | ExecutionTracker | None = None,
@@ -93,21 +96,12 @@ class SupervisedAgent(ReActAgent):
         self.tools = tell_misspelt(self.name, self.limits, read_tools(tools, gated=True))
         self.instructions = _instructed(instructions, self)
         self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
+        self.wrap_up = checks.flag("SupervisedAgent(wrap_up)", wrap_up)
         self._states = _States(state)
-        self._terms: dict[str, Any] = {
-            "supervisor": supervisor,
-            "allow": allow,
-            "approver": approver,
-            "policy": policy,
-            "audit": audit,
-            "read_only": read_only,
-            "budget": budget,
-            "per_tool_limit": per_tool_limit,
-            "read_only_repeat_limit": read_only_repeat_limit,
-            "expires_s": expires_s,
-            "timeout_s": timeout_s,
-            "policy_version": policy_version,
-        }
+        judging = {"supervisor": supervisor, "approver": approver, "policy": policy, "audit": audit, "policy_version": policy_version}
+        calling = {"allow": allow, "budget": budget, "per_tool_limit": per_tool_limit, "expires_s": expires_s, "timeout_s": timeout_s}
+        reading = {"read_only": read_only, "read_only_repeat_limit": read_only_repeat_limit}
+        self._terms: dict[str, Any] = {**judging, **calling, **reading}
         self._open(state)  # what cannot be used is said now, and not in the first run
 
     async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
@@ -116,8 +110,9 @@ class SupervisedAgent(ReActAgent):
 
         def begin(ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
             gateway = self._open(self._states.of(ctx.scope))
-            done.append(SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops))
-            return done[-1]
+            loop = SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops, wrap_up=self.wrap_up)
+            done.append(loop)
+            return loop
 
         try:
             return await work(self, begin, input, session_id)

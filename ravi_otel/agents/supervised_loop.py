@@ -14,6 +14,7 @@ from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.hanging import GRACE_S
+from ravi_otel.agents.last_answer import WRAP_UP
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, Phase, ToolReport
@@ -22,7 +23,7 @@ from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopR
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.runtime.capping import CUT_SHORT
 from ravi_otel.supervisor.actions import InvalidAction, read_action
-from ravi_otel.supervisor.calls import GateCall
+from ravi_otel.supervisor.calls import FINAL, GateCall
 from ravi_otel.supervisor.decisions import Action, Decision
 from ravi_otel.supervisor.gateway import ToolGateway
 from ravi_otel.supervisor.hashing import args_hash
@@ -30,6 +31,8 @@ from ravi_otel.supervisor.hashing import args_hash
 _CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
 _LATE: Final = "max_seconds"
+_STEPS: Final = "max_steps"
+_TEXT: Final = frozenset({"invalid_action:non_json", "invalid_action:not_object"})
 _WARNING: Final = (
     "You are going round in circles: this call was not made. Do something else, or give your final answer. The next loop ends the run."
 )
@@ -38,7 +41,8 @@ _WARNING: Final = (
 class SupervisedLoop(Loop):
     """Be the work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
 
-    `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on.
+    `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on. With
+    `wrap_up` it is asked once more when the steps are used up, for the answer it can give.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class SupervisedLoop(Loop):
         may_lack: Mapping[str, Collection[str]],
         *,
         warn_loops: bool = False,
+        wrap_up: bool = False,
     ) -> None:
         super().__init__(ctx, before, asked)
         self.gateway = gateway
@@ -57,6 +62,7 @@ class SupervisedLoop(Loop):
         self.rows: list[dict[str, Any]] = []
         self.error: BaseException | None = None
         self._warns = warn_loops
+        self._wraps_up = wrap_up
         self._number = 0
         self._late = False  # the budget's time was up while something was at work
 
@@ -77,7 +83,8 @@ class SupervisedLoop(Loop):
                 try:
                     self._number = self.gateway.step()
                 except StopRun as over:
-                    return self._end(over.reason, "worker", over)
+                    end = self._end(over.reason, "worker", over)
+                    return await self._composed(end) if self._wraps_up and over.reason == _STEPS else end
                 ended = await self._step(self._number)
                 if ended is not None:
                     return ended
@@ -85,21 +92,43 @@ class SupervisedLoop(Loop):
             ended = await self._wrapped_up(error)
             if ended is None:
                 raise
-            return await self._reviewed(ended)
+            answer, self.answer = self.answer, None
+            return await self._reviewed(answer, ended)
 
-    async def _reviewed(self, ended: Ended) -> Ended:
-        """Have the answer of the last call reviewed like any other; one that is refused is not given."""
-        answer, self.answer = self.answer, None
-        if answer is None:
+    async def _composed(self, ended: Ended) -> Ended:
+        """Ask once more, without tools, when the steps are used up; what does not come to an answer leaves it at that end."""
+        try:
+            generation = await self._ask(WRAP_UP)
+        except Exception as failed:
+            if isinstance(failed, (BudgetError, LLMTimeout, LLMEmpty)) or failed is self.ctx.failure:
+                return ended
+            raise
+        said = None if generation is None or generation.finish_reason in _CUT else generation.message.content
+        if said is None or not said.strip():
             return ended
+        self._number += 1
+        self.new.append(ChatMessage("assistant", said))
+        return await self._reviewed(said, (ended[0], ended[1], "finalize"))
+
+    async def _reviewed(self, said: str | None, ended: Ended) -> Ended:
+        """Have the answer of the last call reviewed like any other; one that is refused, or proposes a tool, is not given."""
+        answer = None if said is None else self._final_of(said)
 
         async def review() -> None:
-            verdict = await self.gateway.gate.review_final(answer)
-            self.answer = str((verdict.arguments or {})["answer"]) if verdict.allowed else None
+            if answer is not None:
+                self.answer, _ = await self._judge({"kind": "final", "answer": answer})
 
         await self._in_time(review)
         self.partial = self.answer
         return ended
+
+    def _final_of(self, said: str) -> str | None:
+        """Give the answer in what the model said last: its final action, or text, which it was asked for; None of another action."""
+        try:
+            action = self._read(said, None)
+        except InvalidAction as error:
+            return said.strip() or None if error.reason in _TEXT else None
+        return str(action["answer"]) if action["kind"] == "final" else None
 
     def _end(self, reason: str, phase: Phase, error: BaseException | None = None) -> Ended:
         self.error = error
@@ -132,12 +161,12 @@ class SupervisedLoop(Loop):
             return self._too_late("supervisor" if final else "execution")
         return ended
 
-    async def _ask(self) -> Generation | None:
+    async def _ask(self, *more: ChatMessage) -> Generation | None:
         """Ask the worker; None when the budget's time is up before it answers."""
         gateway = self.gateway
         with anyio.move_on_after(gateway.budget.max_seconds - gateway.gate.tab().seconds()):
             CUT_SHORT.set(None)
-            return await self.ctx.llm([*self._before, *self.new])
+            return await self.ctx.llm([*self._before, *self.new, *more])
         return None
 
     async def _in_time(self, work: Callable[[], Awaitable[Ended | None]]) -> Ended | None:
@@ -185,20 +214,32 @@ class SupervisedLoop(Loop):
     # -- the final answer -----------------------------------------------------------------------------------------
 
     async def _finish(self, action: Action) -> Ended:
+        self.answer, refused = await self._judge(action)
+        if refused is None:
+            return "ok", "success", "finalize"
+        self.action = action
+        return self._end(refused, _phase(refused, "supervisor"))
+
+    async def _judge(self, action: Action) -> tuple[str | None, str | None]:
+        """Have a final answer reviewed, and write its rows; give the text that may be given, and the stop reason of a refusal."""
         before = self._last()
         try:
             verdict = await self.gateway.gate.review_final(str(action["answer"]))
-        except BaseException:
-            self._write(action, self._judged(before), None, None)  # nobody knows what would have been decided
+        except BaseException as error:  # nobody knows what would have been decided
+            call, ended = self._judged(before), how(error)
+            self._row(action, call, (_LATE if self._late else why_over(self.ctx)) if ended is None else ended[1])
+            self._write(action, call, None, None)
             raise
         call = self._judged(before)
-        executed = {"kind": "final", "answer": str((verdict.arguments or action)["answer"])} if verdict.allowed else None
-        self._write(action, call, executed, None)
-        if executed is None:
-            reason, self.action = verdict.stop_reason or "supervisor_block:unsaid", action
-            return self._end(reason, _phase(reason, "supervisor"))
-        self.answer = executed["answer"]
-        return "ok", "success", "finalize"
+        if not verdict.allowed:
+            reason = verdict.stop_reason or "supervisor_block:unsaid"
+            self._row(action, call, reason)
+            self._write(action, call, None, None)
+            return None, reason
+        answer = str((verdict.arguments or action)["answer"])
+        self._row(action, call, None)
+        self._write(action, call, {"kind": "final", "answer": answer}, None)
+        return answer, None
 
     # -- a tool ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +318,8 @@ class SupervisedLoop(Loop):
         if call is not None:
             row = call.row(self._number)
         else:
-            row = {"step": self._number, "tool": action["name"], "args_hash": args_hash(action["args"]), "supervisor_decision": None}
+            tool, args = (FINAL, {"answer": action["answer"]}) if action["kind"] == "final" else (action["name"], action["args"])
+            row = {"step": self._number, "tool": tool, "args_hash": args_hash(args), "supervisor_decision": None}
             row |= {"executed_from": "original", "ok": False}
         if stop_reason is not None:
             row |= {"ok": False, "stop_reason": stop_reason}

@@ -17,7 +17,7 @@ from ravi_otel.agents.middleware import agent_middleware
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget
-from ravi_otel.testing import Text, ToolCalls
+from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +35,7 @@ async def test_a_loop_is_told_to_the_model_once_where_that_is_asked_for(team):
     assert desk.done == [("look", 1)] * 2
     warning = json.loads(team.requests("desk")[-1]["messages"][-1]["content"])["observation"]
     assert warning["error"] == "loop_detected:signature_repeat"
-    assert (result.trace[-1]["ok"], result.trace[-1]["stop_reason"]) == (False, "loop_detected:signature_repeat")
+    assert [(row["ok"], row.get("stop_reason")) for row in result.trace[-2:]] == [(False, "loop_detected:signature_repeat"), (True, None)]
 
 
 async def test_the_second_loop_ends_the_run(team):
@@ -68,6 +68,80 @@ async def test_the_wrap_up_answer_is_reviewed_and_inside_the_budget(team):
     assert not result.ok
     assert result.usage.turns == 2
     assert [asked["kind"] for asked in judge.asked] == ["tool", "final"]
+    assert [row.get("stop_reason") for row in result.trace] == [None, "supervisor_block:unfounded"]
+    assert [row["action"]["kind"] for row in result.history] == ["tool", "final"]
+
+
+@pytest.mark.parametrize("said", [Text("Probably yes."), final("Probably yes.")], ids=["text", "action"])
+async def test_the_wrap_up_answer_may_be_text_or_the_final_action(team, said):
+    agent = agent_of(team, Desk(), use("look", user_id=1), said)
+    result = await run_agent(agent, "Look.", limits=[ravi_otel.turn_limit(2, on_exceed="final")])
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "limit_turns", "Probably yes.")
+
+
+@pytest.mark.parametrize("said", [Text("Probably yes."), final("Probably yes.")], ids=["text", "action"])
+async def test_when_the_steps_are_used_up_it_composes_an_answer_where_that_was_asked_for(team, said):
+    desk, judge = Desk(), Judge()
+    agent = agent_of(team, desk, use("look", user_id=1), said, supervisor=judge, budget=Budget(max_steps=1), wrap_up=True)
+    result = await agent.run("Look.")
+    assert (result.status, result.stop_reason, result.phase) == ("stopped", "max_steps", "finalize")
+    assert (result.answer, result.partial, result.error.reason) == ("Probably yes.", "Probably yes.", "max_steps")
+    assert [(row["step"], row["tool"], row["ok"]) for row in result.trace] == [(1, "look", True), (2, "(final answer)", True)]
+    assert [asked["kind"] for asked in judge.asked] == ["tool", "final"]
+    assert "Answer now" in team.requests("desk")[-1]["messages"][-1]["content"]
+    assert len(team.requests("desk")) == 2
+
+
+async def test_an_answer_composed_past_the_steps_that_is_refused_is_not_given(team):
+    judge = Judge(final=Decision(DecisionKind.BLOCK, "unfounded"))
+    script = [use("look", user_id=1), final("Probably yes.")]
+    result = await agent_of(team, Desk(), *script, supervisor=judge, budget=Budget(max_steps=1), wrap_up=True).run("Look.")
+    assert (result.status, result.stop_reason, result.answer, result.partial) == ("stopped", "max_steps", None, None)
+    assert (result.trace[-1]["tool"], result.trace[-1]["stop_reason"]) == ("(final answer)", "supervisor_block:unfounded")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [use("look", user_id=2), Text(" "), Failure(400, "no"), Text("It wa", finish_reason="length"), Text('{"kind": "think"}')],
+    ids=["tool", "nothing", "failure", "cut", "no action"],
+)
+async def test_what_is_no_answer_past_the_steps_leaves_it_at_their_end(team, said):
+    desk = Desk()
+    agent = agent_of(team, desk, use("look", user_id=1), said, budget=Budget(max_steps=1), wrap_up=True)
+    result = await agent.run("Look.")
+    assert (result.status, result.stop_reason, result.answer, desk.done) == ("stopped", "max_steps", None, [("look", 1)])
+
+
+async def test_a_limit_that_refuses_the_composed_answer_leaves_it_at_the_steps_end(team):
+    agent = agent_of(team, Desk(), use("look", user_id=1), final("Yes."), budget=Budget(max_steps=1), wrap_up=True)
+    result = await run_agent(agent, "Look.", limits=["requests=1"])
+    assert (result.status, result.stop_reason, result.answer) == ("stopped", "max_steps", None)
+    assert len(team.requests("desk")) == 1
+
+
+async def test_without_being_asked_for_it_the_model_is_asked_no_more_often_than_there_are_steps(team):
+    result = await agent_of(team, Desk(), use("look", user_id=1), budget=Budget(max_steps=1)).run("Look.")
+    assert (result.stop_reason, result.answer, len(team.requests("desk"))) == ("max_steps", None, 1)
+
+
+@pytest.mark.parametrize("how", ["approved", "revised", "blocked"])
+async def test_an_early_final_answer_has_its_row_in_the_trace(team, how):
+    decision = {
+        "approved": Decision(DecisionKind.APPROVE, "fine"),
+        "revised": Decision(DecisionKind.REVISE, "politer", {"kind": "final", "answer": "Sorry, no."}),
+        "blocked": Decision(DecisionKind.BLOCK, "not_yet", risk_score=0.5),
+    }[how]
+    judge = Judge(final=lambda action: decision if action["answer"] == "No." else Decision(DecisionKind.APPROVE, "fine"))
+    result = await agent_of(team, Desk(), final("No."), supervisor=judge).run("May I?")
+    (row,) = result.trace
+    assert {key: row.get(key) for key in ("step", "tool", "ok", "stop_reason", "risk_score")} == {
+        "step": 1, "tool": "(final answer)", "ok": how != "blocked",
+        "stop_reason": "supervisor_block:not_yet" if how == "blocked" else None, "risk_score": 0.5 if how == "blocked" else None,
+    }  # fmt: skip
+    assert (row["supervisor_decision"], row["executed_from"]) == {
+        "approved": ("approve", "original"), "revised": ("revise", "supervisor_revised"), "blocked": ("block", "original"),
+    }[how]  # fmt: skip
+    assert len(result.history) == len(result.trace)
 
 
 async def test_a_tool_that_counts_its_own_calls_is_counted_once_and_never_passes_the_gate_by(team):
@@ -185,7 +259,7 @@ async def test_a_handoff_that_came_to_no_end_is_no_success_in_its_row(team):
     agent = SupervisedAgent("desk", model=team.plays("desk", use("transfer_to_child", task="t"), final("Bye.")), tools=[tool])
     result = await agent.run("Go.")
     assert result.ok
-    assert [(row["ok"], row["stop_reason"]) for row in result.trace] == [(False, "limit_turns")]
+    assert [(row["ok"], row.get("stop_reason")) for row in result.trace] == [(False, "limit_turns"), (True, None)]
 
 
 @pytest.mark.parametrize("what", ["tool", "final"])
@@ -208,7 +282,9 @@ async def test_a_review_that_hangs_ends_with_the_budgets_time(team, what):
     assert (result.status, result.stop_reason, result.answer, desk.done) == ("stopped", "max_seconds", None, [])
     assert (result.error.reason, result.action["kind"]) == ("max_seconds", what)
     assert [row["executed_action"] for row in result.history] == [None]
-    assert [row["stop_reason"] for row in result.trace] == (["max_seconds"] if what == "tool" else [])
+    assert [(row["tool"], row["ok"], row["stop_reason"]) for row in result.trace] == [
+        ("look" if what == "tool" else "(final answer)", False, "max_seconds")
+    ]
 
 
 def wait_until(clock, until):
