@@ -225,7 +225,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after".
     `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
     provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
-    leave. `footers` puts a line under the text of a stream that a limit cut, which says so; `RAVI_FOOTERS=on` does, too.
+    leave. `footers` puts a line under the text of a stream or an agent that a limit stopped, which says so; `RAVI_FOOTERS=on` does, too.
     `hooks`, a HookManager or several, hear of everything in the process. `tools` is what `instrument_tools()` takes, or a tuple of such.
     `ledger` is where limits are counted, for all processes that name the same: "sqlite:PATH" for those of one machine,
     "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.

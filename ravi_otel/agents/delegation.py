@@ -18,6 +18,7 @@ from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, 
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.runtime.asking import Limits, read_limits
+from ravi_otel.runtime.footers import without_footer
 from ravi_otel.runtime.handles import ScopeHandle
 from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.scopes import handoff as open_handoff
@@ -177,7 +178,7 @@ def reported(result: AgentResult) -> ToolReport:
         return ToolReport({"agent": result.agent_name, "status": "ok", "answer": result.answer})
     told: dict[str, Any] = {"agent": result.agent_name, "status": result.status, "stop_reason": result.stop_reason}
     if result.partial or result.answer:
-        told["partial"] = result.answer or result.partial
+        told["partial"] = without_footer(result.answer or result.partial, result.error)
     told["message"] = _why(result)
     return ToolReport(told, ok=False, stop_reason=result.stop_reason)
 

@@ -19,11 +19,12 @@ from ravi_otel.agents.history.turns import answered, sound, unfiltered
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.enforcement.ending import swallows
+from ravi_otel.enforcement.ending import read_group, swallows
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
+from ravi_otel.runtime.footers import with_footer
 from ravi_otel.runtime.scopes import agent as open_agent
 from ravi_otel.runtime.scopes import apply_limits
 from ravi_otel.runtime.scopes import run as open_run
@@ -80,7 +81,15 @@ async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | 
     async with outer:
         run = AgentRun(agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked, hooks=agent.hooks)
         result = await _entered(agent, begin, run)
-    return replace(result, usage=outer.stats())
+    return _footed(replace(result, usage=outer.stats()))
+
+
+def _footed(result: AgentResult) -> AgentResult:
+    """Say under the text of a run that a limit stopped which one it was, where that is asked for: beyond all middleware and memory."""
+    error = None if result.error is None else read_group(result.error)
+    if not isinstance(error, BudgetError):
+        return result
+    return replace(result, answer=with_footer(result.answer, error), partial=with_footer(result.partial, error))
 
 
 def _stopped(run: AgentRun, ended: Ended, error: BaseException) -> AgentResult:

@@ -71,7 +71,7 @@ class SupervisedLoop(Loop):
         return replace(
             result,
             history=tuple(self.rows),
-            error=result.error or self.error,
+            error=result.error or self.error or self._limit,
             action=self.action,
             raw_action=self.raw_action,
         )

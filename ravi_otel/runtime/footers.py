@@ -53,11 +53,23 @@ def footer(error: BaseException) -> str:
 
 def footed(error: ErrorT) -> ErrorT:
     """Put the line under the partial text of a cut stream, once, where footers are on."""
-    if FOOTERS.on and isinstance(error, BudgetError) and error.partial:
-        line = footer(error)
-        if line and not error.partial.endswith(line):
-            error.partial = f"{error.partial}\n{line}"
+    if isinstance(error, BudgetError):
+        error.partial = with_footer(error.partial, error)
     return error
+
+
+def with_footer(text: str | None, error: BaseException) -> str | None:
+    """Give the text that a limit stopped with the line under it, once, where footers are on; there is none under no text."""
+    if not FOOTERS.on or not text:
+        return text
+    line = footer(error)
+    return text if not line or text.endswith(line) else f"{text}\n{line}"
+
+
+def without_footer(text: str | None, error: BaseException | None) -> str | None:
+    """Give such a text without the line, for a model that is told in other words what stopped it."""
+    line = "" if error is None or not FOOTERS.on else footer(error)
+    return text.removesuffix(f"\n{line}") if text and line else text
 
 
 def _what(kind: str) -> str:

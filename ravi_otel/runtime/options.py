@@ -26,8 +26,8 @@ class Options:
 
     `content` has requests and answers written down. `include_usage` lets streams be asked for their usage; `usage_hosts` are
     further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host. `each_chunk` times every
-    chunk of a stream. `footers` puts a line under cut text that
-    says which limit cut it. `clients` are the only ones that are watched; none given is all of them.
+    chunk of a stream. `footers` puts a line under the text of streams and agents
+    that a limit stopped, which says which one it was. `clients` are the only ones that are watched; none given is all of them.
     `shorten_timeouts` lets the time that is left become a request's time-out.
     """
 
