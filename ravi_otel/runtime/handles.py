@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from ravi_otel import _current
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement import weighted
+from ravi_otel.enforcement.ending import how_it_ended
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -186,6 +187,8 @@ class ScopeHandle:
         scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit):
             scope.ended_ns = scope.engine.clock.monotonic_ns()  # its clocks stand still from here on, whoever does the rest
+            scope.status, scope.stop_reason = how_it_ended(error)
+            STATE.forget(scope)
             later_here(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
         drain()

@@ -136,7 +136,11 @@ class State:
     def left(self, scope: Scope) -> None:
         """Note that a run was closed."""
         with self.lock:
-            self.top_runs.pop(scope.facts.scope_id, None)
+            self.forget(scope)
+
+    def forget(self, scope: Scope) -> None:
+        """Let nobody join a run any more; takes no lock, so that a finaliser may, and is one step of a dict."""
+        self.top_runs.pop(scope.facts.scope_id, None)
 
     def _tell(self, place: _Place) -> None:
         with self._telling:  # held while a span is started, once: no other call may overtake the run it belongs to

@@ -1,6 +1,7 @@
 """Scopes held over a yield, left in another order or another task: restored, and quiet (enforcement §2)."""
 
 import asyncio
+import contextvars
 import gc
 import logging
 
@@ -75,6 +76,47 @@ def test_a_generator_that_is_dropped_ends_its_run(quiet, instrumented, end):
         assert handles[0].status != "open"
     assert not STATE.top_runs
     assert name() is None
+
+
+def opened():
+    with ravi_otel.run("dropped") as handle:
+        yield handle
+
+
+async def opened_async():
+    async with ravi_otel.run("dropped") as handle:
+        yield handle
+
+
+@pytest.mark.parametrize("end", ["close", "collect"])
+def test_as_soon_as_its_generator_has_ended_nobody_is_in_a_run(quiet, instrumented, end):
+    generator = opened()
+    handle = next(generator)
+    if end == "close":
+        generator.close()
+    del generator
+    gc.collect()
+    scope = ravi_otel.current_scope()
+    assert (scope.facts.run_id, handle.status, handle.stop_reason) == (None, "error", "error")
+
+
+@pytest.mark.anyio
+async def test_as_soon_as_its_async_generator_has_ended_nobody_is_in_a_run(quiet, instrumented):
+    generator = opened_async()
+    handle = await anext(generator)
+    await generator.aclose()
+    assert (ravi_otel.current_scope().facts.run_id, handle.status) == (None, "error")
+
+
+def test_the_only_run_that_is_still_open_is_joined_as_soon_as_the_other_ones_generator_has_ended(quiet, instrumented):
+    other = ravi_otel.run("other")
+    contextvars.copy_context().run(other.__enter__)
+    generator = opened()
+    next(generator)
+    generator.close()
+    found = ravi_otel.current_scope().facts.run_id
+    other.__exit__(None, None, None)
+    assert found == other.id
 
 
 @pytest.mark.anyio
