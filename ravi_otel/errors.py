@@ -8,10 +8,10 @@
     ├── MissingExtraError (also ImportError)        install what the sentence names
     ├── BudgetError                                 a limit stands in the way
     │   ├── BudgetExhaustedError                    final: wait for nothing, end or raise the limit
+    │   │   ├── SpawnDeniedError                    no slot, or no room, for another agent
     │   │   └── DeadlineExceededError (also CancellationError)
     │   └── BudgetContendedError                    others hold what is left: try again later
     ├── CancellationError                           somebody asked the run to stop
-    ├── SpawnDeniedError                            no slot, or no room, for another agent
     ├── AgentPausedError                            preempted: end with what you have
     ├── RetriesExhaustedError                       the supervisor's restart ceiling
     ├── MiddlewareTermination                       a middleware stopped the chain on purpose
@@ -157,39 +157,26 @@ class DeadlineExceededError(BudgetExhaustedError, CancellationError):
         BudgetExhaustedError.__init__(self, message, **fields)
 
 
-class SpawnDeniedError(RaviError):
+class SpawnDeniedError(BudgetExhaustedError):
     """Refuse another agent; `agent_id` asked, `max_agents` is the cap.
 
-    `limit_kind` says of what: "agents" (live in the run), "agents_total" (entered in all) or "fan_out" (live under one agent).
-    `resets_at`, `per`, `counted_for` and `public_message` are those of a `BudgetError`; a limit of agents has no window, so the first
-    two are None.
+    `limit_kind` says of what: "agents" (live in the run), "agents_total" (entered in all) or "fan_out" (live under one agent). `reason` of
+    those without a slot: "full"; "none_below", of one that is urgent, where no agent that may be paused has a lower priority;
+    "preemption_off", where one has, and `allow_preempt=False` spares it. Of the others it is "exhausted".
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        agent_id: str | None = None,
-        max_agents: int | None = None,
-        limit_kind: str = "agents",
-        resets_at: datetime | None = None,
-        per: str | None = None,
-        counted_for: str | None = None,
-        public_message: str = BUSY,
-    ) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, agent_id: str | None = None, max_agents: int | None = None, **fields: Any) -> None:
+        fields.setdefault("limit_kind", "agents")
+        fields.setdefault("threshold", max_agents)
+        fields.setdefault("public_message", BUSY)
+        super().__init__(message, **fields)
         self.agent_id = agent_id
         self.max_agents = max_agents
-        self.limit_kind = limit_kind
-        self.resets_at = resets_at
-        self.per = per
-        self.counted_for = counted_for
-        self.public_message = public_message
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the fields when the error crosses a process."""
-        fields = {name: self.__dict__.get(name) for name in _SPAWN_FIELDS}
-        return (_rebuild, (type(self), str(self), fields))
+        rebuild, (kind, message, fields) = super().__reduce__()
+        return (rebuild, (kind, message, {**fields, "agent_id": self.agent_id, "max_agents": self.max_agents}))
 
     def as_tool_error(self) -> dict[str, str | int | None]:
         """Say it to the model that asked for the agent: the result of a tool that could not start one, as a JSON object.
@@ -214,7 +201,7 @@ class SpawnDeniedError(RaviError):
         if self.max_agents is None:
             return f"There is no room for {who} now."
         agents = f"{self.max_agents} {'agent' if self.max_agents == 1 else 'agents'}"
-        return f"There is no room for {who}: {_ALLOWED.get(self.limit_kind, _ALLOWED['agents']).format(agents)}."
+        return f"There is no room for {who}: {_ALLOWED.get(self.limit_kind or '', _ALLOWED['agents']).format(agents)}."
 
 
 class AgentPausedError(RaviError):
@@ -362,8 +349,6 @@ _BUDGET_FIELDS = (
     "counted_for",
     "public_message",
 )
-
-_SPAWN_FIELDS = ("agent_id", "max_agents", "limit_kind", "resets_at", "per", "counted_for", "public_message")
 
 
 def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:

@@ -14,7 +14,6 @@ from ravi_otel.errors import (
     LLMTimeout,
     MiddlewareTermination,
     RaviError,
-    SpawnDeniedError,
     StopRun,
     ToolDeniedError,
 )
@@ -49,7 +48,7 @@ def _stopped(error: RaviError, *, swallowed: bool) -> Ended | None:
         return "stopped", StopReason.for_kind(error.limit_kind or "").value, "worker"
     if isinstance(error, CancellationError) and not isinstance(error, DeadlineExceededError):
         return "stopped", StopReason.CANCELLED.value, "worker"
-    if isinstance(error, (BudgetError, SpawnDeniedError)):
+    if isinstance(error, BudgetError):
         limit = limit_of(error)
         paused = limit is not None and limit.on_exceed is Outcome.PAUSE
         return "paused" if paused else "stopped", str(how_it_ended(error, swallowed=swallowed)[1]), "worker"

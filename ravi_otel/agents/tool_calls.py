@@ -48,7 +48,7 @@ CUT_OFF: Final = "The run ended while this was at work. It may have been done, o
 _SAME_ERRORS: Final = 3
 _LONGEST_NAME: Final = 64
 _ENDS: Final = (StopRun, MiddlewareTermination, MiddlewareError, BudgetError, CancellationError, AgentPausedError)
-"""What a tool may raise that can end the agent's run."""
+"""What a tool may raise that can end the agent's run; of refused spawns its model is told."""
 _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 """What a gate knows of a call, and its caller does not."""
 
@@ -320,7 +320,11 @@ def _limited(error: BudgetError) -> str:
 def _grouped(error: BaseException) -> BaseException:
     """Give the first error of a group in which a tool's own tasks were ended by it alone; any other error is given as it is."""
     found = leaves(error)
-    return found[0] if all(isinstance(leaf, _ENDS) for leaf in found) else error
+    return found[0] if all(_may_end(leaf) for leaf in found) else error
+
+
+def _may_end(error: BaseException) -> bool:
+    return isinstance(error, _ENDS) and not isinstance(error, SpawnDeniedError)
 
 
 def ends_run(ctx: AgentContext, error: BaseException) -> bool:
@@ -328,7 +332,7 @@ def ends_run(ctx: AgentContext, error: BaseException) -> bool:
     error = _grouped(error)
     if isinstance(error, (StopRun, MiddlewareTermination, MiddlewareError)):
         return True
-    if not isinstance(error, _ENDS):
+    if not _may_end(error):
         return False
     limit = limit_of(error)
     if limit is not None:

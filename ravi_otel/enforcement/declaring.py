@@ -11,6 +11,7 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import declare_series
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
 from ravi_otel.policy.grammar import format_limit
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 
@@ -94,6 +95,16 @@ def inherit(scope: Scope) -> None:
         for limit, origin in outer.templates:
             if limit.scope is facts.kind and limit.scope_name in (None, facts.name):
                 _put(scope, limit, origin)
+
+
+def declare_slots(scope: Scope, budget: SpawnBudget | None) -> None:
+    """Have a run's SpawnBudget be a limit of agents like any other, unless one that the run has is as tight."""
+    if budget is None or budget.max_agents >= UNLIMITED_AGENTS.max_agents:
+        return
+    limit = Limit(kind=Kind.AGENTS, value=budget.max_agents)
+    stated = [each.value for each in scope.accounts if each.kind == Kind.AGENTS and each.observe is _observes(scope, limit)]
+    if limit.value < min(stated, default=UNLIMITED_AGENTS.max_agents):
+        allow(scope, limit, "SpawnBudget.max_agents")
 
 
 def declare_budget(scope: Scope, tracker: ExecutionTracker, used: tuple[int, int, int], title: str) -> None:

@@ -39,32 +39,31 @@ _UNKEPT: Final = frozenset({"store_failed", "store_lost"})
 _said: set[Outcome] = set()
 _log = logging.getLogger("ravi_otel")
 
-_OWNED: Final = (BudgetError, SpawnDeniedError)
 _STOPPED: Final = (AgentPausedError, CancellationError, SpawnDeniedError)
 
-ErrorT = TypeVar("ErrorT", bound=BudgetError | SpawnDeniedError)
+ErrorT = TypeVar("ErrorT", bound=BudgetError)
 
 
 def owned(error: ErrorT, account: Account) -> ErrorT:
     """Write on the error which scope's limit it is, and the limit; gone when it crosses a process.
 
-    A refusal for good is noted on the account as well: whoever swallows it has not made a success of it.
+    A refusal for good is noted on the account as well: whoever swallows it has not made a success of it. A run may do without an agent.
     """
     setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit))
-    if isinstance(error, BudgetError) and error.reason in _FOR_GOOD:
+    if error.reason in _FOR_GOOD and not isinstance(error, SpawnDeniedError):
         account.refused_at = account.value
     return error
 
 
 def limit_of(error: BaseException | None) -> Limit | None:
     """Give the limit that raised `error`, None for what no limit raised."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, _OWNED) else None
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
     return None if owner is None else owner[1]
 
 
 def belongs_to(scope_id: str, error: BaseException | None) -> bool:
     """Tell whether this scope set the limit that raised `error`."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, _OWNED) else None
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
     return owner is not None and owner[0] == scope_id
 
 
@@ -133,7 +132,7 @@ def how_it_ended(error: BaseException, *, swallowed: bool = False) -> tuple[Stat
     """Give the status and the stop reason of a scope whose body raised `error`; exhaustion is never a success."""
     if isinstance(error, AgentPausedError):
         return "paused", StopReason.PAUSED
-    if isinstance(error, (BudgetExhaustedError, SpawnDeniedError)):
+    if isinstance(error, BudgetExhaustedError):
         return _by_limit(error, swallowed=swallowed)
     if isinstance(error, CancellationError) or type(error).__name__ == "CancelledError":
         return "cancelled", StopReason.CANCELLED
@@ -178,11 +177,11 @@ def _is_spent(account: Account) -> bool:
     return account.used >= min(account.warn_value, account.value - account.reserved)
 
 
-def _by_limit(error: BudgetExhaustedError | SpawnDeniedError, *, swallowed: bool) -> tuple[Status, str]:
-    if isinstance(error, BudgetError) and error.reason == "closed":
+def _by_limit(error: BudgetExhaustedError, *, swallowed: bool) -> tuple[Status, str]:
+    if error.reason == "closed":
         return "stopped", StopReason.CLOSED
     if is_unkept(error):
-        return ("stopped" if swallowed else "error"), StopReason(cast("BudgetError", error).reason or "")
+        return ("stopped" if swallowed else "error"), StopReason(error.reason or "")
     limit = limit_of(error)
     if swallowed and limit is not None and limit.on_exceed is Outcome.PAUSE:
         return "paused", _limit_reason(error)
@@ -190,5 +189,5 @@ def _by_limit(error: BudgetExhaustedError | SpawnDeniedError, *, swallowed: bool
     return ("stopped" if swallowed else "error"), reason
 
 
-def _limit_reason(error: BudgetError | SpawnDeniedError) -> str:
+def _limit_reason(error: BudgetError) -> str:
     return StopReason.for_kind(error.limit_kind or "")

@@ -5,16 +5,18 @@ The slots themselves are the `SpawnTracker`'s. Nothing here is asked before some
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
+from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.leases import NoSlot
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.tally import add_counts
-from ravi_otel.errors import SpawnDeniedError
+from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS
 from ravi_otel.policy.limits import Kind
@@ -32,19 +34,29 @@ class Headcount:
         self._engine: Final = engine
         self._accounts: list[Account] = []
         self._tallies: Tallies = ()
+        self._run_id: str | None = None
 
     def watch(self, scope: Scope) -> None:
         """Count for the run of this scope; its list of accounts is shared, the scope itself is not kept."""
-        self._accounts, self._tallies = scope.accounts, scope.tallies
+        self._accounts, self._tallies, self._run_id = scope.accounts, scope.tallies, scope.facts.run_id
 
     def hear(self, event: SpawnEvent) -> None:
-        """Take a spawn event: a denial is counted, and told as any limit's, before telemetry hears of it."""
+        """Take a spawn event: that a limit is near, or has denied one, is counted and told as any limit's, before telemetry hears of it."""
+        with suppress(BudgetExhaustedError):  # the store cannot be used: the limits show what they last knew
+            self._count(event)
         if event.outcome == "denied":
-            self._denied(event.active + 1)
             event = replace(event, limit_kind=Kind.AGENTS.value)
         if event.max_agents is not None and event.max_agents >= UNLIMITED_AGENTS.max_agents:
             event = replace(event, max_agents=None)
         self._engine.listeners.spawn_event(event)
+
+    def _count(self, event: SpawnEvent) -> None:
+        if event.outcome == "denied":
+            self._denied(event.active + 1)
+        elif event.active > 1:  # the root alone, which nobody can refuse, is near nothing
+            near = [each for each in self._mine() if not each.near and each.warn_value <= event.active <= each.value]
+            if near:
+                self._live(near, event.active)
 
     def _denied(self, asked: int) -> None:
         passed = [account for account in self._mine() if asked > account.value]
@@ -72,11 +84,8 @@ class Headcount:
     def _mine(self) -> list[Account]:
         return [account for account in tuple(self._accounts) if account.limit.kind == Kind.AGENTS]
 
-    def refusal(self, agent_id: str, waited: str, most: int, way_out: str) -> SpawnDeniedError | None:
-        """Write the error that names the limit which allows `most` agents; None when it is the run's SpawnBudget that does."""
-        account = next((each for each in self._mine() if each.value == most and not each.observe), None)
-        if account is None:
-            return None
-        live = f"{most} of {most} agents are live in {place(account.facts)}, its root included"
-        message = f"No slot for agent {agent_id!r}{waited}: {live}. {way_out.format(account.origin)}"
-        return owned(SpawnDeniedError(message, agent_id=agent_id, max_agents=most), account)
+    def refusal(self, asking: NoSlot) -> SpawnDeniedError:
+        """Write the error of who got no slot, which names the limit that allows so many agents."""
+        account = next((each for each in self._mine() if each.value == asking.most and not each.observe), None)
+        error = refusal.no_slot(asking, account, self._run_id)
+        return error if account is None else owned(error, account)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, TypeAlias
 
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.line import Sleeper
@@ -31,6 +31,22 @@ class SpawnStats:
     preempted_total: int
     released_total: int
     peak: int
+
+
+Shortage: TypeAlias = Literal["full", "none_below", "preemption_off"]
+"""Why there is no slot: all are taken; besides, no agent that may be paused is less urgent; one is, and is not to be paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSlot:
+    """Say who asked for a slot and got none, why, and what to do about it; `way_out` has a place for what allows `most` agents."""
+
+    agent_id: str
+    priority: Priority
+    most: int
+    shortage: Shortage
+    way_out: str
+    waited: str = ""
 
 
 class State(Enum):

@@ -9,7 +9,7 @@ from functools import partial
 
 from ravi_otel.enforcement import clocks, entry
 from ravi_otel.enforcement.checkpoints import restore
-from ravi_otel.enforcement.declaring import declare, declare_budget, inherit
+from ravi_otel.enforcement.declaring import declare, declare_budget, declare_slots, inherit
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
@@ -129,6 +129,7 @@ def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
             title = ask.budget_title or ("ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
             declare_budget(scope, tracker, used, title)
         inherit(scope)
+        declare_slots(scope, ask.spawn_budget)
         if ask.resume is not None:
             restore(scope, ask.resume)
         carve_out(scope, ask.share)

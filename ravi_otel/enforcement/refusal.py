@@ -34,7 +34,7 @@ from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.leases import Lease
+    from ravi_otel.enforcement.leases import Lease, NoSlot
     from ravi_otel.enforcement.scope import Scope
 
 _TYPED: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,80}")
@@ -43,6 +43,13 @@ MILLI: Final = NANO // 1_000
 _HANDLES: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.HANDOFF})
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT, ScopeKind.PROCESS})
 """Scopes that are joined: a limit declared on them again may have lowered the first."""
+
+_SHORTAGES: Final = {
+    "full": "",
+    "none_below": ", and none that may be paused for it has a priority below {priority}",
+    "preemption_off": ", and SpawnBudget.allow_preempt=False has none paused for one of priority {priority}",
+}
+"""Why there is no slot, by the reason on the error."""
 
 _NOUNS: Final = {
     Kind.TOKENS: "token",
@@ -275,9 +282,24 @@ def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> Sp
         f"No room for agent {named(str(asking.agent_id))}: {there}. {way_out}",
         agent_id=asking.agent_id,
         max_agents=most,
-        limit_kind=str(account.limit.kind),
-        counted_for=_whose(account),
-        public_message=for_users(account),
+        **_fields(account, denied.used, denied.held, "exhausted"),
+    )
+
+
+def no_slot(asking: NoSlot, account: Account | None, run_id: str | None) -> SpawnDeniedError:
+    """Write the error of an agent for which there is no slot; `account` is the limit that says so, None of slots that no run has."""
+    most, reason = asking.most, asking.shortage
+    if account is None:
+        where, origin, fields = "", "SpawnBudget.max_agents", {"used": most, "remaining": 0, "run_id": run_id, "reason": reason}
+    else:
+        where, origin, fields = f" in {place(account.facts)}", _in_force(account), _fields(account, most, 0, reason)
+    why = _SHORTAGES[reason].format(priority=asking.priority.name)
+    return SpawnDeniedError(
+        f"No slot for agent {named(asking.agent_id)}{asking.waited}: {most} of {most} agents are live{where}, its root included{why}. "
+        f"{asking.way_out.format(origin)}",
+        agent_id=asking.agent_id,
+        max_agents=most,
+        **fields,
     )
 
 

@@ -17,7 +17,7 @@ from ravi_otel.enforcement.sharing import Part
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import read_kind
-from ravi_otel.policy.limits import CLOCKS, Kind, ScopeKind
+from ravi_otel.policy.limits import CLOCKS, Kind, Limit, ScopeKind
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
@@ -49,6 +49,8 @@ def set_limit(scope: Scope, kind: str, value: float) -> None:
         if isinstance(account, Part):
             account.carved.grow(scope, account.kind, inner)
     if slots and scope.spawn is not None:
+        if not found:
+            scope.allow(Account(Limit(kind=name, value=inner), scope.facts, origin=f"set_limit({kind!r})", observe=scope.observes))
         scope.spawn.resize(inner)
     for account in found:
         if account.reserved and inner > account.value:

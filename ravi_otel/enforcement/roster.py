@@ -12,7 +12,7 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
-from ravi_otel.enforcement.leases import Held, Keeper, Lease, SpawnStats, State, Waiter
+from ravi_otel.enforcement.leases import Held, Keeper, Lease, Shortage, SpawnStats, State, Waiter
 from ravi_otel.enforcement.line import Ranking
 from ravi_otel.enforcement.shared_slots import SharedSlots
 from ravi_otel.hooks.records import SpawnEvent
@@ -102,10 +102,23 @@ class Roster:
 
     def _preempt(self, priority: Priority, around: AbstractSet[Lease]) -> bool:
         victim = self._active.first(around)
-        if priority <= Priority.NORMAL or not self._budget.allow_preempt or victim is None or victim.priority >= priority:
+        if victim is None or self._shortage(priority, victim) is not None:
             return False
         self._pause(victim)
         return True
+
+    def shortage(self, priority: Priority, around: AbstractSet[Lease]) -> Shortage:
+        """Say why one of this priority gets no slot while all are taken."""
+        victim = self._active.first(around)
+        return (None if victim is None else self._shortage(priority, victim)) or "full"
+
+    def _shortage(self, priority: Priority, victim: Lease) -> Shortage | None:
+        """Say why one of this priority does not get the slot of the first that could be paused; None where it does."""
+        if priority <= Priority.NORMAL:
+            return "full"
+        if victim.priority >= priority:
+            return "none_below"
+        return None if self._budget.allow_preempt else "preemption_off"
 
     def _grant(self, agent_id: str, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
         lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root, agent_name=name)
@@ -194,14 +207,14 @@ class Roster:
         return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
     def enter(
-        self, agent_id: str, priority: Priority, adopt: Lease | None, around: AbstractSet[Lease], name: str | None = None
+        self, agent_id: str, priority: Priority, around: AbstractSet[Lease], adopt: Lease | None = None, agent_name: str | None = None
     ) -> Lease | None:
         """Let an agent in, None when denied."""
-        lease = self.enter_free(agent_id, priority, adopt, name)
+        lease = self.enter_free(agent_id, priority, adopt, agent_name)
         if lease is None:
-            lease = self.acquire(agent_id, priority, around, name)
+            lease = self.acquire(agent_id, priority, around, agent_name)
             if lease is not None:
-                self._let_in(lease, name, self._held[agent_id].own)
+                self._let_in(lease, agent_name, self._held[agent_id].own)
         return lease
 
     def enter_free(self, agent_id: str, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:

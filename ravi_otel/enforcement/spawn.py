@@ -19,12 +19,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
+from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.headcount import Headcount
-from ravi_otel.enforcement.leases import Lease, SpawnStats, Stops, Waiter
+from ravi_otel.enforcement.leases import Lease, NoSlot, Shortage, SpawnStats, Stops, Waiter
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.roster import Roster
 from ravi_otel.enforcement.shared_slots import SharedSlots
@@ -36,6 +38,11 @@ from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
 
 _NS: Final = 1_000_000_000
 _NOBODY: Final[frozenset[Lease]] = frozenset()
+_WAYS_OUT: Final[dict[Shortage, str]] = {
+    "full": "Raise {}, release an agent first, or await wait_for_slot().",
+    "none_below": "Lower one with SpawnTracker.reprioritize() or release it, raise {}, or await wait_for_slot().",
+    "preemption_off": "Allow it with allow_preempt=True, release an agent first, raise {}, or await wait_for_slot().",
+}
 R = TypeVar("R")
 
 
@@ -84,10 +91,9 @@ class SpawnTracker:
     def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        lease = self._locked(self._roster.acquire, name, rank, _around(rank), undo=self._roster.release)
-        if lease is None:
-            raise self._refusal(agent_id)
-        return lease
+        return self._granted(
+            name, rank, self._locked(self._asked, self._roster.acquire, name, rank, _around(rank), undo=self._undo_acquired)
+        )
 
     async def wait_for_slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
         """Take a slot now as `acquire` does, else wait in line; raise SpawnDeniedError after `timeout_s` seconds.
@@ -169,10 +175,8 @@ class SpawnTracker:
         `Lease.leave`. `agent_name` is for who is told of it. Raises SpawnDeniedError.
         """
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        lease = self._locked(self._roster.enter, name, rank, adopt, _around(rank), agent_name, undo=self._roster.leave)
-        if lease is None:
-            raise self._refusal(agent_id)
-        return lease
+        enter = partial(self._roster.enter, adopt=adopt, agent_name=agent_name)
+        return self._granted(name, rank, self._locked(self._asked, enter, name, rank, _around(rank), undo=self._undo_entered))
 
     def count_denied(self) -> None:
         """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
@@ -205,7 +209,7 @@ class SpawnTracker:
         waiter = Waiter(checks.name("agent_id", agent_id), rank, instead=instead, meanwhile=self._meanwhile, enters=enters)
         yield from self._wait(waiter, _seconds(timeout_s), stops)
         if waiter.lease is None:
-            raise self._refusal(agent_id, waiter)
+            raise self._refused(waiter)
         return waiter.lease
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
@@ -318,28 +322,47 @@ class SpawnTracker:
             if forget is not None:
                 forget()
 
+    def _asked(self, act: Callable[..., Lease | None], agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | Shortage:
+        """Ask for a slot, and say why there is none as it is at that moment; under the lock."""
+        return act(agent_id, priority, around) or self._roster.shortage(priority, around)
+
+    def _granted(self, agent_id: str, priority: Priority, answer: Lease | Shortage) -> Lease:
+        if isinstance(answer, Lease):
+            return answer
+        raise self._refusal(agent_id, priority, answer)
+
+    def _undo_acquired(self, answer: Lease | Shortage) -> None:
+        if isinstance(answer, Lease):
+            self._roster.release(answer)
+
+    def _undo_entered(self, answer: Lease | Shortage) -> None:
+        if isinstance(answer, Lease):
+            self._roster.leave(answer)
+
     def _asleep(self, waiter: Waiter, timeout_s: float | None) -> bool:
         if waiter.paused is None:
             return self._locked(self._roster.join, waiter, timeout_s, _around(waiter.priority))
         return self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
 
-    def _refusal(self, agent_id: str, waiter: Waiter | None = None) -> SpawnDeniedError:
+    def _refusal(self, agent_id: str, priority: Priority, shortage: Shortage, waiter: Waiter | None = None) -> SpawnDeniedError:
+        """Write the error of who got no slot: the limit, why nobody makes room, and what helps."""
         limit = self.budget.max_agents
-        way_out = "Raise {}, release an agent first, or await wait_for_slot()."
+        way_out = _WAYS_OUT[shortage]
         if limit == 1:
             way_out = "Raise {}: a run's first agent is its root, and counts as 1 until the run ends."
-        waited = ""
-        if waiter is not None and limit > 1:
-            waited = self._waited(waiter)
+        elif waiter is not None:
             way_out = "Raise {}, release an agent, or wait longer."
             if waiter.unfit:
                 way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
-        by_limit = None if self._headcount is None else self._headcount.refusal(agent_id, waited, limit, way_out)
-        if by_limit is not None:
-            return by_limit
-        way_out = way_out.format("SpawnBudget.max_agents")
-        message = f"No slot for agent {agent_id!r}{waited}: SpawnBudget.max_agents={limit} are live. {way_out}"
-        return SpawnDeniedError(message, agent_id=agent_id, max_agents=limit)
+        waited = "" if waiter is None or limit == 1 else self._waited(waiter)
+        asking = NoSlot(agent_id, priority, limit, shortage, way_out, waited)
+        return refusal.no_slot(asking, None, self.run_id) if self._headcount is None else self._headcount.refusal(asking)
+
+    def _refused(self, waiter: Waiter) -> SpawnDeniedError:
+        around = _around(waiter.priority)
+        return self._refusal(
+            waiter.agent_id, waiter.priority, self._locked(self._roster.shortage, waiter.priority, around, reads=True), waiter
+        )
 
     def _waited(self, waiter: Waiter) -> str:
         return "" if waiter.unfit else f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
@@ -356,8 +379,9 @@ class SpawnTracker:
             waited = self._waited(waiter)
             message = f"Agent {name} is still paused{waited}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
         else:
-            return self._refusal(lease.agent_id, waiter)
-        return SpawnDeniedError(message, agent_id=lease.agent_id, max_agents=most)
+            return self._refused(waiter)
+        reason = "ended" if lease.ended else "paused"
+        return SpawnDeniedError(message, agent_id=lease.agent_id, max_agents=most, run_id=self.run_id, reason=reason)
 
 
 def _around(priority: Priority) -> AbstractSet[Lease]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ravi_otel.enforcement.ending import is_unkept, limit_of
-from ravi_otel.errors import BudgetContendedError, BudgetError
+from ravi_otel.errors import BudgetContendedError, BudgetError, SpawnDeniedError
 from ravi_otel.launch import notes
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.limits import Limit
@@ -52,6 +52,6 @@ class Brake:
         return PAUSE_S if self._plan.terminate and number > FREE else 0.0
 
     def _is_ours(self, error: BaseException) -> bool:
-        if isinstance(error, BudgetContendedError) or not isinstance(error, BudgetError):
+        if isinstance(error, (BudgetContendedError, SpawnDeniedError)) or not isinstance(error, BudgetError):
             return False
         return limit_of(error) in self._limits or is_unkept(error)

@@ -116,10 +116,19 @@ class Model:
                 line[0].served = line[0].rung = True
                 self.seat(line[0])
 
+    def pausable(self):
+        around = self.around(self.asker)
+        return [slot for slot in self.victims() if slot not in around]
+
+    def shortage(self, priority):
+        """Say why one of this priority gets no slot while all are taken."""
+        if priority not in URGENT or not self.pausable():
+            return "full"
+        return "preemption_off" if self.pausable()[0].priority < priority else "none_below"
+
     def attempt(self, agent_id, priority):
         if not self.room():
-            around = self.around(self.asker)
-            below = [slot for slot in self.victims() if slot.priority < priority and slot not in around]
+            below = [slot for slot in self.pausable() if slot.priority < priority]
             if priority in URGENT and self.allow_preempt and below:
                 self.take_slot_of(below[0])
             elif self.observe:

@@ -26,13 +26,6 @@ def same(found, expected, what):
         raise Differs(f"{what}: {found} where the rules say {expected}")
 
 
-def outcome(act):
-    try:
-        return act()
-    except SpawnDeniedError:
-        return None
-
-
 class Play:
     """Every method is one step of a caller, done to both."""
 
@@ -61,7 +54,14 @@ class Play:
 
     def acquire(self, agent_id, priority):
         slot = self.model.acquire(agent_id, priority)
-        return self._met(slot, outcome(lambda: self.slots.acquire(agent_id, priority)))
+        return self._met(slot, self._outcome(lambda: self.slots.acquire(agent_id, priority), priority))
+
+    def _outcome(self, act, priority):
+        try:
+            return act()
+        except SpawnDeniedError as denied:
+            same(denied.reason, self.model.shortage(priority), "why there is no slot")
+            return None
 
     def inside(self, slot, step, *given):
         """Have the agent on a slot take a step."""
@@ -82,7 +82,7 @@ class Play:
     def enter(self, agent_id, priority, adopt=None):
         slot = self.model.enter(agent_id, priority, adopt)
         offered = self.stranger if adopt == "stranger" else None if adopt is None else adopt.real
-        return self._met(slot, outcome(lambda: self.slots.enter(agent_id, priority, adopt=offered)))
+        return self._met(slot, self._outcome(lambda: self.slots.enter(agent_id, priority, adopt=offered), priority))
 
     def enter_free(self, agent_id, priority):
         slot = self.model.enter_free(agent_id, priority)

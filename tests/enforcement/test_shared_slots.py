@@ -47,7 +47,7 @@ def test_the_live_agents_of_all_processes_are_never_more_than_the_run_allows(fle
     enter(one, "a")
     enter(other, "b")
     for run in (one, other):
-        with pytest.raises(SpawnDeniedError, match="max_agents=3 are live"):
+        with pytest.raises(SpawnDeniedError, match="3 of 3 agents are live"):
             enter(run, "c")
 
 

@@ -53,7 +53,7 @@ def test_a_normal_agent_is_denied_when_the_run_is_full():
         slots.acquire("b", NORMAL)
     assert (caught.value.agent_id, caught.value.max_agents) == ("b", 2)
     assert str(caught.value) == (
-        "No slot for agent 'b': SpawnBudget.max_agents=2 are live. Raise SpawnBudget.max_agents, release an agent first, "
+        "No slot for agent 'b': 2 of 2 agents are live, its root included. Raise SpawnBudget.max_agents, release an agent first, "
         "or await wait_for_slot()."
     )
     assert pickle.loads(pickle.dumps(caught.value)).agent_id == "b"

@@ -129,7 +129,7 @@ def test_a_waiter_that_gives_up_is_denied_says_how_long_it_waited_and_leaves_the
     slots, [lease] = full(clock=clock)
     waiter = Line(slots.slot("w", timeout_s=5))
     clock.now = 5
-    with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'w' after waiting 5 s: .*max_agents=2.* wait longer"):
+    with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'w' after waiting 5 s: 2 of 2 agents .* wait longer"):
         waiter.wake()
     lease.release()
     stats = slots.stats()

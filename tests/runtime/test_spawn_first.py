@@ -83,7 +83,9 @@ def test_an_acquired_slot_keeps_its_priority_unless_the_spawn_names_one(run_of, 
 
 def test_a_blocking_wait_on_an_event_loop_is_told_what_to_write(run_of):
     async def main():
-        with pytest.raises(SpawnDeniedError, match=r"live\. A blocking wait .*: write async with ravi_otel\.spawn\('a', \.\.\.\) instead"):
+        with pytest.raises(
+            SpawnDeniedError, match=r"included\. A blocking wait .*: write async with ravi_otel\.spawn\('a', \.\.\.\) instead"
+        ):
             ravi_otel.spawn("a", wait_s=1).__enter__()
 
     with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("other"):

@@ -170,7 +170,7 @@ def test_a_generator_that_is_dropped_gives_it_back(run_of):
 
 def test_in_a_full_run_it_is_denied_at_once(run_of, inside):
     with run_of(2), ravi_otel.agent("root"), ravi_otel.agent("other"):
-        with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'worker': SpawnBudget\.max_agents=2 are live"):
+        with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'worker': 2 of 2 agents are live"):
             inside(ravi_otel.spawn("worker"), lambda _: pytest.fail("it opened"))
         assert counts() == (2, 0, 0)
 

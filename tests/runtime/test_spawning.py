@@ -7,7 +7,17 @@ import contextvars
 import pytest
 
 import ravi_otel
-from ravi_otel import AgentPausedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError, SpawnTracker
+from ravi_otel import (
+    AgentPausedError,
+    BudgetExhaustedError,
+    ConfigurationError,
+    HookEvent,
+    HookManager,
+    Priority,
+    SpawnBudget,
+    SpawnDeniedError,
+    SpawnTracker,
+)
 from ravi_otel.policy.limits import ScopeKind
 
 
@@ -25,7 +35,10 @@ def test_the_first_agent_of_a_run_is_its_root_and_takes_no_further_slot(run_of):
 
 def test_a_cap_of_one_allows_just_the_root(run_of):
     with run_of(1), ravi_otel.agent("root"):
-        with pytest.raises(SpawnDeniedError, match=r"SpawnBudget\.max_agents=1"), ravi_otel.agent("child", priority=Priority.CRITICAL):
+        with (
+            pytest.raises(SpawnDeniedError, match=r"1 of 1 .*: a run's first agent is its root"),
+            ravi_otel.agent("child", priority=Priority.CRITICAL),
+        ):
             pytest.fail("it opened")
         assert ravi_otel.current_scope().facts.agent_name == "root"
         assert counts() == (1, 0)
@@ -283,3 +296,100 @@ def test_a_limit_written_twice_for_one_scope_is_an_error(instrumented):
     same = ravi_otel.request_limit(5)
     with ravi_otel.run("r", limits=[same]), ravi_otel.agent("a", limits=[same]), ravi_otel.apply_limits([same]):
         pass
+
+
+FULL = [{"spawn_budget": SpawnBudget(3)}, {"limits": ["agents=3"]}]
+
+
+@pytest.mark.parametrize("how", FULL, ids=["spawn_budget", "limits"])
+def test_a_full_spawn_budget_is_a_limit_like_any_other(heard, how):
+    hooks, fired = HookManager(), []
+    for event in (HookEvent.LIMIT_NEARING, HookEvent.LIMIT_EXCEEDED):
+        hooks.register(event, lambda told: fired.append((told["event"], told["limit_kind"], told["used"], told["threshold"])))
+    with ravi_otel.run("r", hooks=hooks, **how) as run, ravi_otel.agent("lead"), ravi_otel.agent("a"):
+        assert [event.event for event in heard.limits] == []
+        with ravi_otel.agent("b"):
+            assert [event.event for event in heard.limits] == ["limit_nearing"]
+            for _ in range(2):
+                with pytest.raises(SpawnDeniedError) as denied, ravi_otel.agent("c"):
+                    pytest.fail("it opened")
+            (reading,) = run.limits
+    assert [(told.event, told.limit_kind, told.scope, told.used, told.threshold) for told in heard.limits] == [
+        ("limit_nearing", "agents", "run", 3, 3),
+        ("limit_exceeded", "agents", "run", 3, 3),
+    ]
+    assert fired == [("limit_nearing", "agents", 3, 3), ("limit_exceeded", "agents", 3, 3)]
+    assert (reading.limit.kind, reading.limit.value, reading.used, reading.remaining, reading.denied) == ("agents", 3, 3, 0, 2)
+    assert reading.events == ("limit_nearing", "limit_exceeded")
+    assert run.stats().refused == 2
+    error = denied.value
+    fields = (error.limit_kind, error.threshold, error.used, error.remaining, error.scope, error.run_name, error.reason)
+    assert fields == ("agents", 3, 3, 0, "run", "r", "full")
+
+
+@pytest.mark.parametrize(
+    ("budget", "limits", "rows"),
+    [(SpawnBudget(3), ["agents=5"], [3, 5]), (SpawnBudget(5), ["agents=3"], [3]), (SpawnBudget(3), ["agents=3"], [3])],
+)
+def test_the_tighter_of_the_two_is_told_and_only_that_one(heard, budget, limits, rows):
+    with ravi_otel.run("r", spawn_budget=budget, limits=limits) as run, ravi_otel.agent("lead"), ravi_otel.agent("a"), ravi_otel.agent("b"):
+        with pytest.raises(SpawnDeniedError), ravi_otel.agent("c"):
+            pytest.fail("it opened")
+        assert sorted(reading.limit.value for reading in run.limits) == rows
+    assert [(told.event, told.threshold) for told in heard.limits] == [("limit_nearing", 3), ("limit_exceeded", 3)]
+
+
+def test_slots_that_are_limited_later_are_a_limit_from_then_on(heard):
+    with ravi_otel.run("r") as run, ravi_otel.agent("lead"):
+        assert run.limits == []
+        run.set_limit("agents", 1)
+        with pytest.raises(SpawnDeniedError, match="1 of 1 agents are live in run 'r'"), ravi_otel.agent("a"):
+            pytest.fail("it opened")
+        assert [(reading.limit.kind, reading.limit.value, reading.denied) for reading in run.limits] == [("agents", 1, 1)]
+    assert [told.event for told in heard.limits] == ["limit_nearing", "limit_exceeded"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "lives", "asks", "reason", "said"),
+    [
+        (SpawnBudget(2), Priority.LOW, Priority.NORMAL, "full", r"included\. Raise SpawnBudget\.max_agents, release an agent first, or"),
+        (
+            SpawnBudget(2),
+            Priority.HIGH,
+            Priority.HIGH,
+            "none_below",
+            r"has a priority below HIGH\. Lower one with SpawnTracker\.reprioritize",
+        ),
+        (
+            SpawnBudget(2, allow_preempt=False),
+            Priority.LOW,
+            Priority.CRITICAL,
+            "preemption_off",
+            r"allow_preempt=False has none paused for one of priority CRITICAL\. Allow it with allow_preempt=True",
+        ),
+    ],
+)
+def test_a_denial_says_which_of_three_reasons_it_has_and_the_way_out_of_that_one(instrumented, budget, lives, asks, reason, said):
+    with ravi_otel.run("r", spawn_budget=budget), ravi_otel.agent("lead"):
+        slots = SpawnTracker.current()
+        slots.acquire("lives", lives)
+        for act in (
+            lambda: slots.acquire("asks", asks),
+            lambda: ravi_otel.agent("asks", priority=asks).__enter__(),
+            lambda: ravi_otel.spawn("asks", priority=asks).__enter__(),
+        ):
+            with pytest.raises(BudgetExhaustedError, match=said) as denied:
+                act()
+            assert (type(denied.value), denied.value.reason, denied.value.agent_id) == (SpawnDeniedError, reason, "asks")
+
+
+def test_a_denial_that_a_program_swallows_does_not_end_its_run(instrumented):
+    for limits in (["agents=1"], ["agents_total=1"], ["fan_out=0"]):
+        with (
+            ravi_otel.run("r", limits=limits) as run,
+            ravi_otel.agent("lead"),
+            contextlib.suppress(BudgetExhaustedError),
+            ravi_otel.agent("child"),
+        ):
+            pytest.fail("it opened")
+        assert (run.status, run.stop_reason) == ("ok", "success")

@@ -128,6 +128,8 @@ class Desk:
             async with at_work.agent:  # SpawnDeniedError when there is no slot
                 self.at_work[worker] = at_work
                 await self.converse(at_work, str(task))
+        except SpawnDeniedError:
+            raise
         except (AgentPausedError, CancellationError, BudgetExhaustedError) as error:
             at_work.why = str(error)
         return {"status": at_work.agent.status, "found": at_work.found, "why": at_work.why}

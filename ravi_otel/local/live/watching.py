@@ -32,7 +32,7 @@ from ravi_otel.local.live.protocol import (
     is_number,
 )
 from ravi_otel.local.store.processes import began
-from ravi_otel.policy.limits import NANO, UNITS, Kind, ScopeKind
+from ravi_otel.policy.limits import NANO, UNITS, ScopeKind
 
 WINDOW_S: Final = 10
 _MOST_CALLS: Final = 128
@@ -283,11 +283,6 @@ def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
     """Give the limits of a scope, the fullest first, as many as an answer takes, and how many more there are."""
     readings = sorted(scope.readings(), key=lambda reading: -reading.ratio)
     limits = [state for state in map(_limit, readings) if state is not None]
-    if scope.facts.kind is ScopeKind.RUN and scope.spawn is not None and not any(each.kind == Kind.AGENTS for each in limits):
-        slots = scope.spawn.stats()
-        if slots.limit is not None:
-            agents = LimitState(Kind.AGENTS.value, slots.active, 0, slots.limit, slots.active / slots.limit, UNITS[Kind.AGENTS])
-            limits.insert(min(len(limits), MOST_LIMITS - 1), agents)  # among those that are told, since it can be raised too
     return tuple(limits[:MOST_LIMITS]), len(limits[MOST_LIMITS:])
 
 

@@ -99,7 +99,10 @@ def test_a_limit_is_raised_while_the_run_works(scene, client):
         (lambda session, run, root, worker: session.pause(root), "agent 'root' is the root of its run, which is never paused"),
         (lambda session, run, root, worker: session.resume(worker), "agent 'worker' is not paused."),
         (lambda session, run, root, worker: session.reprioritize(worker, "vital"), "priority='vital' is unknown. It is one of: background"),
-        (lambda session, run, root, worker: session.set_limit(run, "tokens", 5), "run 'r' has no such limit; it has requests, tool_calls"),
+        (
+            lambda session, run, root, worker: session.set_limit(run, "tokens", 5),
+            "run 'r' has no such limit; it has agents, requests, tool_calls",
+        ),
         (lambda session, run, root, worker: session.set_limit(run, "requests", -1), "-1"),
         (lambda session, run, root, worker: session.set_limit(run, "requests", 1.5), "1.5"),
         (lambda session, run, root, worker: session.set_limit(run, "requests", True), "value=True must be a number"),
