@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import http.client
 import os
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator
@@ -79,6 +80,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()  # what every module made is not looked through again by each collection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_signal_is_ignored() -> Iterator[None]:
+    """Hear what our caller ignores, such as a shell for its background jobs: programs inherit that."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.getsignal(number) for number in usual}
+    for number, handler in usual.items():
+        if before[number] is signal.SIG_IGN:
+            signal.signal(number, handler)
+    yield
+    for number, handler in before.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
