@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack redis-faults spawn-guards coexistence frameworks pythons names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -59,6 +59,10 @@ servers: $(READY)  ## find or build every server that tests run: Redis, collecto
 
 test-stack: servers  ## the stack's tests, against the real servers
 	@$(PY) -m pytest -q -n 0 --timeout 300 tests/stack/live
+
+boards: servers  ## draw the dashboards with Grafana's own packages over six minutes of work, check every panel, and keep their pictures
+	@sh scripts/boards.sh
+	@$(PY) -m pytest -q -n 0 --timeout 1200 tests/stack/boards
 
 redis-faults: $(READY)  ## pause, kill, empty and fail over real Redis servers, and print what became of the counts
 	@sh scripts/servers.sh

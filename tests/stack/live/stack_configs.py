@@ -66,8 +66,16 @@ def seconds(duration: object) -> float | None:
 class Configs:
     """Write the configurations below `root`, one folder a server, and know which port each of their ports has become."""
 
-    def __init__(self, root: Path, ports: Ports, elsewhere: Mapping[str, str], but: Mapping[tuple[str | int, ...], Any] = {}):
+    def __init__(
+        self,
+        root: Path,
+        ports: Ports,
+        elsewhere: Mapping[str, str],
+        but: Mapping[tuple[str | int, ...], Any] = {},
+        intervals: Mapping[str, str] = INTERVALS,
+    ):
         self._root = root
+        self._intervals = intervals
         self._ports = ports
         self._taken: dict[tuple[str, int], int] = {}
         self._elsewhere = elsewhere
@@ -137,9 +145,9 @@ class Configs:
             return self.port(server, leaf) if key in PORT_KEYS else leaf
         if not isinstance(leaf, str):
             return leaf
-        now, wanted = seconds(leaf), seconds(INTERVALS.get(str(key), ""))
+        now, wanted = seconds(leaf), seconds(self._intervals.get(str(key), ""))
         if now is not None and wanted is not None:
-            return INTERVALS[str(key)] if now > wanted else leaf
+            return self._intervals[str(key)] if now > wanted else leaf
         return self.text(server, leaf)
 
     def _address(self, server: str, host: str, port: int) -> str:

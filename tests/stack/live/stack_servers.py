@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 from stack_answers import Answers
-from stack_configs import COLLECTOR, Configs
+from stack_configs import COLLECTOR, INTERVALS, Configs
 from stack_process import PORTS, Guard, ServerProcess
 from webhook import Webhook
 
@@ -70,10 +70,12 @@ class Stack(Answers):
         guard: Guard,
         webhook: Webhook,
         but: Mapping[tuple[str | int, ...], Any],
+        intervals: Mapping[str, str],
     ):
+        self._intervals = intervals
         self.webhook = webhook
         self.overlays = overlays
-        self.configs = Configs(directory, PORTS, webhook_addresses(webhook), but)
+        self.configs = Configs(directory, PORTS, webhook_addresses(webhook), but, intervals)
         self._compose = yaml.safe_load((COLLECTOR / "compose.yaml").read_text())["services"]
         paths = programs(*only)
         self.servers = {name: self._server(name, paths[PROGRAMS[name]], guard) for name in only}
@@ -112,15 +114,13 @@ class Stack(Answers):
         return self.servers[name]
 
     def environment(self, service: str = "stack-tests", protocol: str = "http/protobuf") -> dict[str, str]:
-        """Give the variables with which a program sends to this stack, soon enough for a test."""
-        return {
+        """Give the variables with which a program sends to this stack: soon enough for a test, unless it keeps its own intervals."""
+        soon = {"OTEL_METRIC_EXPORT_INTERVAL": "1000", "OTEL_BSP_SCHEDULE_DELAY": "200", "OTEL_BLRP_SCHEDULE_DELAY": "200"}
+        return (soon if self._intervals else {}) | {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.otlp_grpc if protocol == "grpc" else self.otlp_http,
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_SERVICE_NAME": service,
             "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test",
-            "OTEL_METRIC_EXPORT_INTERVAL": "1000",
-            "OTEL_BSP_SCHEDULE_DELAY": "200",
-            "OTEL_BLRP_SCHEDULE_DELAY": "200",
         }
 
     def start(self) -> None:
@@ -188,11 +188,15 @@ def webhook_addresses(webhook: Webhook) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running_stack(
-    *, overlays: tuple[str, ...] = OVERLAYS, only: tuple[str, ...] = tuple(PROGRAMS), but: Mapping[tuple[str | int, ...], Any] = NOTHING
+    *,
+    overlays: tuple[str, ...] = OVERLAYS,
+    only: tuple[str, ...] = tuple(PROGRAMS),
+    but: Mapping[tuple[str | int, ...], Any] = NOTHING,
+    intervals: Mapping[str, str] = INTERVALS,
 ) -> Iterator[Stack]:
     """Run a stack of one's own, or some of its servers; nothing of it is left afterwards, also where the run was killed.
 
-    `but` gives what a test has to have otherwise, by the keys that lead there.
+    `but` gives what a test has to have otherwise, by the keys that lead there; without `intervals` those that are shipped are kept.
     """
     directory = Path(tempfile.mkdtemp(prefix="ravi-stack-"))
     with contextlib.ExitStack() as after:
@@ -201,7 +205,7 @@ def running_stack(
         after.callback(guard.close)
         webhook = Webhook()
         after.callback(webhook.close)
-        stack = started(lambda attempt: Stack(directory / str(attempt), overlays, only, guard, webhook, but))
+        stack = started(lambda attempt: Stack(directory / str(attempt), overlays, only, guard, webhook, but, intervals))
         after.callback(stack.stop)
         try:
             yield stack
