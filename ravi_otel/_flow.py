@@ -69,6 +69,17 @@ def trio_here() -> Any:
     return trio
 
 
+def gevent_here() -> Any:
+    """Return the module gevent where greenlets of it run on this thread; None anywhere else."""
+    hubs = sys.modules.get("gevent._hub_local")
+    if hubs is None:
+        return None
+    try:
+        return None if hubs.get_hub_if_exists() is None else sys.modules["gevent"]
+    except (AttributeError, KeyError):  # another thread is importing it: nothing of it runs yet
+        return None
+
+
 def cause(error: BaseException) -> BaseException:
     """Give the error a step really raised."""
     return error.error if isinstance(error, Carried) else error

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+import wrapt
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -41,7 +42,7 @@ from ravi_otel.instrumentation.openai.sockets import Sockets
 from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing.overrides import PriceMap
-from ravi_otel.pricing.preloading import preload
+from ravi_otel.pricing.preloading import PATCHES_THREADS, preload, wait_until_preloaded
 from ravi_otel.runtime.asking import read_limits
 from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.runtime.carrying import Carrying
@@ -190,6 +191,8 @@ class Instrumentation:
         drain()
         return self._pipeline.flush(timeout_s)
 
+
+wrapt.register_post_import_hook(wait_until_preloaded, PATCHES_THREADS)
 
 _lock = threading.Lock()
 _now: Instrumentation | None = None

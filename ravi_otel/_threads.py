@@ -7,6 +7,7 @@ waits for them would be killed by one that a thread of ours took, with the defau
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -14,8 +15,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_signals() -> Generator[None]:
-    """Block every signal meanwhile: threads inherit that from the thread that starts them."""
-    if not hasattr(signal, "pthread_sigmask"):
+    """Block every signal meanwhile: threads inherit that from the thread that starts them.
+
+    Not where gevent has made greenlets of threads: those run on this very thread, and would begin with the program's signals blocked.
+    """
+    if not hasattr(signal, "pthread_sigmask") or _are_greenlets():
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -23,6 +27,11 @@ def without_signals() -> Generator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _are_greenlets() -> bool:
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and monkey.is_module_patched("threading")
 
 
 class Turns:

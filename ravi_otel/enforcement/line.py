@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final, Generic, TypeVar
 
 from ravi_otel import _extras
-from ravi_otel._flow import trio_here
+from ravi_otel._flow import gevent_here, trio_here
 
 T = TypeVar("T")
 
@@ -104,11 +104,27 @@ class Sleeper:
         if self.unfit:
             return
         left = threading.TIMEOUT_MAX if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
+        gevent = gevent_here()
+        if gevent is None:
+            self._sleep(lambda most_s: self._gate.acquire(timeout=most_s), left)
+            return
+        event, bell = gevent.event.Event(), gevent.get_hub().loop.async_()  # a lock would stop the thread's other greenlets, too
+        bell.start(event.set)
+        self._ring = bell.send
+        try:
+            if not self.woken:  # see `wait_on_future`
+                self._sleep(event.wait, left)
+        finally:
+            self._ring = None
+            bell.close()
+
+    def _sleep(self, sleep: Callable[[float], bool], left: float) -> None:
+        """Sleep until `sleep`, which waits so many seconds, tells that it was woken, or `left` seconds are over."""
         if self._meanwhile is None:
-            self._gate.acquire(timeout=left)
+            sleep(left)
             return
         until, pause_s = time.monotonic() + left, _LOOK_AFTER_S
-        while left > 0 and not self._gate.acquire(timeout=min(left, pause_s)):
+        while left > 0 and not sleep(min(left, pause_s)):
             self._meanwhile()
             left, pause_s = until - time.monotonic(), min(pause_s * 2, _LOOK_AT_LEAST_EVERY_S)
 
@@ -147,7 +163,7 @@ class Sleeper:
         try:
             if ring is not None:
                 ring()
-        except RuntimeError:
+        except (RuntimeError, ValueError):  # asyncio's, and gevent's
             return False
         return True
 

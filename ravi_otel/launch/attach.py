@@ -13,7 +13,7 @@ from typing import Final
 
 from ravi_otel._setup import surround, wrap_again
 from ravi_otel.enforcement.ending import is_unkept
-from ravi_otel.errors import BudgetError
+from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.launch import notes, telling
 from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.brake import Brake
@@ -57,7 +57,7 @@ def begin(text: str | None = None) -> None:
         strange = wrap_again()
         why = f"this version of {strange[0]} has other methods than the ones we wrap. Supported are {strange[1]}" if strange else ""
     except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
-        why = str(error)
+        why = str(error) if isinstance(error, RaviError) else f"ravi-otel could not be started in it ({type(error).__name__}: {error})."
     if why:
         _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), why)
         if plan is not None:

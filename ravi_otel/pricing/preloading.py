@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from typing import Final
 
@@ -10,12 +11,17 @@ from ravi_otel._threads import without_signals
 from ravi_otel.pricing.book import PriceBook
 
 _LONGEST_S: Final = 10.0
+PATCHES_THREADS: Final = "gevent.monkey"
+"""A module that may take the locks of imports away from the threads which hold them, at any moment after its own import."""
+
 _preloading: threading.Thread | None = None
 
 
 def preload(prices: PriceBook) -> None:
-    """Import it in a thread of its own."""
+    """Import it in a thread of its own; not where gevent may be patching threads, there the first call imports it."""
     global _preloading  # noqa: PLW0603 - the one thread that a fork has to wait for
+    if PATCHES_THREADS in sys.modules:
+        return
     _preloading = threading.Thread(target=prices.preload, name="ravi-otel-prices", daemon=True)
     try:
         with without_signals():
@@ -24,11 +30,14 @@ def preload(prices: PriceBook) -> None:
         _preloading = None
 
 
-def _before_fork() -> None:
-    """Let the price table be imported: a child forked meanwhile could never import it, its lock being held by a thread it lacks."""
+def wait_until_preloaded(_: object = None) -> None:
+    """Let the price table be imported: a lock that its thread holds is never let go of in a forked child, or once threads are patched.
+
+    Call it when `PATCHES_THREADS` was imported.
+    """
     thread = _preloading
     if thread is not None and thread is not threading.current_thread():
         thread.join(_LONGEST_S)
 
 
-os.register_at_fork(before=_before_fork)
+os.register_at_fork(before=wait_until_preloaded)

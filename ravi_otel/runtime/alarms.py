@@ -299,6 +299,7 @@ class _Thread:
         if self._started:
             return
         self._started, self._until_ns = True, 0
+        self._gate = threading.Lock()  # of now: where threads were made greenlets meanwhile, an older one would stop all of them
         try:
             with without_signals():
                 threading.Thread(target=self._live, name="ravi-otel-alarms", daemon=True).start()

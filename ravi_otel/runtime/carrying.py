@@ -35,7 +35,9 @@ class Carrying:
         """Wrap `Thread.start` and `ThreadPoolExecutor.submit`; nothing to do where they are wrapped already."""
         if self._active:
             return
-        self._wraps.wrap(threading.Thread, "start", self._start)
+        # Gevent puts a subclass in the place of `threading.Thread`, which inherits `start`.
+        starts = next((kind for kind in threading.Thread.__mro__ if "start" in kind.__dict__), threading.Thread)
+        self._wraps.wrap(starts, "start", self._start)
         self._wraps.wrap(ThreadPoolExecutor, "submit", self._submit)
         self._active = True
 

@@ -7,7 +7,7 @@ import threading
 import weakref
 from contextvars import ContextVar
 
-from ravi_otel._flow import trio_here
+from ravi_otel._flow import gevent_here, trio_here
 from ravi_otel.enforcement.clocks import left_ns
 from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
@@ -73,14 +73,17 @@ def around() -> tuple[object, ...]:
 
 
 def owner() -> object:
-    """Identify the task, or else the thread, that asks.
+    """Identify the task, the greenlet, or else the thread, that asks.
 
     A task is named by a weak reference, of which there is one: two are equal while the task lives. The ledger keeps it as long
     as the call is held, and a task keeps its result, which may be the very stream whose being dropped ends the call.
     """
     task = asyncio.current_task() if on_event_loop() else _trio_task()
     if task is None:
-        return threading.get_ident()
+        gevent = gevent_here()
+        if gevent is None:
+            return threading.get_ident()
+        task = gevent.getcurrent()
     try:
         return weakref.ref(task)
     except TypeError:  # a task of somebody's own making

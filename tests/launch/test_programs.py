@@ -175,6 +175,21 @@ def test_our_place_on_the_path_is_gone_before_the_program_looks(desk):
     assert done.out == "[]\n"
 
 
+def test_a_program_that_gevent_patched_is_limited(desk):
+    patched = "from gevent import monkey; monkey.patch_all()"
+    calls = "import runpy, sys; sys.argv[0:1] = []; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = desk.launch(sys.executable, "-c", f"{patched}; {calls}", *desk.program("calls", "3")[1:], flags=["--limit", "requests=1"])
+    assert done.status == 4, done.err
+    assert desk.sent == 1
+
+
+def test_why_limits_are_not_in_force_is_said_in_a_sentence(desk):
+    code = "import ravi_otel._setup as setup; setup._WRAPPED = None; import openai"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=1"])
+    assert done.status == 5
+    assert "limits are not in force: ravi-otel could not be started in it (TypeError: 'NoneType' object is not iterable).\n" in done.err
+
+
 def test_a_run_inside_a_run_is_refused(desk):
     done = desk.launch(*desk.command("--limit", "requests=9"), *desk.program("calls", "1"), flags=["--limit", "requests=1"])
     assert done.status == 2

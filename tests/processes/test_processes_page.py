@@ -17,6 +17,8 @@ COMMANDS = {
     "gunicorn-preload": "`gunicorn --preload`",
     "gunicorn-gthread": "`gunicorn --worker-class gthread`",
     "gunicorn-gthread-preload": "`gunicorn --worker-class gthread --preload`",
+    "gunicorn-gevent": "`gunicorn --worker-class gevent`",
+    "gunicorn-gevent-preload": "`gunicorn --worker-class gevent --preload`",
     "uvicorn": "`uvicorn --workers`",
 }
 

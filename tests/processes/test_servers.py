@@ -38,9 +38,11 @@ SERVERS = {
     "gunicorn-preload": gunicorn("--preload"),
     "gunicorn-gthread": gunicorn("--worker-class", "gthread", "--threads", "2"),
     "gunicorn-gthread-preload": gunicorn("--worker-class", "gthread", "--threads", "2", "--preload"),
+    "gunicorn-gevent": gunicorn("--worker-class", "gevent"),
+    "gunicorn-gevent-preload": gunicorn("--worker-class", "gevent", "--preload"),
     "uvicorn": lambda port: [sys.executable, "-m", "uvicorn", "--workers", "2", "--port", str(port), "web:asgi"],
 }
-SHORT = [("gunicorn-gthread", REDIS), ("gunicorn-preload", SQLITE), ("uvicorn", REDIS)]
+SHORT = [("gunicorn-gthread", REDIS), ("gunicorn-gevent", REDIS), ("gunicorn-preload", SQLITE), ("uvicorn", REDIS)]
 PLAYED = [(server, kind) for server in SERVERS for kind in (MEMORY, SQLITE, REDIS)] if LONG else SHORT
 
 

@@ -130,7 +130,7 @@ def _attach(plan, wanted, notes):
                 return
             why = "%s has %s, the launcher is %s" % (sys.executable, "ravi-otel " + found if found else "no ravi-otel", wanted)
         except Exception as error:  # the program's import must succeed whatever is wrong with us
-            why = repr(error)
+            why = "ravi-otel could not be started in it (%s: %s)." % (type(error).__name__, error)
         _say(notes, "failed", why)
 
     sys.meta_path.insert(0, _Waiting(begin))
@@ -158,5 +158,8 @@ if os.environ.get("RAVI_LAUNCH"):
         _attach(os.environ["RAVI_LAUNCH"], _wanted, _notes)
     except Exception as error:
         if sys.stderr is not None:
-            sys.stderr.write("ravi-otel: this process is not observed and its limits are not in force: %r\n" % (error,))
+            sys.stderr.write(
+                "ravi-otel: this process is not observed and its limits are not in force: it could not be started in it (%s: %s).\n"
+                % (type(error).__name__, error)
+            )
 _run_shadowed(_here)

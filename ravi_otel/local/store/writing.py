@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import queue
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, Final
 
 from opentelemetry.sdk._logs import LogRecordProcessor
@@ -72,7 +72,7 @@ class FileSink:
         """Begin anew: at the start, and in a forked child, where the thread is gone and what waits is the parent's."""
         self._waiting: deque[Waiting] = deque()
         self._awake = False
-        self._writer: tuple[threading.Thread, SimpleQueue[bool]] | None = None  # one, so that no thread sees half of it
+        self._writer: tuple[threading.Thread, queue.SimpleQueue[bool]] | None = None  # one, so that no thread sees half of it
         self._starting = threading.Lock()
         self._lock = threading.RLock()
         self._writing = False
@@ -191,7 +191,7 @@ class FileSink:
         self.close(1.0)
 
     def _start(self) -> None:
-        wake: SimpleQueue[bool] = SimpleQueue()
+        wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of now: where threads are greenlets since, an older one would stop them all
         wake.put(True)  # noqa: FBT003 - an item of a queue: what made it start waits already
         with self._starting:
             if self._writer is not None:
@@ -214,7 +214,7 @@ class FileSink:
         if processes is not None and util is not None and processes.parent_process() is not None:
             util.Finalize(None, _call, (weakref.WeakMethod(self._leave),), exitpriority=-10)
 
-    def _write_on(self, wake: SimpleQueue[bool]) -> None:
+    def _write_on(self, wake: queue.SimpleQueue[bool]) -> None:
         while wake.get():
             quiet = 0
             while quiet < _QUIET and wake.empty():  # while records come, nobody has to wake us: that costs them 5 us

@@ -134,16 +134,19 @@ class Steps(ABC):
         with self.gate.lock:
             self._leases.remember()
             try:
-                result = self._transact(page, act, reap=reap)
+                result, alive = self._transact(page, act, reap=reap)
             except BaseException as error:
                 if isinstance(error, StoreError) or self.store.in_transaction:  # a signal's may come when all is written
                     page.undo()
                     self._leases.undo()
                 raise
+        if alive:
+            self._pulse.start()  # without the lock: to start a thread is to wait for it, and for all who run meanwhile
         self._wake(page.woken)
         return result
 
-    def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> T:
+    def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> tuple[T, bool]:
+        """Give what `act` gave, and whether others must know if this process dies."""
         self.store.begin()
         now = self._clock.monotonic_ns()
         freed = reap and self._leases.may_reap(now) and self._leases.reap(self.store, now, page.now_s) > 0
@@ -164,9 +167,7 @@ class Steps(ABC):
         self._owed.written(owed, untold)
         for op_id, _, _ in page.ended:
             self._past.add(op_id)
-        if alive:
-            self._pulse.start()
-        return result
+        return result, alive
 
     def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
         self.failed()
