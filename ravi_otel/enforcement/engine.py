@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from weakref import WeakValueDictionary
@@ -40,7 +40,8 @@ class Engine:
     `learned` is how long answers were. `joined` keeps session and tenant scopes by kind and id, the least recently used out first
     beyond 10,000; one that is in use stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
     `outliving` are the parts of closed agents in which something has settled since, `newcomers` the limits that joined a session
-    while calls were in flight there. `timer` looks at clocks when nobody calls anything; None looks at them with each call only.
+    while calls were in flight there. `lock` may be taken twice by one thread: from Python 3.14 on a signal's handler, which may open a
+    scope, can come right where it was taken. `timer` looks at clocks when nobody calls anything; None looks at them with each call only.
     """
 
     ledger: Ledger = field(default_factory=MemoryLedger)
@@ -56,7 +57,7 @@ class Engine:
     learned: Learned = field(default_factory=Learned)
     joined: OrderedDict[tuple[str, str], Any] = field(default_factory=OrderedDict[tuple[str, str], Any])
     living: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary[tuple[str, str], Any])
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
     revision: int = 0
     outliving: deque[Any] = field(default_factory=deque[Any])
     newcomers: list[Any] = field(default_factory=list[Any])

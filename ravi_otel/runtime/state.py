@@ -180,7 +180,7 @@ class State:
         self.lock = threading.Lock()
         self._telling = threading.RLock()
         self.top_runs = {}
-        self.engine.lock = threading.Lock()
+        self.engine.lock = threading.RLock()
         self.engine.joined.clear()
         self.engine.living.clear()
         self.engine.ledger.reset_after_fork()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import multiprocessing
 import os
 import re
@@ -269,7 +270,7 @@ def test_work_belongs_to_what_the_table_says(instrumented, way):
         return await start(work)
 
     with ravi_otel.run("r") as run, ravi_otel.agent("a") as agent:
-        told = asyncio.run(main()) if asyncio.iscoroutinefunction(start) else start(work)
+        told = asyncio.run(main()) if inspect.iscoroutinefunction(start) else start(work)
         found = charged(agent.stats(), run.stats(), told)
     assert (found, len(ran)) == (expected, 0 if expected is CHILD else 1)
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import importlib
+import inspect
 
 import openai
 import openai._base_client as client_module
@@ -271,4 +272,4 @@ async def test_a_coroutine_tool_counts_when_it_runs_and_keeps_its_result(instrum
         with pytest.raises(BudgetExhaustedError, match="of tool 'fetch'"):
             await work(3)
     assert run.stats().tool_calls == 2
-    assert asyncio.iscoroutinefunction(work)
+    assert inspect.iscoroutinefunction(work)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import Final, Literal, Protocol
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
 from ravi_otel.policy.limits import public_amount
+
+_log = logging.getLogger("ravi_otel")
 
 Failure = Literal["store_failed", "store_lost"]
 SO: Final = "so nothing is sent: "
@@ -59,3 +63,9 @@ def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExh
         per=account.limit.per,
         public_message=UNCHECKED,
     )
+
+
+def warn_uncounted(why: str) -> None:
+    """Say in the log that something was spent while a store failed, and is in none of its counters."""
+    with contextlib.suppress(Exception):  # a broken log handler is the application's
+        _log.warning("ravi-otel: what happened while the shared ledger failed is not all counted in it: %s.", why)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel._private_files import make_directory
 from ravi_otel.enforcement.ledger.failing import StoreError
 
 _LONGEST_LINE: Final = 65_536
@@ -68,7 +69,7 @@ class Journal:
         if not entries:
             return True
         try:
-            _make(self.path.parent)
+            make_directory(self.path.parent)
             self._write(entries)
         except OSError:
             self.lost += len(entries)
@@ -142,16 +143,6 @@ class Journal:
         if not isinstance(script, str) or script not in self._scripts or not _are_texts(keys) or not _are_texts(args):
             return None
         return Entry(script, keys, args)
-
-
-def _make(directory: Path) -> None:
-    """Make the directory where it is missing, as the local store does: it is nobody else's, and no part of what is versioned."""
-    try:
-        directory.mkdir(mode=0o700, parents=True)
-    except FileExistsError:
-        return
-    with contextlib.suppress(OSError), (directory / ".gitignore").open("x", encoding="ascii") as file:
-        file.write("*\n")
 
 
 def _are_texts(found: object) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from ravi_otel._private_files import database_flaw, make_file
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.approval import frozen, place, rows
@@ -268,8 +269,8 @@ class QueueFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._create:
-            place.make(self.path)
-        flaw = place.flaw(self.path, root_too=not self._create)
+            make_file(self.path)
+        flaw = database_flaw(self.path, root_too=not self._create)
         if flaw is not None:
             raise self._failed(flaw)
         where = f"file:{quote(os.fspath(self.path))}?mode=rw"

@@ -128,6 +128,29 @@ def test_who_must_log_in_since_a_while_is_told_so(linked):
         assert not link.failing
 
 
+def test_who_must_log_in_since_the_server_was_away_is_told_so(linked):
+    with redis_servers.server() as server:
+        clock = ManualClock()
+        link = linked(server.url, clock=clock)
+        call(link)
+        server.kill()
+        for _ in range(4):
+            with pytest.raises(StoreError):
+                call(link)
+        assert link.failing
+        server.start()
+        assert server.say("CONFIG", "SET", "requirepass", "secret").startswith(b"+OK")
+
+        def is_told():
+            clock.advance(20)
+            with pytest.raises(StoreError) as caught:
+                call(link)
+            return caught.value.why == "because it does not let this user in"
+
+        redis_servers.until(is_told, "it was never said what is wrong")
+        assert not link.failing
+
+
 @pytest.fixture
 def threadless(monkeypatch):
     """Give no thread any more, as a machine does that has none left."""

@@ -168,6 +168,32 @@ def test_a_format_of_another_version_is_refused(path, ledger):
     assert "format 7" in str(refusal(ledger))
 
 
+@pytest.mark.parametrize("used", [False, True], ids=["new", "in use"])
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+def test_a_file_that_others_may_write_is_refused(path, ledger, used, mode):
+    ask(ledger, account())
+    if not used:
+        ledger.close()
+    path.chmod(mode)
+    refused = refusal(ledger)
+    assert refused.reason == "store_failed"
+    assert f"others than its owner may write it (mode {mode:04o}); `chmod go-w` it" in str(refused)
+    path.chmod(0o600)
+    assert isinstance(ask(ledger, account())[1], Grant)
+
+
+def test_a_file_in_a_directory_that_anybody_may_write_is_refused(path, ledger):
+    path.parent.chmod(0o777)
+    assert "others may write its directory (mode 0777)" in str(refusal(ledger))
+    path.parent.chmod(0o1777)  # nobody can take the file's place
+    assert isinstance(ask(ledger, account())[1], Grant)
+    ledger.close()
+    Path(f"{path}-journal").touch()
+    if os.geteuid() == 0:
+        os.chown(f"{path}-journal", 65_534, 65_534)
+        assert "'ledger.db-journal' beside it belongs to another user" in str(refusal(ledger))
+
+
 @pytest.mark.parametrize("column", ["value", "used", "held", "denied"])
 @pytest.mark.parametrize("content", [-1, None, "many", 1.5, b"\0", "9" * 5_000, "-5", "²"])
 def test_an_amount_that_is_none_is_refused_and_never_counted(path, ledger, column, content):

@@ -1,5 +1,6 @@
 """A signal's exception between any two lines of a step: the file and this process's own accounts stay of one mind."""
 
+import gc
 import linecache
 import os
 import sys
@@ -44,6 +45,7 @@ class Interrupter:
 
     def during(self, act):
         before = sys.gettrace()
+        gc.disable()  # it would run the ends of earlier cases in between
         sys.settrace(self)
         try:
             act()
@@ -51,6 +53,7 @@ class Interrupter:
             pass
         finally:
             sys.settrace(before)
+            gc.enable()
 
 
 class Case:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import threading
 import types
@@ -70,7 +71,7 @@ def desk(instrumented: Any) -> Desk:
 
 
 def call(fn: Any, *args: Any, **kwargs: Any) -> Any:
-    return asyncio.run(fn(*args, **kwargs)) if asyncio.iscoroutinefunction(fn) else fn(*args, **kwargs)
+    return asyncio.run(fn(*args, **kwargs)) if inspect.iscoroutinefunction(fn) else fn(*args, **kwargs)
 
 
 @pytest.fixture(params=["refund", "refund_later"])

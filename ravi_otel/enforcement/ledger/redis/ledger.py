@@ -18,7 +18,7 @@ from ravi_otel.enforcement.ledger import judging
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.claims import split
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
-from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.failing import StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel.enforcement.ledger.redis import ending, operators, reserving
 from ravi_otel.enforcement.ledger.redis.answers import Reply
@@ -59,8 +59,10 @@ class RedisLedger(Counting):
             run_sync(self.sign_off(for_s=_PAID_AT_THE_END_S / 2))
         except StoreError:
             self.failed()
-        if self.owed and not self.link.keep(self.owed.hand_over()):
+        left = self.owed.hand_over() if self.owed else []
+        if left and not self.link.keep(left):
             self.failed()
+            warn_uncounted(f"the process ended, and {len(left):,} messages could be written neither to it nor to a file")
         self.link.close()
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -12,13 +11,12 @@ from typing import Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
-from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.failing import StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.journal import Entry
 from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.enforcement.ledger.redis.wire import WireError
 
-_log = logging.getLogger("ravi_otel")
 _MOST: Final = 100_000
 _MOST_TRIES: Final = 5
 _PAYS_FOR_S: Final = 1.0
@@ -132,8 +130,7 @@ class Owed:
             self.lost += 1
             first = self.lost == 1
         if first:
-            with contextlib.suppress(Exception):  # a broken log handler is the application's
-                _log.warning("ravi-otel: what happened while the shared ledger failed is not all counted in it: %s.", why)
+            warn_uncounted(why)
 
     def hand_over(self) -> list[Entry]:
         """Give all of it away, to be sent by another process; what it crosses is told to nobody then."""

@@ -103,8 +103,11 @@ class Pool:
             self.failed(trouble)
 
     def failed(self, trouble: WireError) -> None:
-        """Take note of trouble; nobody goes on waiting for a server that is given up."""
-        if not self.breaker.failed():
+        """Take note of trouble; nobody goes on waiting for a server that is given up.
+
+        One that does not let this user in, from Redis 8 on when it is connected to, is not given up: each call is to say so.
+        """
+        if trouble.locked_out or not self.breaker.failed():
             return
         with self._lock:
             turns = tuple(self._turns)
@@ -160,7 +163,11 @@ class Pool:
     def _probe(self) -> None:
         try:
             wire = self._connect()
-        except Exception:  # noqa: BLE001 - whatever it is: not yet
+        except Exception as error:  # noqa: BLE001 - whatever it is: not yet
+            if isinstance(error, WireError) and error.locked_out:
+                if self.breaker.succeeded():
+                    self._healed()  # it is there, and calls are told what is wrong
+                return
             self.breaker.failed(probe=True)
             self._changed()
             return

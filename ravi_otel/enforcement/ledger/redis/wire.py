@@ -30,6 +30,7 @@ Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "askin
 _LEAST_WAIT_S: Final = 0.001
 _PIECE: Final = 1 << 16
 _MOVES: Final = re.compile(r"(MOVED|ASK) \d{1,5} (\S+):(\d{1,5})")
+_NOT_LET_IN: Final = "because it does not let this user in"
 _LAST_WORDS: Final = "Protocol error"
 """What a server says before it closes a connection."""
 _FOR_A_WHILE: Final = ("NOREPLICAS", "MISCONF", "BUSY", "'maxmemory'", "OOM ")
@@ -45,7 +46,7 @@ _ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], _Told], ...]] = (
     (
         ("NOAUTH", "WRONGPASS", "NOPERM", "unauthenticated"),
         ("AuthenticationError", "NoPermissionError"),
-        ("because it does not let this user in", "refused"),
+        (_NOT_LET_IN, "refused"),
     ),
 )
 """Answers that are errors: by a word in them, which a script's errors have where the library makes no class of them, or by class."""
@@ -67,6 +68,11 @@ class WireError(StoreError):
     def answered(self) -> bool:
         """Tell that the server lives: it said no."""
         return self.ailment in ("moved", "asking", "moving", "refused", "unscripted")
+
+    @property
+    def locked_out(self) -> bool:
+        """Tell that the server lives, and that what is wrong is the user or the password."""
+        return self.why == _NOT_LET_IN
 
     @property
     def passes(self) -> bool:

@@ -75,11 +75,16 @@ class SqliteLedger(Steps):
         def act(operation: Operation) -> Settled:
             return judging.settle(operation, actual or {}, guessed=guessed)
 
+        spent = self._taken_out(op_id)
+        if spent is not None:
+            self._owed.settle(spent, actual or {}, guessed=guessed)
+            return cast("Flow[Settled]", Done(judging.PLAIN))
         return cast("Flow[Settled]", Done(self._settle_at_once(op_id, actual or {}, guessed=guessed) or self._end(op_id, act)))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
-        self._end(op_id, judging.release)
+        if self._taken_out(op_id) is None:
+            self._end(op_id, judging.release)
         return cast("Flow[None]", Done(None))
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
@@ -210,7 +215,7 @@ class SqliteLedger(Steps):
         """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
         if request.spent:
             self.failed()
-            self._owed.add(lambda page: Settled(page.judge(request, newcomer=False).crossings))
+            self._owed.spend(request)
             return Grant(request.op_id)
         if shared and all(account.observe for account in shared):
             self.failed()
@@ -237,6 +242,15 @@ class SqliteLedger(Steps):
                 return settled
         except StoreError:
             return None  # the whole step says so, and keeps what is owed
+
+    def _taken_out(self, op_id: str) -> Reservation | None:
+        """Take out an operation that happened without the file, which has not heard of it yet."""
+        if op_id not in self._owed.spent:
+            return None
+        try:
+            return self._locally(lambda: self._owed.spent.pop(op_id, None))
+        except StoreError:  # a signal came in the middle of a step: its end is owed as any other's
+            return None
 
     def _end(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)

@@ -206,6 +206,8 @@ class Page:
         self.bring(operation)
         self.ended.append((op_id, operation, operation.ended))
         del self.operations[op_id]
+        if op_id in self._begun:  # in this very transaction: the file has not heard of it, and need not
+            return operation
         if self.store.run("UPDATE operations SET state = 2, at = ? WHERE op = ? AND state = 0", (self.now_s, op_id)).rowcount != 1:
             self._take_up_again(op_id, operation)
         return operation
@@ -383,7 +385,8 @@ class Page:
             operation.held, operation.observed = held, observed
         for op_id, operation, ended in self.ended:
             operation.ended = ended
-            self.operations[op_id] = operation
+            if op_id not in begun:
+                self.operations[op_id] = operation
 
 
 def look(store: Store, account: Account, now_ns: int) -> bool:

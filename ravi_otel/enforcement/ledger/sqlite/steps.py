@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.failing import StoreError, unkept
+from ravi_otel.enforcement.ledger.failing import StoreError, unkept, warn_uncounted
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.pulse import Pulse
@@ -23,10 +23,12 @@ from ravi_otel.enforcement.ledger.sqlite.past import Past
 from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL
 from ravi_otel.enforcement.ledger.sqlite.store import Store, sentence
 from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.limits import ScopeKind, public_amount
 
 T = TypeVar("T")
 
 _NS: Final = 1_000_000_000
+_MOST_TOLD: Final = 10
 
 
 class Steps(ABC):
@@ -82,6 +84,14 @@ class Steps(ABC):
             self._locally(self.store.close)
         except StoreError:
             self.failed()
+            self._tell_uncharged()
+
+    def _tell_uncharged(self) -> None:
+        """Say what was spent without the file, now that nobody is left to write it."""
+        left = [f"{_amount(account, amount)} of {_place(account)}" for account, amount in self._locally(self._owed.uncharged)]
+        if left:
+            more = f" and {len(left) - _MOST_TOLD:,} more" if len(left) > _MOST_TOLD else ""
+            warn_uncounted(f"{str(self.path)!r} could not be written, the process ended, and it lacks {', '.join(left[:_MOST_TOLD])}{more}")
 
     def prepare(self) -> None:
         """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
@@ -155,16 +165,17 @@ class Steps(ABC):
         page.see_line()
         if self._leases.was_given_up(self.store, now):
             take_slots_again(page, self._leases.keep(self.store, now))
-        owed, untold = self._owed.write(page)
+        owed = self._owed.write(page) if self._owed else None
         result = act(page)
-        if owed or freed:
+        if owed is not None or freed:
             page.serve()
         alive = page.holds_something()
         process = self._leases.keep(self.store, now) if alive else self._leases.process
         past = self._past.write(self.store, page.now_s) if self._past.is_due else 0
         page.close(process)
         self._past.written(past)
-        self._owed.written(owed, untold)
+        if owed is not None:
+            self._owed.written(owed)
         for op_id, _, _ in page.ended:
             self._past.add(op_id)
         return result, alive
@@ -188,3 +199,14 @@ class Steps(ABC):
     @abstractmethod
     def _wake(self, woken: Sequence[Waiter]) -> None:
         """Wake who stood in line and was answered; without the lock."""
+
+
+def _amount(account: Account, amount: int) -> str:
+    return f"{public_amount(account.limit.kind, amount):,g} {account.kind}"
+
+
+def _place(account: Account) -> str:
+    facts = account.facts
+    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.RUN: facts.run_name or facts.run_id}
+    name = own.get(facts.kind)
+    return str(facts.kind) if name is None else f"{facts.kind} {name!r}"

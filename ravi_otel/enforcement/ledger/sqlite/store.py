@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from ravi_otel._private_files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
 from ravi_otel.enforcement.ledger.sqlite.patience import Patience, Wait
@@ -85,6 +87,7 @@ class Store:
         self._epoch: str | None = None
         self._descriptors: Descriptors | None = None
         self._robbed = False
+        self._pid = os.getpid()
 
     # -- one transaction ------------------------------------------------------------------------------------------
 
@@ -161,7 +164,12 @@ class Store:
             try:
                 connection.close()
             except sqlite3.Error:
-                _left.append(connection)
+                keep_for_ever(connection)
+
+    def __del__(self) -> None:
+        """Let the file go with the last who had it: whoever collects a connection that is open is warned of it."""
+        with contextlib.suppress(Exception):  # half made, or at the end of the interpreter
+            self.close() if self._pid == os.getpid() else self.disown()
 
     def _own(self) -> sqlite3.Connection | None:
         """Give the connection, unless the program closed its files beneath it: then it must not be touched any more."""
@@ -175,7 +183,7 @@ class Store:
     def disown(self) -> None:
         """Leave a connection that a fork brought along untouched: closing it here could harm the parent's."""
         if self._connection is not None:
-            _left.append(self._connection)
+            keep_for_ever(self._connection)
             self._connection = None
 
     def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
@@ -231,7 +239,18 @@ class Store:
             raise StoreError("because this process may not reach it") from error
         except OSError:
             return None
+        if found.st_mode & OTHERS_WRITE:
+            self._check_owner()
         return found.st_dev, found.st_ino
+
+    def _check_owner(self) -> None:
+        """Refuse a file that others than its owner may write: anybody could set what was used to nothing."""
+        try:
+            flaw = database_flaw(self.path, root_too=True, bits=OTHERS_WRITE, around_bits=ANYBODY_WRITES)
+        except OSError as error:
+            raise StoreError(f"because it cannot be looked at: {error.strerror or error}") from error
+        if flaw is not None:
+            raise StoreError(f"because {flaw}")
 
     def _open(self) -> sqlite3.Connection:
         if self._robbed:
@@ -240,6 +259,7 @@ class Store:
         place = self._where()
         if place is None:
             raise StoreError("because there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
+        self._check_owner()
         connection: sqlite3.Connection | None = None
         try:
             descriptors = Descriptors(self.path)
@@ -257,7 +277,7 @@ class Store:
                 connection.close()
             raise
         descriptors.note()
-        self._connection, self._place, self._descriptors = connection, place, descriptors
+        self._connection, self._place, self._descriptors, self._pid = connection, place, descriptors, os.getpid()
         return connection
 
     def _made(self) -> bool:
@@ -351,7 +371,3 @@ class Store:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
             self.rollback()
             self.close()
-
-
-_left: list[sqlite3.Connection] = []
-"""Connections of a parent process, or that would not close: kept, so that nobody touches them again."""
