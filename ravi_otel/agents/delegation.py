@@ -11,12 +11,15 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
 
-from ravi_otel.agents.endings import how
-from ravi_otel.agents.results import ASK_TIMEOUT, AgentResult, ToolReport
+from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
+from ravi_otel.hooks.loop_records import HandoffEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.asking import Limits, read_limits
 from ravi_otel.runtime.footers import without_footer
 from ravi_otel.runtime.handles import ScopeHandle
@@ -151,11 +154,15 @@ async def _entrust(
     Raises SpawnDeniedError where there is no slot, and passes the program's own cancellation on.
     """
     result: AgentResult | None = None
-    with anyio.move_on_after(ask_timeout):
+    late = Ending("stopped", StopReason.ASK_TIMEOUT)
+    with anyio.move_on_after(ask_timeout) as patience:
         try:
             with around() as opened:
+                opened.scope.when_cancelled = lambda: late if patience.cancel_called else None
                 try:
                     async with spawn(str(getattr(agent, "id", agent.name)), priority=priority):
+                        if opened.scope.facts.kind is not ScopeKind.HANDOFF:  # which has told it when it was entered
+                            opened.scope.engine.listeners.handed_over(HandoffEvent(opened.scope.facts, agent.name, "delegation"))
                         result = await agent.run(task)
                 except anyio.get_cancelled_exc_class():
                     opened.close()  # also for what goes on in threads that it has left behind
@@ -167,9 +174,8 @@ async def _entrust(
     if result is not None:  # also when the time was up just then: a finished result wins
         return reported(result)
     message = f"Agent {agent.name!r} did not answer within {ask_timeout:g} s, and was stopped."
-    return ToolReport(
-        {"agent": agent.name, "status": "stopped", "stop_reason": ASK_TIMEOUT, "message": message}, ok=False, stop_reason=ASK_TIMEOUT
-    )
+    told = {"agent": agent.name, "status": late.status, "stop_reason": late.stop_reason, "message": message}
+    return ToolReport(told, ok=False, stop_reason=late.stop_reason)
 
 
 def reported(result: AgentResult) -> ToolReport:
@@ -198,9 +204,8 @@ def _why(result: AgentResult) -> str:
 
 def _crashed(name: str, error: Exception) -> ToolReport:
     """Tell what an agent raised; of our own errors it says what they mean, and whose end they are shows at its parent's next step."""
-    status, reason, _ = how(error) or ("error", "error", "worker")
-    partial = getattr(error, "partial", None)
-    return reported(AgentResult(agent_name=name, run_id="", status=status, stop_reason=reason, error=error, partial=partial))
+    ending = Ending.known(error) or Ending("error", StopReason.ERROR)
+    return reported(AgentResult.ended(name, "", ending, error=error, partial=getattr(error, "partial", None)))
 
 
 def _short(error: BaseException) -> str:

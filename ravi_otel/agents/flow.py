@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -11,15 +11,16 @@ import anyio
 import anyio.lowlevel
 
 from ravi_otel.agents.delegation import Delegate, check_delegate
-from ravi_otel.agents.endings import how
 from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus
+from ravi_otel.enforcement.ending import COMPLETED, Ending
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import SpawnBudget
+from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.asking import Limits, read_limits, slots
 from ravi_otel.runtime.scopes import run
 
@@ -84,6 +85,7 @@ class Flow:
         results: list[AgentResult] = []
         told, failed = input, cast("AgentResult | None", None)
         async with around:
+            around.scope.when_cancelled = partial(_over, around.scope)  # else the program has cancelled it
             for step in self.steps:
                 latest = await _together(around.scope, step, told)
                 results += latest
@@ -91,11 +93,13 @@ class Flow:
                 if failed is not None:
                     break
                 told = _joined(latest)
+            ending = COMPLETED if failed is None else failed.ending
+            around.scope.conclude(ending)
         return FlowResult(
             name=self.name,
             run_id=around.id,
             status="ok" if failed is None else failed.status,
-            stop_reason="success" if failed is None else failed.stop_reason,
+            stop_reason=ending.stop_reason,
             answer=told if failed is None else None,
             results=tuple(results),
             usage=around.stats(),
@@ -148,9 +152,18 @@ def _cut_off(scope: Scope, agent: Delegate) -> AgentResult:
 
 
 def _failed(scope: Scope, agent: Delegate, error: Exception) -> AgentResult:
-    status, reason, phase = how(error) or ("error", "error", None)
-    run_id = str(scope.facts.run_id)
-    return AgentResult(agent_name=agent.name, run_id=run_id, status=status, stop_reason=reason, phase=phase, error=error)
+    known = Ending.known(error)
+    result = AgentResult.ended(agent.name, str(scope.facts.run_id), known or Ending("error", StopReason.ERROR), error=error)
+    return result if known is not None else replace(result, phase=None)
+
+
+def _over(scope: Scope) -> Ending | None:
+    """Read how an agent ended that was cut because the run is over, which is what its result says; None while the run goes on."""
+    try:
+        scope.checkpoint()
+    except RaviError as over:
+        return Ending.known(over)
+    return None
 
 
 def _joined(results: list[AgentResult]) -> str:

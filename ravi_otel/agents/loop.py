@@ -9,31 +9,30 @@ from typing import Any, Final
 from anyio.lowlevel import checkpoint
 
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.last_answer import last_answer
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
-from ravi_otel.enforcement.ending import limit_of
+from ravi_otel.enforcement.ending import COMPLETED, Ending, limit_of
 from ravi_otel.errors import BudgetError, RaviError, StopRun
 from ravi_otel.hooks.loop_records import StepEvent
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import Outcome
+from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.capping import CUT_SHORT
 
-_LENGTH: Final = "llm_length"
-_FILTERED: Final = "llm_content_filter"
-_BROKEN: Final = "llm_broken_off"
 _UNFINISHED: Final = {
-    "refusal": "llm_refusal",
+    "refusal": StopReason.LLM_REFUSAL,
     **dict.fromkeys(
-        ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "context_length"), _LENGTH
+        ("length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded", "context_length"),
+        StopReason.LLM_LENGTH,
     ),
     **dict.fromkeys(
         ("content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii", "guardrail_intervened"),
-        _FILTERED,
+        StopReason.LLM_CONTENT_FILTER,
     ),
     **dict.fromkeys(
-        ("error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource", "malformed_function_call"), _BROKEN
+        ("error", "abort", "aborted", "cancelled", "timeout", "insufficient_system_resource", "malformed_function_call"),
+        StopReason.LLM_BROKEN_OFF,
     ),
 }
 """What an answer's finish reason makes of it, as chat and the servers that resemble it spell them; anything else is an answer."""
@@ -55,7 +54,7 @@ class Loop:
         self._limit: BudgetError | None = None
         self._faults = Faults()
 
-    async def run(self) -> Ended:
+    async def run(self) -> Ending:
         """Go round until there is an answer, or the steps are used up; raises what ends it otherwise."""
         try:
             for step in range(1, self.ctx.agent.max_steps + 1):
@@ -67,29 +66,29 @@ class Loop:
             if ended is None:
                 raise
             return ended
-        return "stopped", "max_steps", "worker"
+        return Ending("stopped", StopReason.MAX_STEPS)
 
     def told(self, result: AgentResult) -> AgentResult:
         """Add to the result what only this loop knows: the call that was not let through, or the limit behind a last answer."""
         return result if result.ok else replace(result, action=self.action, raw_action=self.raw_action, error=result.error or self._limit)
 
-    async def _step(self, number: int) -> Ended | None:
+    async def _step(self, number: int) -> Ending | None:
         """Go round once, told as a step; the end, or None to go on."""
         listeners, facts = self.ctx.scope.engine.listeners, self.ctx.scope.facts
         listeners.stepped(StepEvent("start", facts, number))
         status: Any = "error"
         try:
             ended = await self._go(number)
-            status = "ok" if ended is None else ended[0]
+            status = "ok" if ended is None else ended.status
         except BaseException as error:
-            ended = how(error) if isinstance(error, Exception) else None
-            status = "stopped" if ended is None else ended[0]
+            ended = Ending.known(error) if isinstance(error, Exception) else None
+            status = "stopped" if ended is None else ended.status
             raise
         finally:
             listeners.stepped(StepEvent("end", facts, number, status))
         return ended
 
-    async def _go(self, number: int) -> Ended | None:
+    async def _go(self, number: int) -> Ending | None:
         agent = self.ctx.agent
         await checkpoint()  # a step whose answers are all at hand waits for nothing, and must keep nobody waiting
         self.ctx.check()
@@ -103,7 +102,7 @@ class Loop:
             return self._unfinished(message, unfinished, number)
         if not calls:
             self.answer = message.content
-            return "ok", "success", "worker"
+            return COMPLETED
         uses = asked_for(calls)
         try:
             await use_all(self.ctx, uses, number)
@@ -114,7 +113,7 @@ class Loop:
             self._not_let_through(last)
             raise last.ends
         stuck = self._faults.look(uses)
-        return None if stuck is None else ("stopped", stuck, "execution")
+        return None if stuck is None else Ending("stopped", stuck, "execution")
 
     def _not_let_through(self, used: Used) -> None:
         """Keep the call at which the gate ended the run."""
@@ -129,12 +128,12 @@ class Loop:
         self.new += [used.message() for used in uses]
         self.trace += [used.row for used in uses]
 
-    def _unfinished(self, message: ChatMessage, reason: str, number: int) -> Ended:
+    def _unfinished(self, message: ChatMessage, reason: str, number: int) -> Ending:
         """End with an answer that was cut off: what it asks for may be half of what it meant, and is not run."""
         self._note(refuse_all(self.ctx, message.tool_calls, number, _CUT))
         ours = CUT_SHORT.get()
-        if ours is None or reason != _LENGTH:
-            return "stopped", reason, "worker"
+        if ours is None or reason != StopReason.LLM_LENGTH:
+            return Ending("stopped", reason)
         ours.partial = message.content
         raise ours
 
@@ -145,10 +144,10 @@ class Loop:
 
     # -- the last call ----------------------------------------------------------------------------------------------------
 
-    async def _wrapped_up(self, error: BudgetError) -> Ended | None:
+    async def _wrapped_up(self, error: BudgetError) -> Ending | None:
         """Make the one call that a limit with `on_exceed="final"` has kept room for; None where there is none, or it does not fit."""
         limit = limit_of(error)
-        ended = how(error)
+        ended = Ending.known(error)
         if limit is None or limit.on_exceed is not Outcome.FINAL or ended is None:
             return None
         try:
@@ -163,4 +162,4 @@ class Loop:
             self.answer = self.partial = generation.message.content
             self.new.append(ChatMessage("assistant", generation.message.content))
         self._limit = error
-        return ended[0], ended[1], "finalize"
+        return replace(ended, phase="finalize")

@@ -19,6 +19,7 @@ from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 from ravi_otel.runtime.asking import Limits, slots
+from ravi_otel.runtime.handles import Run
 from ravi_otel.runtime.scopes import apply_limits, current_scope, run
 
 
@@ -70,8 +71,11 @@ class OrchestratorAgent(ReActAgent):
 
     async def run(self, input: str | Sequence[ChatMessage], *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
         """Work on `input` to the end, with sub-agents; see `ReActAgent.run`."""
-        with self._slots(session_id):
-            return await super().run(input, session_id=session_id)
+        with self._slots(session_id) as opened:
+            result = await super().run(input, session_id=session_id)
+            if isinstance(opened, Run):
+                opened.scope.conclude(result.ending)
+            return result
 
     def _slots(self, session_id: str | None) -> AbstractContextManager[Any]:
         """Open the run that the slots are of; inside a run, hold the agents right under this one to as many."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal, Self, cast
 
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.hooks.records import Spend
+from ravi_otel.policy.stops import Phase
 
 AgentStatus = Literal["ok", "stopped", "paused", "error"]
-Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize"]
-
-ASK_TIMEOUT: Final = "ask_timeout"
-"""The stop reason of an agent that did not answer another one in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +41,21 @@ class AgentResult:
     action: Mapping[str, Any] | None = None
     raw_action: str | None = None
 
+    @classmethod
+    def ended(cls, agent_name: str, run_id: str, ending: Ending, **more: Any) -> Self:
+        """Make the result of a run that ended so."""
+        status = cast("AgentStatus", ending.status)
+        return cls(agent_name=agent_name, run_id=run_id, status=status, stop_reason=ending.stop_reason, phase=ending.phase, **more)
+
     @property
     def ok(self) -> bool:
         """Tell whether it came to its end."""
         return self.status == "ok"
+
+    @property
+    def ending(self) -> Ending:
+        """Give how it ended, which is what the spans and hooks of its run say."""
+        return Ending(self.status, self.stop_reason, self.phase or "worker")
 
 
 class ToolReport(dict[str, Any]):

@@ -11,18 +11,18 @@ import anyio
 
 from ravi_otel.agents.cancelling import AwaitedCancelledError, counting
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.hanging import background, cut
 from ravi_otel.agents.history import HistoryError
 from ravi_otel.agents.history.recollection import retention_of
 from ravi_otel.agents.history.turns import answered, sound, unfiltered
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
-from ravi_otel.agents.results import AgentResult
-from ravi_otel.enforcement.ending import read_group, swallows
+from ravi_otel.agents.results import AgentResult, AgentStatus
+from ravi_otel.enforcement.ending import Ending, read_group
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy.stops import StopReason
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
 from ravi_otel.runtime.footers import with_footer
 from ravi_otel.runtime.scopes import agent as open_agent
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = (400, 413, 422)
 """The statuses of a request that will be refused again."""
-
-_FILTERED: Final = "llm_content_filter"
 
 _KEEPING_S: Final = 2.0
 """What a store is given to keep what was said in a run whose time is up."""
@@ -56,7 +54,7 @@ class AgentLoop(Protocol):
         """Give what there is of an answer so far."""
         ...
 
-    async def run(self) -> Ended:
+    async def run(self) -> Ending:
         """Work to the end; raises what ends it otherwise."""
         ...
 
@@ -81,6 +79,8 @@ async def work(agent: ReActAgent, begin: Begin, asked: Input, session_id: str | 
     async with outer:
         run = AgentRun(agent_name=agent.name, run_id=str(outer.scope.facts.run_id), session_id=session_id, input=asked, hooks=agent.hooks)
         result = await _entered(agent, begin, run)
+        if not inside:
+            outer.scope.conclude(result.ending)
     return _footed(replace(result, usage=outer.stats()))
 
 
@@ -92,30 +92,15 @@ def _footed(result: AgentResult) -> AgentResult:
     return replace(result, answer=with_footer(result.answer, error), partial=with_footer(result.partial, error))
 
 
-def _stopped(run: AgentRun, ended: Ended, error: BaseException) -> AgentResult:
-    """Tell what was ended outside its loop: of what the agent has said nothing, which its middleware has not let through."""
-    status, reason, phase = ended
-    return AgentResult(
-        agent_name=run.agent_name,
-        run_id=run.run_id,
-        status=status,
-        stop_reason=reason,
-        phase=phase,
-        partial=getattr(error, "partial", None),
-        error=error,
-    )
-
-
 async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResult:
-    """Enter the agent, and work; what ends it passes its scope, which knows by that how it ended.
+    """Enter the agent, and work; its scope is told how that ended before it is left, and so says what the result says.
 
     Its limits are opened once, around its middleware: however often that goes on inwards, they hold for all of it.
     """
     handle = open_agent(
         agent.name, budget=agent.execution_budget, limits=agent.limits, hooks=agent.hooks, retention=retention_of(agent.name)
     ).owned_by(agent)
-    passing: _Passing | None = None
-    ended: Ended | None = None
+    result: AgentResult | None = None
     error: Exception | None = None
     try:
         async with handle:
@@ -123,21 +108,27 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
             try:
                 with counting():
                     await passing.through()
+                result = cast("AgentResult", run.result)
+                handle.scope.conclude(result.ending)
             except Exception as raised:
                 error = raised
                 await passing.kept(raised)
+                result = passing.ended_by(raised)
+                if result is not None:
+                    handle.scope.conclude(result.ending)
                 raise
     except Exception as raised:
-        error = raised
-        ended = _read(None if passing is None else passing.ctx, raised)
-        if ended is None:
+        if raised is not error:  # it was not let in
+            ending = _read(None, raised)
+            result = None if ending is None else _cut_off(run, ending, raised)
+        if result is None:
             raise
-    if error is None or (passing is not None and error is passing.error):
-        return cast("AgentResult", run.result)
-    ended = ended or how(error, swallowed=True) or ("error", "error", "worker")  # its own limit asked for that, and its scope swallowed it
-    if passing is None or not passing.passed:
-        return _stopped(run, ended, error)
-    return replace(cast("AgentResult", run.result), status=ended[0], stop_reason=ended[1], phase=ended[2], error=error)
+    return result
+
+
+def _cut_off(run: AgentRun, ending: Ending, error: Exception) -> AgentResult:
+    """Make the result of what was ended outside its loop: of what the agent has said nothing, which its middleware has not let through."""
+    return AgentResult.ended(run.agent_name, run.run_id, ending, partial=getattr(error, "partial", None), error=error)
 
 
 class _Passing:
@@ -170,7 +161,7 @@ class _Passing:
         self.error = None
         said, earlier = [] if self._loop is None else self._loop.new, self._earlier
         self._loop, self._earlier = None, []  # once: a store that fails is not asked again
-        filtered = self._run.result is not None and self._run.result.stop_reason == _FILTERED
+        filtered = self._run.result is not None and self._run.result.stop_reason == StopReason.LLM_CONTENT_FILTER
         await self._remember([*earlier, *(unfiltered(said) if filtered else self._as_let_through(said))])
 
     def _as_let_through(self, said: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
@@ -186,7 +177,7 @@ class _Passing:
         if self._loop is None:
             return
         said = _lasting(self._loop.new, self.error)
-        if self._made is not None and self._made.stop_reason == _FILTERED:
+        if self._made is not None and self._made.stop_reason == StopReason.LLM_CONTENT_FILTER:
             said = unfiltered(said)
         if any(message.role == "tool" for message in said):
             self._earlier += said[:-1] if _ends_in_answer(said) else said
@@ -194,22 +185,22 @@ class _Passing:
     async def _work(self, run: AgentRun) -> None:
         """Work once; what ends it is in the result, and only a mistake of the program's is raised."""
         self._set_aside()
-        self._loop, self._made, self.error, ended = None, None, None, None
+        self._loop, self._made, self.error = None, None, None
         try:
             async with self._working:
-                ended = await self._nursed(run)
+                ending = await self._nursed(run)
         except Exception as error:
-            ended = _read(self.ctx, error, swallowed=swallows(self.ctx.scope.facts.scope_id, error))
-            if ended is None:
+            known = _read(self.ctx, error)
+            if known is None:
                 raise
-            self.error = error
-        run.result = self._made = _result(run, self._loop, ended, self.error)
+            ending, self.error = known, error
+        run.result = self._made = _result(run, self._loop, ending, self.error)
 
-    async def _nursed(self, run: AgentRun) -> Ended:
+    async def _nursed(self, run: AgentRun) -> Ending:
         """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
         ctx = self.ctx
 
-        async def work() -> Ended:
+        async def work() -> Ending:
             memory = ctx.agent.memory
             before = () if memory is None else await memory.get_prompt_window(run.session_id)
             self._loop = self._begin(ctx, before, _messages(run.input))
@@ -227,6 +218,18 @@ class _Passing:
         memory = self.ctx.agent.memory
         if memory is not None and messages:
             await cut(self.ctx.scope, partial(memory.remember, self.ctx.session_id, messages), grace_s=_KEEPING_S)
+
+    def ended_by(self, error: Exception) -> AgentResult | None:
+        """Give the result of a run that `error` ended: the loop's own, or the one its middleware has let through; None for a mistake."""
+        result = self._run.result
+        if error is self.error:
+            return result
+        ending = _read(self.ctx, error)
+        if ending is None:
+            return None
+        if not self.passed or result is None:
+            return _cut_off(self._run, ending, error)
+        return replace(result, status=cast("AgentStatus", ending.status), stop_reason=ending.stop_reason, phase=ending.phase, error=error)
 
     async def kept(self, error: Exception) -> None:
         """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
@@ -251,30 +254,27 @@ def _lasting(said: Sequence[ChatMessage], error: Exception | None) -> list[ChatM
     return answered(said) if refused else sound(said)
 
 
-def _read(ctx: AgentContext | None, error: Exception, *, swallowed: bool = False) -> Ended | None:
+def _read(ctx: AgentContext | None, error: Exception) -> Ending | None:
     if isinstance(error, ConfigurationError):
         return None
     if isinstance(error, HistoryError):  # what was answered until then was paid for, and is told
-        return "error", "history_error", "worker"
+        return Ending("error", StopReason.HISTORY_ERROR)
     if isinstance(error, AwaitedCancelledError) and (ctx is None or error is not ctx.failure):  # a middleware's
-        return "error", "error", "worker"
-    ended = how(error, swallowed=swallowed)
-    if ended is None and ctx is not None and error is ctx.failure:
-        return "error", f"llm_error:{type(error).__name__}", "worker"
-    return ended
+        return Ending("error", StopReason.ERROR)
+    known = Ending.known(error)
+    if known is None and ctx is not None and error is ctx.failure:
+        return Ending("error", f"{StopReason.LLM_ERROR}:{type(error).__name__}")
+    return known
 
 
-def _result(run: AgentRun, loop: AgentLoop | None, ended: Ended, error: BaseException | None) -> AgentResult:
-    status, reason, phase = ended
+def _result(run: AgentRun, loop: AgentLoop | None, ending: Ending, error: BaseException | None) -> AgentResult:
     cut = error.partial if isinstance(error, (BudgetError, CancellationError)) else None
-    result = AgentResult(
-        agent_name=run.agent_name,
-        run_id=run.run_id,
-        status=status,
-        stop_reason=reason,
-        phase=phase,
+    result = AgentResult.ended(
+        run.agent_name,
+        run.run_id,
+        ending,
         answer=None if loop is None else loop.answer,
-        partial=cut or (None if loop is None or status == "ok" else loop.partial),
+        partial=cut or (None if loop is None or ending.status == "ok" else loop.partial),
         trace=() if loop is None else tuple(loop.trace),
         history=() if loop is None else tuple(loop.new),
         error=error,
@@ -337,9 +337,10 @@ async def run_agent(
     if return_limit_error and raise_on_limit:
         raise ConfigurationError("run_agent(return_limit_error=True, raise_on_limit=True): a limit cannot be both. Leave one of them out.")
     read = read_limits("run_agent(limits)", limits)
+    inside = STATE.around().facts.run_id is not None
     opened = (
         apply_limits(read)
-        if STATE.around().facts.run_id is not None
+        if inside
         else open_run(
             agent.name,
             session_id=scope_name("run_agent(session_id)", session_id),
@@ -352,6 +353,8 @@ async def run_agent(
     async with opened:
         result = await (agent.run(input) if session_id is None else agent.run(input, session_id=session_id))
         error = result.error if isinstance(result.error, BudgetError) else None
+        if not inside:
+            opened.scope.conclude(result.ending)
     if raise_on_limit and error is not None:
         raise error
     return (result, error) if return_limit_error else result

@@ -12,7 +12,8 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from ravi_otel.agents.delegation import check_seconds
-from ravi_otel.agents.results import ASK_TIMEOUT, AgentResult
+from ravi_otel.agents.results import AgentResult
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
@@ -66,7 +67,7 @@ def find(agent_id: str, asking: ReActAgent) -> ReActAgent:
 class _Asked:
     """Be one message to a spawned agent, and what came of it."""
 
-    __slots__ = ("done", "error", "message", "result", "scope")
+    __slots__ = ("done", "error", "late", "message", "result", "scope")
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -74,6 +75,11 @@ class _Asked:
         self.done = anyio.Event()
         self.result: AgentResult | None = None
         self.error: Exception | None = None
+        self.late = False
+
+    def unanswered(self) -> Ending:
+        """Tell how it ended where no answer came: it took too long for who asked, or was cancelled."""
+        return Ending("stopped", StopReason.ASK_TIMEOUT if self.late else StopReason.CANCELLED)
 
 
 class SpawnedAgent:
@@ -122,6 +128,7 @@ class SpawnedAgent:
     async def _work(self, asked: _Asked) -> None:
         try:
             with asked.scope, apply_limits(()) as around:
+                around.scope.when_cancelled = asked.unanswered
                 try:
                     result = await self.agent.run([*self._said, ChatMessage("user", asked.message)])
                 except anyio.get_cancelled_exc_class():
@@ -147,28 +154,21 @@ class SpawnedAgent:
             self._to.send_nowait(asked)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise ConfigurationError(f"agent {self.agent_id!r} has ended, with the agent that spawned it or by leave().") from None
+        patience = anyio.move_on_after(timeout_s)
         try:
-            with anyio.move_on_after(timeout_s) as patience:
+            with patience:
                 await asked.done.wait()
         finally:
             if not asked.done.is_set():
+                asked.late = patience.cancelled_caught
                 asked.scope.cancel()
         if asked.error is not None:
             raise asked.error
-        return asked.result or self._unanswered(late=patience.cancelled_caught)
-
-    def _unanswered(self, *, late: bool) -> AgentResult:
-        """Tell that it was given up, or that the agent itself was ended."""
-        error = None if late else CancellationError(f"agent {self.agent_id!r} was ended before it had answered.")
-        return AgentResult(
-            agent_name=self.agent.name,
-            run_id="" if self.result is None else self.result.run_id,
-            status="stopped",
-            stop_reason=ASK_TIMEOUT if late else StopReason.CANCELLED.value,
-            history=self._said,
-            phase="worker",
-            error=error,
-        )
+        if asked.result is not None:
+            return asked.result
+        error = None if asked.late else CancellationError(f"agent {self.agent_id!r} was ended before it had answered.")
+        run_id = "" if self.result is None else self.result.run_id
+        return AgentResult.ended(self.agent.name, run_id, asked.unanswered(), history=self._said, error=error)
 
     def leave(self) -> None:
         """Have it end when it has worked on what it was asked; its slot is given back then."""

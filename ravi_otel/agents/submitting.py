@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.endings import Ended
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult, ToolReport
@@ -16,16 +15,16 @@ from ravi_otel.agents.running import work
 from ravi_otel.agents.tool_calls import Used, ends_run
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.agents.truncating import Truncated
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, LLMClient
+from ravi_otel.policy.stops import StopReason
 
 Check: TypeAlias = "Callable[[str], bool | str | Awaitable[bool | str]]"
 """Look at a submission: True accepts it; False, or the reason as text, does not."""
 Truncation: TypeAlias = "Literal['auto', 'disabled'] | CompactionStrategy"
 
-NOT_ACCEPTED: Final = "not_accepted"
-"""The stop reason when the last attempt was not accepted."""
 _OUTDONE: Final = (BudgetError, AgentPausedError)
 """What a finished answer wins over: that more could not be done beside it. What somebody has forbidden it does not."""
 _ELSEWHERE: Final = {
@@ -66,14 +65,14 @@ class _Submissions(Loop):
         self._broken: Exception | None = None
         self._uses: Sequence[Used] = ()
 
-    async def run(self) -> Ended:
+    async def run(self) -> Ending:
         token = _OPEN.set(self)
         try:
             return await super().run()
         finally:
             _OPEN.reset(token)
 
-    async def _go(self, number: int) -> Ended | None:
+    async def _go(self, number: int) -> Ending | None:
         self._uses = ()
         try:
             ended = await super()._go(number)
@@ -84,11 +83,11 @@ class _Submissions(Loop):
             raise self._broken
         if self._accepted is not None:
             self.answer = self._accepted
-            return "ok", "success", "finalize"
+            return Ending("ok", StopReason.SUCCESS, "finalize")
         if self._left == 0:
             self.partial = self.ctx.scope.partial = self._refused
-            return "stopped", NOT_ACCEPTED, "finalize"
-        if ended is None or ended[0] != "ok":
+            return Ending("stopped", StopReason.NOT_ACCEPTED, "finalize")
+        if ended is None or ended.status != "ok":
             return ended
         self.answer = None  # it has only said something, and is told what ends its work
         self.new.append(ChatMessage("user", _GO_ON))
@@ -122,7 +121,9 @@ class _Submissions(Loop):
         self._left -= 1
         self._refused = answer
         reason = verdict if isinstance(verdict, str) and verdict else _AGAIN
-        return ToolReport({"accepted": False, "reason": reason, "attempts_left": self._left}, ok=False, stop_reason=NOT_ACCEPTED)
+        return ToolReport(
+            {"accepted": False, "reason": reason, "attempts_left": self._left}, ok=False, stop_reason=StopReason.NOT_ACCEPTED.value
+        )
 
     async def _verdict(self, answer: str) -> bool | str:
         """Ask the check; what it raises, and what is no verdict, is the program's to know, and not the model's: the run ends with it."""

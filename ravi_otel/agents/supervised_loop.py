@@ -12,15 +12,16 @@ import anyio
 
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.endings import Ended, how
 from ravi_otel.agents.hanging import GRACE_S
 from ravi_otel.agents.last_answer import WRAP_UP
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
-from ravi_otel.agents.results import AgentResult, Phase, ToolReport
+from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.tool_calls import CUT_OFF, why_over
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy.stops import Phase, StopReason
 from ravi_otel.runtime.capping import CUT_SHORT
 from ravi_otel.supervisor.actions import InvalidAction, read_action
 from ravi_otel.supervisor.calls import FINAL, GateCall
@@ -30,8 +31,7 @@ from ravi_otel.supervisor.hashing import args_hash
 
 _CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
-_LATE: Final = "max_seconds"
-_STEPS: Final = "max_steps"
+_LATE: Final = StopReason.MAX_SECONDS.value
 _TEXT: Final = frozenset({"invalid_action:non_json", "invalid_action:not_object"})
 _WARNING: Final = (
     "You are going round in circles: this call was not made. Do something else, or give your final answer. The next loop ends the run."
@@ -76,7 +76,7 @@ class SupervisedLoop(Loop):
             raw_action=self.raw_action,
         )
 
-    async def run(self) -> Ended:
+    async def run(self) -> Ending:
         """Take steps until one is the last; raises what refuses or cancels them."""
         try:
             while True:
@@ -84,7 +84,7 @@ class SupervisedLoop(Loop):
                     self._number = self.gateway.step()
                 except StopRun as over:
                     end = self._end(over.reason, "worker", over)
-                    return await self._composed(end) if self._wraps_up and over.reason == _STEPS else end
+                    return await self._composed(end) if self._wraps_up and over.reason == StopReason.MAX_STEPS else end
                 ended = await self._step(self._number)
                 if ended is not None:
                     return ended
@@ -95,7 +95,7 @@ class SupervisedLoop(Loop):
             answer, self.answer = self.answer, None
             return await self._reviewed(answer, ended)
 
-    async def _composed(self, ended: Ended) -> Ended:
+    async def _composed(self, ended: Ending) -> Ending:
         """Ask once more, without tools, when the steps are used up; what does not come to an answer leaves it at that end."""
         try:
             generation = await self._ask(WRAP_UP)
@@ -108,9 +108,9 @@ class SupervisedLoop(Loop):
             return ended
         self._number += 1
         self.new.append(ChatMessage("assistant", said))
-        return await self._reviewed(said, (ended[0], ended[1], "finalize"))
+        return await self._reviewed(said, replace(ended, phase="finalize"))
 
-    async def _reviewed(self, said: str | None, ended: Ended) -> Ended:
+    async def _reviewed(self, said: str | None, ended: Ending) -> Ending:
         """Have the answer of the last call reviewed like any other; one that is refused, or proposes a tool, is not given."""
         answer = None if said is None else self._final_of(said)
 
@@ -130,24 +130,24 @@ class SupervisedLoop(Loop):
             return said.strip() or None if error.reason in _TEXT else None
         return str(action["answer"]) if action["kind"] == "final" else None
 
-    def _end(self, reason: str, phase: Phase, error: BaseException | None = None) -> Ended:
+    def _end(self, reason: str, phase: Phase, error: BaseException | None = None) -> Ending:
         self.error = error
-        return "stopped", reason, phase
+        return Ending("stopped", reason, phase)
 
-    def _too_late(self, phase: Phase) -> Ended:
+    def _too_late(self, phase: Phase) -> Ending:
         most = self.gateway.budget.max_seconds
         return self._end(_LATE, phase, StopRun(_LATE, f"{most:g} s are allowed, and something was still at work then.", phase=phase))
 
-    async def _go(self, number: int) -> Ended | None:  # noqa: ARG002 - the loop's own shape; the gateway counts the steps
+    async def _go(self, number: int) -> Ending | None:  # noqa: ARG002 - the loop's own shape; the gateway counts the steps
         try:
             generation = await self._ask()
         except (LLMTimeout, LLMEmpty) as error:
-            return self._end("llm_timeout" if isinstance(error, LLMTimeout) else "llm_empty", "worker", error)
+            return self._end(Ending.of(error).stop_reason, "worker", error)
         if generation is None:
             return self._too_late("worker")
         raw = generation.message.content
         if not raw or not raw.strip():
-            return self._end("llm_empty", "worker")
+            return self._end(StopReason.LLM_EMPTY, "worker")
         self.new.append(ChatMessage("assistant", raw))
         try:
             action = self._read(raw, generation.finish_reason)
@@ -169,13 +169,13 @@ class SupervisedLoop(Loop):
             return await self.ctx.llm([*self._before, *self.new, *more])
         return None
 
-    async def _in_time(self, work: Callable[[], Awaitable[Ended | None]]) -> Ended | None:
+    async def _in_time(self, work: Callable[[], Awaitable[Ending | None]]) -> Ending | None:
         """Work inside the budget's time, in which declared waits do not count; what hangs past it, such as a review, is cut off.
 
         A tool is ended by the gate itself, in its own words, and so has a moment more.
         """
         tab, most, done = self.gateway.gate.tab(), self.gateway.budget.max_seconds + GRACE_S, anyio.Event()
-        stop, ended, failed = anyio.CancelScope(), cast("Ended | None", None), cast("BaseException | None", None)
+        stop, ended, failed = anyio.CancelScope(), cast("Ending | None", None), cast("BaseException | None", None)
 
         async def look() -> None:
             while not done.is_set():
@@ -213,10 +213,10 @@ class SupervisedLoop(Loop):
 
     # -- the final answer -----------------------------------------------------------------------------------------
 
-    async def _finish(self, action: Action) -> Ended:
+    async def _finish(self, action: Action) -> Ending:
         self.answer, refused = await self._judge(action)
         if refused is None:
-            return "ok", "success", "finalize"
+            return Ending("ok", StopReason.SUCCESS, "finalize")
         self.action = action
         return self._end(refused, _phase(refused, "supervisor"))
 
@@ -226,8 +226,8 @@ class SupervisedLoop(Loop):
         try:
             verdict = await self.gateway.gate.review_final(str(action["answer"]))
         except BaseException as error:  # nobody knows what would have been decided
-            call, ended = self._judged(before), how(error)
-            self._row(action, call, (_LATE if self._late else why_over(self.ctx)) if ended is None else ended[1])
+            call, ended = self._judged(before), Ending.known(error)
+            self._row(action, call, (_LATE if self._late else why_over(self.ctx)) if ended is None else ended.stop_reason)
             self._write(action, call, None, None)
             raise
         call = self._judged(before)
@@ -243,15 +243,14 @@ class SupervisedLoop(Loop):
 
     # -- a tool ---------------------------------------------------------------------------------------------------
 
-    async def _use(self, action: Action) -> Ended | None:
+    async def _use(self, action: Action) -> Ending | None:
         before = self._last()
         try:
             result = await self._call(action)
         except StopRun as stopped:
             return self._stopped(action, self._judged(before), stopped)
         except RaviError as limited:  # a limit, a cancellation, a pause, a guardrail: the agent's own end
-            ended = how(limited)
-            self._row(action, self._judged(before), "error" if ended is None else ended[1])
+            self._row(action, self._judged(before), Ending.of(limited, handled=True).stop_reason)
             raise
         except BaseException:
             self._cut_off(action, self._judged(before))
@@ -289,7 +288,7 @@ class SupervisedLoop(Loop):
         await pipeline.run_tool(context, final)
         return context.result
 
-    def _stopped(self, action: Action, call: GateCall | None, stopped: StopRun) -> Ended | None:
+    def _stopped(self, action: Action, call: GateCall | None, stopped: StopRun) -> Ending | None:
         reason = stopped.reason
         self._row(action, call, reason)
         warns = self._warns and reason.startswith(_LOOP)

@@ -14,10 +14,9 @@ import anyio
 
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.cancelling import left_as_found, told_apart
-from ravi_otel.agents.endings import how
 from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
 from ravi_otel.agents.results import ToolReport
-from ravi_otel.enforcement.ending import belongs_to, leaves, limit_of
+from ravi_otel.enforcement.ending import Ending, belongs_to, leaves, limit_of
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetError,
@@ -163,9 +162,9 @@ def why_over(ctx: AgentContext) -> str:
     try:
         ctx.scope.checkpoint()
     except RaviError as error:
-        ended = how(error)
+        ended = Ending.known(error)
         if ended is not None:
-            return ended[1]
+            return ended.stop_reason
     return StopReason.CANCELLED.value
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.series import counters
@@ -14,11 +15,15 @@ from ravi_otel.errors import (
     BudgetExhaustedError,
     CancellationError,
     DeadlineExceededError,
+    LLMEmpty,
+    LLMTimeout,
+    MiddlewareTermination,
     SpawnDeniedError,
+    StopRun,
+    ToolDeniedError,
 )
-from ravi_otel.hooks.records import Status
 from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome, ScopeKind
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy.stops import Phase, StopReason
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
@@ -128,35 +133,96 @@ def is_unkept(error: BaseException) -> bool:
     return isinstance(error, BudgetError) and error.reason in _UNKEPT
 
 
-def how_it_ended(error: BaseException, *, swallowed: bool = False) -> tuple[Status, str]:
-    """Give the status and the stop reason of a scope whose body raised `error`; exhaustion is never a success."""
-    if isinstance(error, AgentPausedError):
-        return "paused", StopReason.PAUSED
-    if isinstance(error, BudgetExhaustedError):
-        return _by_limit(error, swallowed=swallowed)
-    if isinstance(error, CancellationError) or type(error).__name__ == "CancelledError":
-        return "cancelled", StopReason.CANCELLED
-    return "error", StopReason.ERROR
+_CANCELLED: Final = frozenset({"CancelledError", "Cancelled"})
+"""What event loops call the cancellation of a task."""
 
 
-def how_it_returned(scope: Scope, last: Account | None) -> tuple[Status, str]:
-    """Give the status and the stop reason of a scope whose body raised nothing; what it swallowed is still true.
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Be how a run or an agent ended: what its result, its span, its hooks, the store and the metrics say of it.
 
-    It was cancelled, closed, or ended by its own limit. `last` is the limit after which nothing but the last call was made. What
-    an outer scope refused, or had refused to it, is the outer one's end.
+    The one place that makes a status and a stop reason: of what was raised (`of`, `known`), and of a body that raised nothing
+    (`returned`). A loop that ends by itself names its reason. `handled` says that somebody makes a result of the error: the scope whose
+    limit asked to be stopped, or an agent of ours; where it goes on upwards, the status is "error". Exhaustion is never a success.
     """
-    if _was_cancelled(scope):
-        return "cancelled", StopReason.CANCELLED
-    if scope.closed:
-        return "stopped", StopReason.CLOSED
-    if scope.pauses and scope.lease is not None and scope.lease.paused:
-        return "paused", StopReason.PAUSED
-    account = last or next((one for one in counters(scope) if _is_spent(one)), None)
-    if account is None:
-        return "ok", StopReason.SUCCESS
-    if account.limit.on_exceed is Outcome.PAUSE:
-        return "paused", StopReason.for_kind(account.kind)
-    return "stopped", StopReason.DEADLINE if account.limit.kind in CLOCKS else StopReason.for_kind(account.kind)
+
+    status: Literal["ok", "stopped", "paused", "error", "cancelled"]
+    stop_reason: str
+    phase: Phase = "worker"
+
+    def __post_init__(self) -> None:
+        """Be plain text in every result and its `repr`."""
+        object.__setattr__(self, "stop_reason", str(self.stop_reason))
+
+    @classmethod
+    def of(cls, error: BaseException, *, handled: bool = False) -> Ending:
+        """Return how what raised `error` ended."""
+        known = cls.known(error, handled=handled)
+        if known is not None:
+            return known
+        cancelled = type(error).__name__ in _CANCELLED
+        return cls("cancelled", StopReason.CANCELLED) if cancelled else cls("error", StopReason.ERROR)
+
+    @classmethod
+    def known(cls, error: BaseException, *, handled: bool = True) -> Ending | None:
+        """Return the same, None for an error that is none of ours: the program's to see."""
+        error = read_group(error)
+        if isinstance(error, AgentPausedError):
+            return cls("paused", StopReason.PAUSED)
+        if isinstance(error, BudgetError):
+            return cls._by_limit(error, handled=handled)
+        if isinstance(error, CancellationError):
+            return cls("stopped" if handled else "cancelled", StopReason.CANCELLED)
+        named = _reason_of(error)
+        return None if named is None else cls("stopped" if handled else "error", *named)
+
+    @classmethod
+    def returned(cls, scope: Scope, last: Account | None) -> Ending:
+        """Return how a scope ended whose body raised nothing; what it swallowed is still true.
+
+        It was cancelled, closed, or ended by its own limit. `last` is the limit after which nothing but the last call was made. What
+        an outer scope refused, or had refused to it, is the outer one's end.
+        """
+        if _was_cancelled(scope):
+            return cls("cancelled", StopReason.CANCELLED)
+        if scope.closed:
+            return cls("stopped", StopReason.CLOSED)
+        if scope.pauses and scope.lease is not None and scope.lease.paused:
+            return cls("paused", StopReason.PAUSED)
+        account = last or next((one for one in counters(scope) if _is_spent(one)), None)
+        if account is None:
+            return COMPLETED
+        if account.limit.on_exceed is Outcome.PAUSE:
+            return cls("paused", StopReason.for_kind(account.kind))
+        return cls("stopped", StopReason.DEADLINE if account.limit.kind in CLOCKS else StopReason.for_kind(account.kind))
+
+    @classmethod
+    def _by_limit(cls, error: BudgetError, *, handled: bool) -> Ending:
+        stopped: Literal["stopped", "error"] = "stopped" if handled else "error"
+        if error.reason == "closed":
+            return cls("stopped", StopReason.CLOSED)
+        if is_unkept(error):
+            return cls(stopped, StopReason(error.reason or ""))
+        limit, reason = limit_of(error), StopReason.for_kind(error.limit_kind or "")
+        if handled and limit is not None and limit.on_exceed is Outcome.PAUSE and not isinstance(error, BudgetContendedError):
+            return cls("paused", reason)
+        return cls(stopped, StopReason.DEADLINE if isinstance(error, DeadlineExceededError) else reason)
+
+
+COMPLETED: Final = Ending("ok", StopReason.SUCCESS)
+
+
+def _reason_of(error: BaseException) -> tuple[str, Phase] | None:
+    """Return the reason that an error spells itself, and where it ended the work; None for one that has none."""
+    if isinstance(error, StopRun):
+        return error.reason, cast("Phase", error.phase) if error.phase in get_args(Phase) else "worker"
+    if isinstance(error, ToolDeniedError):
+        return error.stop_reason or StopReason.TOOL_DENIED, "execution"
+    if isinstance(error, MiddlewareTermination):
+        return error.stop_reason, "worker"
+    if isinstance(error, LLMTimeout):
+        return StopReason.LLM_TIMEOUT, "worker"
+    return (StopReason.LLM_EMPTY, "worker") if isinstance(error, LLMEmpty) else None
 
 
 def _was_cancelled(scope: Scope) -> bool:
@@ -175,19 +241,3 @@ def _is_spent(account: Account) -> bool:
     if limit.on_exceed is Outcome.DENY_TOOL or limit.kind in _DONE_WITHOUT:
         return False
     return account.used >= min(account.warn_value, account.value - account.reserved)
-
-
-def _by_limit(error: BudgetExhaustedError, *, swallowed: bool) -> tuple[Status, str]:
-    if error.reason == "closed":
-        return "stopped", StopReason.CLOSED
-    if is_unkept(error):
-        return ("stopped" if swallowed else "error"), StopReason(error.reason or "")
-    limit = limit_of(error)
-    if swallowed and limit is not None and limit.on_exceed is Outcome.PAUSE:
-        return "paused", _limit_reason(error)
-    reason = StopReason.DEADLINE if isinstance(error, DeadlineExceededError) else _limit_reason(error)
-    return ("stopped" if swallowed else "error"), reason
-
-
-def _limit_reason(error: BudgetError) -> str:
-    return StopReason.for_kind(error.limit_kind or "")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
-from ravi_otel.enforcement.ending import hand_over, how_it_ended, how_it_returned, partial_of, read_group, say_what_it_is, swallows
+from ravi_otel.enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.joining import begin_at, declare_again
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
@@ -98,6 +98,8 @@ class Scope:
         self.status: Status = "open"
         self.stop_reason: str | None = None
         self.error: BaseException | None = None
+        self.when_cancelled: Callable[[], Ending | None] | None = None  # what a cancelled task means in here, if its canceller tells
+        self._concluded: Ending | None = None
         self.closed = False
         self.partial: str | None = None
         self.wrapping: LastCall | None = None if parent is None else parent.wrapping
@@ -383,14 +385,31 @@ class Scope:
         clocks.conclude(self, self.ended_ns)
         self.error = error
         if error is None:
-            self.status, self.stop_reason = how_it_returned(self, wrapped_up(self))
+            self.end_as(self._concluded or Ending.returned(self, wrapped_up(self)))
             return False
         mine = swallows(self.facts.scope_id, error, catch=catch)
         if self.facts.kind is ScopeKind.AGENT:
             hand_over(error, self.partial)
         error = read_group(error)
-        self.status, self.stop_reason = how_it_ended(error, swallowed=mine)
+        self.end_as(self._raised(error, handled=mine))
         cut = partial_of(error)  # may be empty: a stream that was cut before its first word
         self.partial = cut if cut or self.partial is None else self.partial
         say_what_it_is(self.facts.scope_id, error)
         return mine
+
+    def conclude(self, ending: Ending) -> None:
+        """Say how it ends, for who makes a result of it, which says the same; what ends the program's own task is still that."""
+        self._concluded = ending
+
+    def _raised(self, error: BaseException, *, handled: bool) -> Ending:
+        if isinstance(error, Exception) and self._concluded is not None:
+            return self._concluded
+        ending = Ending.of(error, handled=handled)
+        if ending.status == "cancelled" and not isinstance(error, Exception):
+            told = (each.when_cancelled() for each in self.upwards() if each.when_cancelled is not None)
+            return next((each for each in told if each is not None), ending)
+        return ending
+
+    def end_as(self, ending: Ending) -> None:
+        """Write how it ended, where all who tell of it read it."""
+        self.status, self.stop_reason = ending.status, ending.stop_reason

@@ -16,13 +16,13 @@ from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.events import HookEvent
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.locks import ForkLock
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.payloads import Payload, Trace
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 
-_OPENED: Final = {ScopeKind.RUN: HookEvent.FLOW_START, ScopeKind.AGENT: HookEvent.RUN_START, ScopeKind.HANDOFF: HookEvent.HANDOFF}
+_OPENED: Final = {ScopeKind.RUN: HookEvent.FLOW_START, ScopeKind.AGENT: HookEvent.RUN_START}
 _CLOSED: Final = {ScopeKind.RUN: HookEvent.FLOW_END, ScopeKind.AGENT: HookEvent.RUN_END}
 _LIMITS: Final = {"limit_nearing": HookEvent.LIMIT_NEARING, "limit_exceeded": HookEvent.LIMIT_EXCEEDED}
 _SPAWNS: Final = {"denied": HookEvent.SPAWN_DENIED, "preempted": HookEvent.PREEMPTED, "resumed": HookEvent.RESUMED}
@@ -64,7 +64,7 @@ class Bridge(Listener):
                 manager.emit(event, payload)
 
     def scope_opened(self, scope: ScopeView) -> None:
-        """Tell that a run, an agent or a handoff begins."""
+        """Tell that a run or an agent begins."""
         facts = scope.facts
         managers, event = self._those(facts.hooks), _OPENED.get(facts.kind)
         if not managers:
@@ -113,6 +113,10 @@ class Bridge(Listener):
         """Tell that a step of an agent's loop begins or ends."""
         name = HookEvent.STEP_START if event.what == "start" else HookEvent.STEP_END
         self._tell(name, self._those(event.facts.hooks), lambda: payloads.step(name, event, _trace()))
+
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Tell that one agent hands work to another."""
+        self._tell(HookEvent.HANDOFF, self._those(event.facts.hooks), lambda: payloads.handoff(event, _trace()))
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Tell what a gate decided."""

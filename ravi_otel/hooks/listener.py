@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from ravi_otel.hooks.guard import from_signal, swallow
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 
 
@@ -62,6 +62,9 @@ class Listener:
 
     def stepped(self, event: StepEvent) -> None:
         """Hear that a step of an agent's loop begins or ends."""
+
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Hear that one agent hands work to another."""
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Hear what the gate decided, where the span of what was proposed is current."""
@@ -208,6 +211,10 @@ class Listeners:
     def stepped(self, event: StepEvent) -> None:
         """Tell that a step of an agent's loop begins or ends."""
         self._each("listener.stepped", lambda heard: heard.stepped(event))
+
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Tell that one agent hands work to another."""
+        self._each("listener.handed_over", lambda heard: heard.handed_over(event))
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Tell what the gate decided."""

@@ -1,4 +1,4 @@
-"""Carry what only an agent's own loop and its gate know: steps, reviews, and guardrails that trip."""
+"""Carry what only an agent's own loop and its gate know: steps, handoffs, reviews, and guardrails that trip."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ class StepEvent:
     facts: ScopeFacts
     step: int
     status: Literal["ok", "error", "stopped", "paused"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffEvent:
+    """Tell that the agent of `facts` has handed work to the agent `to`: in a `handoff()`, or as an orchestrator that delegates."""
+
+    facts: ScopeFacts
+    to: str
+    mode: Literal["handoff", "delegation"]
 
 
 @dataclass(frozen=True, slots=True)

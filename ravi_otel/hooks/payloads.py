@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ravi_otel.hooks.events import HookEvent
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.usage import Usage
@@ -41,12 +41,10 @@ def where(event: HookEvent, facts: ScopeFacts | None, trace: Trace) -> Payload:
 
 
 def opened(event: HookEvent, facts: ScopeFacts, trace: Trace) -> Payload:
-    """Say that a run, an agent or a handoff begins."""
+    """Say that a run or an agent begins."""
     payload = where(event, facts, trace)
     if event is HookEvent.FLOW_START:
         payload["flow_name"] = facts.name
-    elif event is HookEvent.HANDOFF:
-        payload["to"] = facts.name
     elif facts.supervision is not None:
         payload.update(
             depth=facts.supervision.depth,
@@ -177,6 +175,13 @@ def step(name: HookEvent, event: StepEvent, trace: Trace) -> Payload:
     payload["step"] = event.step
     if event.what == "end":
         payload["status"] = event.status
+    return payload
+
+
+def handoff(event: HandoffEvent, trace: Trace) -> Payload:
+    """Say who hands over to whom."""
+    payload = where(HookEvent.HANDOFF, event.facts, trace)
+    payload.update(to=event.to, mode=event.mode)
     return payload
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final, Literal
+
+Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize"]
+"""Where an agent's work ended."""
 
 
 class StopReason(StrEnum):
-    """Say why a run or an agent ended; exhaustion is never a success."""
+    """Say why a run or an agent ended; exhaustion is never a success.
+
+    The last ten are families: of them a reason is the family, a colon and a detail, such as `supervisor_block:over_the_cap`. A program
+    that raises StopRun spells a reason of its own.
+    """
 
     SUCCESS = "success"
     ERROR = "error"
@@ -31,6 +39,30 @@ class StopReason(StrEnum):
     LIMIT_TIME = "limit_time"
     LIMIT_WORKING = "limit_working"
     LIMIT_CUSTOM = "limit_custom"
+    MAX_STEPS = "max_steps"
+    MAX_TOOL_CALLS = "max_tool_calls"
+    MAX_SECONDS = "max_seconds"
+    ASK_TIMEOUT = "ask_timeout"
+    NOT_ACCEPTED = "not_accepted"
+    HUMAN_REJECTED = "human_rejected"
+    HISTORY_ERROR = "history_error"
+    MIDDLEWARE_TERMINATED = "middleware_terminated"
+    LLM_TIMEOUT = "llm_timeout"
+    LLM_EMPTY = "llm_empty"
+    LLM_LENGTH = "llm_length"
+    LLM_REFUSAL = "llm_refusal"
+    LLM_CONTENT_FILTER = "llm_content_filter"
+    LLM_BROKEN_OFF = "llm_broken_off"
+    LLM_ERROR = "llm_error"
+    GUARDRAIL = "guardrail"
+    SUPERVISOR_BLOCK = "supervisor_block"
+    LOOP_DETECTED = "loop_detected"
+    INVALID_ACTION = "invalid_action"
+    TOOL_DENIED = "tool_denied"
+    TOOL_MISSING = "tool_missing"
+    TOOL_ERROR = "tool_error"
+    TOOL_BAD_ARGS = "tool_bad_args"
+    TOOL_BAD_RESULT = "tool_bad_result"
 
     @classmethod
     def for_kind(cls, kind: str) -> StopReason:
@@ -42,3 +74,24 @@ class StopReason(StrEnum):
 
 _BY_KIND = {reason.value.removeprefix("limit_"): reason for reason in StopReason if reason.value.startswith("limit_")}
 del _BY_KIND["custom"]
+
+FAMILIES: Final = frozenset(
+    {
+        StopReason.LLM_ERROR,
+        StopReason.GUARDRAIL,
+        StopReason.SUPERVISOR_BLOCK,
+        StopReason.LOOP_DETECTED,
+        StopReason.INVALID_ACTION,
+        StopReason.TOOL_DENIED,
+        StopReason.TOOL_MISSING,
+        StopReason.TOOL_ERROR,
+        StopReason.TOOL_BAD_ARGS,
+        StopReason.TOOL_BAD_RESULT,
+    }
+)
+"""The reasons that go on after a colon."""
+
+
+def family(stop_reason: str) -> str:
+    """Return the part before the colon, which is one of few: what may stand on a metric."""
+    return stop_reason.partition(":")[0]

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from ravi_otel import _current
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement import weighted
-from ravi_otel.enforcement.ending import how_it_ended
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -21,6 +21,7 @@ from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.bridge import hear, hears_calls
 from ravi_otel.hooks.listener import Entered
+from ravi_otel.hooks.loop_records import HandoffEvent
 from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
@@ -187,7 +188,7 @@ class ScopeHandle:
         scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit):
             scope.ended_ns = scope.engine.clock.monotonic_ns()  # its clocks stand still from here on, whoever does the rest
-            scope.status, scope.stop_reason = how_it_ended(error)
+            scope.end_as(Ending.of(error))
             STATE.forget(scope)
             later_here(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
@@ -357,6 +358,10 @@ class Handoff(ScopeHandle):
     """Be the stretch of a run in which another took over."""
 
     _factory = "handoff"
+
+    def _enter(self, scope: Scope) -> None:
+        super()._enter(scope)
+        scope.engine.listeners.handed_over(HandoffEvent(scope.facts, str(self._ask.name), "handoff"))
 
 
 class Block(ScopeHandle):

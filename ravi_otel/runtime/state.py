@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from ravi_otel import _current
-from ravi_otel.enforcement.ending import how_it_ended
+from ravi_otel.enforcement.ending import Ending
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.scope import Scope
@@ -160,7 +160,7 @@ class State:
             place.untold = False
             close_scope(scope, error)
             if error is not None:  # which nobody swallows: it has ended the process
-                scope.status, scope.stop_reason = how_it_ended(error)
+                scope.end_as(Ending.of(error))
         if told:
             scope.engine.listeners.scope_closed(scope)
         scope.error = None

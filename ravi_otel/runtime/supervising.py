@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast, overload
 
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.ending import leaves
+from ravi_otel.enforcement.ending import Ending, leaves
 from ravi_otel.enforcement.leases import Lease
 from ravi_otel.enforcement.line import Sleeper, on_event_loop
 from ravi_otel.enforcement.opening import Opening, inherited_budget
@@ -178,6 +178,9 @@ class _Crew:
                     with Agent(replace(ask, attempt=attempt)) as opened:
                         opened.scope.checkpoint()  # cancelled, past the deadline of the first attempt, or paused between two of them
                         result = yield step
+                        ending = getattr(cast("object", result), "ending", None)
+                        if isinstance(ending, Ending):  # an agent of ours worked in it, and gave its result
+                            opened.scope.conclude(ending)
                 except BaseException as raised:
                     if not is_crash(cause(raised)):
                         raise

@@ -166,8 +166,8 @@ _RUN_ATTRIBUTES: Final = (
         SCOPE_ID="The run's or agent's own id within the process.",
         TOOL_INFERRED="True of a tool call that nobody saw run: it was asked for, and a later request brought its result.",
         TOOL_ABANDONED="True of a tool call that nobody waits for any more, after its time-out, and that may still run in its thread.",
-        STATUS="How it ended where that is no plain success: error, refused, cancelled, stopped, paused.",
-        STOP_REASON="Why a run or agent stopped.",
+        STATUS="How it ended where that is no plain success: error, refused, cancelled, stopped, paused; on metrics of ends also ok.",
+        STOP_REASON="Why a run or agent stopped: on spans as its result has it, on metrics without what follows the colon.",
     ),
     *_own("opt_in", "", TAG_PREFIX="Prefix: a run's own tags, each by its key."),
     *_own(
@@ -206,12 +206,14 @@ _LIMIT_ATTRIBUTES: Final = (
         RETRY_COUNT="Attempts after the first.",
         RETRY_ATTEMPT="Which retry it is, from 1.",
         SPAWN_OUTCOME="What became of a request for a slot.",
+        SPAWN_MOST="How many agents may be live, where that has a limit.",
         DROP_REASON="Why telemetry was lost.",
         HOOK_FAULT="What a hook did: raised, slow, late, lost.",
         CARRIER_REASON="Why what another process sent was not believed.",
         MIDDLEWARE_EFFECT="What a middleware did: cache_hit, fell_back, rate_limited, redacted, retried.",
         MIDDLEWARE_FALLBACK_FROM="The model that failed before another was asked.",
     ),
+    *_own("required", "{agent}", SPAWN_ACTIVE="Agents with a slot after it.", SPAWN_PAUSED="Agents without theirs after it."),
     *_own("conditionally_required", "{call}", LIMIT_DENIED="Calls a limit refused."),
     *_own("recommended", "{token}", LIMIT_GRANTED="Tokens that were held for a call."),
     *_own(
@@ -240,6 +242,8 @@ _LOOP_ATTRIBUTES: Final = (
         GUARDRAIL_NAME="Which guardrail stopped it.",
         GUARDRAIL_LEVEL="What it stands around: agent, chat, tool.",
         GUARDRAIL_STAGE="What it read: input, output.",
+        HANDOFF_TO="The agent that takes over.",
+        HANDOFF_MODE="How: handoff, or delegation by an orchestrator.",
     ),
     *_own("recommended", "", REVIEW_RISK="How risky the supervisor finds it, 0 to 1; nothing depends on it."),
     *_own("opt_in", "", GUARDRAIL_REASON="What the guardrail says of it; it may quote what was said."),
@@ -265,9 +269,19 @@ _EVENT_ROWS: Final = (
     Name(semconv.STEP_EVENT, "event", "", "recommended", _OURS, "A step of an agent's loop began or ended, on the agent's span."),
     Name(semconv.REVIEW_EVENT, "event", "", "recommended", _OURS, "The gate decided, on the span of the tool or the agent."),
     Name(semconv.GUARDRAIL_EVENT, "event", "", "recommended", _OURS, "A guardrail stopped something, on the span of that."),
+    Name(semconv.HANDOFF_EVENT, "event", "", "recommended", _OURS, "Another agent took over, on the span of who handed over."),
+    Name(
+        semconv.SPAWN_DENIED_EVENT, "event", "", "recommended", _OURS,
+        "An agent got no slot, on the span of who asked; also as a log record.",
+    ),
+    Name(
+        semconv.SPAWN_PREEMPTED_EVENT, "event", "", "recommended", _OURS,
+        "An agent lost its slot to more urgent work or an operator, on its span; also as a log record.",
+    ),
+    Name(semconv.SPAWN_RESUMED_EVENT, "event", "", "recommended", _OURS, "It got one again, on its span; also as a log record."),
     Name(semconv.ERROR_DENIED, "value", "", "required", _OURS, "error.type of a tool call that a gate refused."),
     Name(semconv.ERROR_PAUSED, "value", "", "required", _OURS, "error.type of what ended because its agent was preempted."),
-)
+)  # fmt: skip
 
 
 def _seconds(name: str, level: Level, source: str, said: str, convention: Convention) -> Name:
@@ -339,6 +353,11 @@ _OTHER_METRICS: Final = (
     Name(semconv.AGENT_ACTIVE, "up_down_counter", "{agent}", "recommended", _OURS, "Agents that hold a slot."),
     Name(semconv.AGENT_PAUSED, "up_down_counter", "{agent}", "recommended", _OURS, "Agents paused for more urgent work or by an operator."),
     Name(semconv.REVIEW_DECISIONS, "counter", "{decision}", "recommended", _OURS, "What a gate decided, by decision, reason and tool."),
+    Name(semconv.RUN_ENDS, "counter", "{run}", "recommended", _OURS, "Runs that ended, by status and stop reason."),
+    Name(semconv.AGENT_ENDS, "counter", "{agent}", "recommended", _OURS, "Agents that ended, by status and stop reason."),
+    Name(semconv.HANDOFF_COUNT, "counter", "{handoff}", "recommended", _OURS, "Handoffs and delegations, by who and to whom."),
+    Name(semconv.GUARDRAIL_COUNT, "counter", "{trip}", "recommended", _OURS, "Times a guardrail stopped something, by its name."),
+    Name(semconv.STEP_COUNT, "counter", "{step}", "recommended", _OURS, "Steps of agents' loops that ended, by agent and status."),
     Name(semconv.SPAWN_EVENTS, "counter", "{event}", "recommended", _OURS, "What became of requests for a slot."),
     Name(
         semconv.RETRY_COUNT, "counter", "{retry}", "recommended", _OURS,

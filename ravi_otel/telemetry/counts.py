@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.hooks.listener import Listener
@@ -12,8 +15,15 @@ from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import Guard, text
 from ravi_otel.telemetry.pipeline import Pipeline
+from ravi_otel.telemetry.scopes import Scopes
+from ravi_otel.telemetry.spans import Open
 
 _MOST_LEASES: Final = 10_000
+_SPAWN_EVENTS: Final = {
+    "denied": semconv.SPAWN_DENIED_EVENT,
+    "preempted": semconv.SPAWN_PREEMPTED_EVENT,
+    "resumed": semconv.SPAWN_RESUMED_EVENT,
+}
 
 
 class Counts(Listener):
@@ -51,19 +61,23 @@ class _Lease:
 
 
 class Slots(Listener):
-    """Count requests for slots, and the agents that hold one or were paused.
+    """Count requests for slots, and the agents that hold one or were paused; tell of those that got none, lost theirs, or got it again.
 
     Each lease is taken off under the priority it was put on with, so a changed priority leaves no ghost behind.
     """
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, scopes: Scopes) -> None:
         self._pipeline = pipeline
+        self._scopes = scopes
         self._leases: dict[tuple[str | None, str], list[_Lease]] = {}
         self._lock = ForkLock()
 
     def spawn_event(self, event: SpawnEvent) -> None:
-        """Count the outcome and move the gauges."""
+        """Count the outcome, move the gauges, and tell what somebody has to know."""
         instruments = self._pipeline.signals().instruments
+        name = _SPAWN_EVENTS.get(event.outcome)
+        if name is not None:
+            self._tell(name, event)
         if event.outcome != "released":
             attributes: dict[str, AttributeValue] = {semconv.SPAWN_OUTCOME: event.outcome, semconv.AGENT_PRIORITY: text(event.priority)}
             instruments.spawn_events.add(1, attributes)
@@ -73,6 +87,28 @@ class Slots(Listener):
             instruments.agent_active.add(active, {semconv.AGENT_PRIORITY: priority})
         if paused:
             instruments.agent_paused.add(paused, {semconv.AGENT_PRIORITY: priority})
+
+    def _tell(self, name: str, event: SpawnEvent) -> None:
+        """Tell it on a span and as a log record: a denial where it was asked for, else on the span of the agent whose slot it is."""
+        denied = event.outcome == "denied"
+        found = None if denied else self._scopes.agent(event.run_id, event.agent_id)
+        if found is None:
+            context = otel_context.get_current()
+            found = Open(trace.get_current_span(context), context)
+        attributes = _spawn_attributes(event)
+        if found.span.is_recording():
+            found.span.add_event(name, attributes)
+        resumed = event.outcome == "resumed"
+        self._pipeline.signals().logger.emit(
+            LogRecord(
+                context=found.context,
+                severity_number=SeverityNumber.INFO if resumed else SeverityNumber.WARN,
+                severity_text="INFO" if resumed else "WARN",
+                body=f"spawn_denied: agent {text(event.agent_id)}" if denied else f"{event.outcome}: agent {text(event.agent_id)}",
+                attributes=attributes,
+                event_name=name,
+            )
+        )
 
     def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
         """Give the priority and what to add to active and paused."""
@@ -97,3 +133,16 @@ class Slots(Listener):
                 del self._leases[key]
             return lease.priority, 0 if lease.paused else -1, -1 if lease.paused else 0
         return "", 0, 0
+
+
+def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.AGENT_ID: text(event.agent_id),
+        semconv.AGENT_PRIORITY: text(event.priority),
+        semconv.SPAWN_ACTIVE: event.active,
+        semconv.SPAWN_PAUSED: event.paused,
+    }
+    if event.max_agents is not None:
+        attributes[semconv.SPAWN_MOST] = event.max_agents
+    known = {semconv.RUN_ID: event.run_id, semconv.AGENT_NAME: event.agent_name, semconv.LIMIT_KIND: event.limit_kind}
+    return attributes | {key: text(value) for key, value in known.items() if value is not None}

@@ -21,6 +21,7 @@ class Instruments:
     __slots__ = (
         "agent_active",
         "agent_duration",
+        "agent_ends",
         "agent_inference_calls",
         "agent_paused",
         "agent_tool_calls",
@@ -28,11 +29,15 @@ class Instruments:
         "cost",
         "counted",
         "dropped",
+        "guardrails",
+        "handoffs",
         "limit_events",
         "limit_final_ratio",
         "retries",
         "review_decisions",
+        "run_ends",
         "spawn_events",
+        "steps",
         "tool_duration",
         "workflow_duration",
     )
@@ -49,6 +54,11 @@ class Instruments:
         self.limit_events = counter(meter, semconv.LIMIT_EVENTS)
         self.spawn_events = counter(meter, semconv.SPAWN_EVENTS)
         self.review_decisions = counter(meter, semconv.REVIEW_DECISIONS)
+        self.run_ends = counter(meter, semconv.RUN_ENDS)
+        self.agent_ends = counter(meter, semconv.AGENT_ENDS)
+        self.handoffs = counter(meter, semconv.HANDOFF_COUNT)
+        self.guardrails = counter(meter, semconv.GUARDRAIL_COUNT)
+        self.steps = counter(meter, semconv.STEP_COUNT)
         self.retries = counter(meter, semconv.RETRY_COUNT)
         self.dropped = counter(meter, semconv.DROPPED)
         self.agent_active = _up_down(meter, semconv.AGENT_ACTIVE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.telemetry import conventions
 from ravi_otel.telemetry.calls import Calls
@@ -37,7 +37,7 @@ class Telemetry(Listener):
         self._gauges = LimitGauges(pipeline)
         self._limits = LimitEvents(pipeline, self._scopes, self._gauges)
         self._counts = Counts(pipeline)
-        self._slots = Slots(pipeline)
+        self._slots = Slots(pipeline, self._scopes)
         self._loops = Loops(pipeline, content)
         pipeline.observe.update(self._gauges.callbacks())
 
@@ -106,6 +106,10 @@ class Telemetry(Listener):
     def stepped(self, event: StepEvent) -> None:
         """Tell that a step of an agent begins or ends."""
         self._loops.stepped(event)
+
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Tell that one agent hands work to another."""
+        self._scopes.handed_over(event)
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Tell what a gate decided."""

@@ -17,7 +17,7 @@ from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import ScopeView
 from ravi_otel.telemetry import conventions, outcomes, semconv
-from ravi_otel.telemetry.cardinality import Guard, finite, text
+from ravi_otel.telemetry.cardinality import Guard, finite, optional_text, text
 from ravi_otel.telemetry.content import NO_CONTENT, Content
 from ravi_otel.telemetry.identity import identity
 from ravi_otel.telemetry.pipeline import Pipeline
@@ -34,13 +34,21 @@ class Loops(Listener):
         self._pipeline = pipeline
         self._content = content
         self._guard = Guard()
+        self._agents = Guard()
+        self._guardrails = Guard()
         self._spans = conventions.spans_steps()
         self._open: dict[Key, tuple[Span, Attachment]] = {}
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def stepped(self, event: StepEvent) -> None:
-        """Tell that a step begins or ends."""
+        """Tell that a step begins or ends, and count those that ended."""
+        if event.what == "end":
+            (name,) = self._agents.admit(optional_text(event.facts.agent_name))
+            counted: dict[str, AttributeValue] = {semconv.STATUS: event.status or "ok"}
+            if name is not None:
+                counted[semconv.AGENT_NAME] = name
+            self._pipeline.signals().instruments.steps.add(1, counted)
         if not self._spans:
             span = trace.get_current_span()
             if span.is_recording():
@@ -103,7 +111,16 @@ class Loops(Listener):
     # -- guardrails ----------------------------------------------------------------------------------------------------
 
     def tripped(self, event: GuardrailEvent) -> None:
-        """Tell on the span of what was stopped; its reason may quote what was said, and is content."""
+        """Tell on the span of what was stopped, and count it; its reason may quote what was said, and is content."""
+        name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
+        counted: dict[str, AttributeValue] = {
+            semconv.GUARDRAIL_NAME: name or "",
+            semconv.GUARDRAIL_LEVEL: event.level,
+            semconv.GUARDRAIL_STAGE: event.stage,
+        }
+        if agent is not None:
+            counted[semconv.AGENT_NAME] = agent
+        self._pipeline.signals().instruments.guardrails.add(1, counted)
         span = trace.get_current_span()
         if not span.is_recording():
             return

@@ -8,14 +8,17 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
-from ravi_otel.hooks.records import CallRecord, ToolRecord
+from ravi_otel.hooks.records import CallRecord, ScopeView, ToolRecord
 from ravi_otel.hooks.records import Status as Ending
 from ravi_otel.policy.checks import show
+from ravi_otel.policy.stops import StopReason, family
 from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.cardinality import text
+from ravi_otel.telemetry.cardinality import OTHER, Guard, text
 
 _ERROR: Final = Status(StatusCode.ERROR)
 _MOST_SENTENCE: Final = 1_000
+_MOST_OWN_REASONS: Final = 100
+_KNOWN_REASONS: Final = frozenset(map(str, StopReason))
 _WITHOUT_ERROR: Final = {
     "refused": semconv.ERROR_LIMIT,
     "stopped": semconv.ERROR_LIMIT,
@@ -40,6 +43,23 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     if found is not None:
         return found
     return semconv.ERROR_OTHER if error is None else text(type(error).__qualname__)
+
+
+def scope_error(scope: ScopeView) -> str | None:
+    """Give the `error.type` of a run or agent: of an error alone, since one that was stopped, paused or cancelled did not fail."""
+    return error_type("error", None, scope.error) if scope.status == "error" else None
+
+
+class StopReasons:
+    """Bound the stop reasons that a metric sees: the known ones without what follows their colon, and a hundred of the program's own."""
+
+    def __init__(self) -> None:
+        self._own = Guard(_MOST_OWN_REASONS)
+
+    def admit(self, stop_reason: str | None) -> str:
+        """Give what may stand on a metric."""
+        found = text(family(stop_reason or StopReason.ERROR))
+        return found if found in _KNOWN_REASONS else self._own.admit(found)[0] or OTHER
 
 
 def error_type_of(status: str) -> str:

@@ -16,6 +16,7 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel._current import Attachment
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.locks import ForkLock
+from ravi_otel.hooks.loop_records import HandoffEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.telemetry import outcomes, semconv
@@ -57,9 +58,13 @@ class Scopes(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._states: dict[str, _State] = {}
+        self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
         self._lock = ForkLock()
         self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
+        self._ended = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
+        self._handed = Guard()
+        self._reasons = outcomes.StopReasons()
 
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
@@ -70,6 +75,8 @@ class Scopes(Listener):
         state = _State(scope, opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
         if len(self._states) < _MOST_OPEN:
             self._states[scope.facts.scope_id] = state
+            if kind is ScopeKind.AGENT:
+                self._agents[scope.facts.run_id, scope.facts.agent_id] = state
         elif opened is not None:
             opened.span.end()  # nobody would find it again to end it
             self._pipeline.dropped("too_many_open_scopes")
@@ -86,10 +93,12 @@ class Scopes(Listener):
         state = self._states.pop(scope.facts.scope_id, None)
         if state is None:
             return
+        if self._agents.get((scope.facts.run_id, scope.facts.agent_id)) is state:
+            del self._agents[scope.facts.run_id, scope.facts.agent_id]
         self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
             self._pipeline.above.surrounding = None
-        error = outcomes.error_type(scope.status, None, scope.error)
+        error = outcomes.scope_error(scope)
         context = None if state.open is None else state.open.context
         try:
             if state.open is not None:
@@ -139,6 +148,24 @@ class Scopes(Listener):
                 attributes[semconv.RETRY_WAIT] = retry.wait_s
             span.add_event(semconv.RETRY_EVENT, attributes)
 
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Tell on the span of the agent that hands over, or of the run without one, to whom, and count it."""
+        state = self._states.get(event.facts.scope_id)
+        agent = None if state is None or state.agent is None else state.agent.open
+        span = trace.get_current_span() if agent is None else agent.span
+        if span.is_recording():
+            span.add_event(semconv.HANDOFF_EVENT, {semconv.HANDOFF_TO: text(event.to), semconv.HANDOFF_MODE: event.mode})
+        who, to = self._handed.admit(optional_text(event.facts.agent_name), text(event.to))
+        counted: dict[str, AttributeValue] = {semconv.HANDOFF_TO: to or "", semconv.HANDOFF_MODE: event.mode}
+        if who is not None:
+            counted[semconv.AGENT_NAME] = who
+        self._pipeline.signals().instruments.handoffs.add(1, counted)
+
+    def agent(self, run_id: str | None, agent_id: str) -> Open | None:
+        """Give the span of an open agent, None when it has none."""
+        state = self._agents.get((run_id, agent_id))
+        return None if state is None else state.open
+
     def find(self, scope_id: str) -> Open | None:
         """Give the span of an open scope, None when it has none."""
         state = self._states.get(scope_id)
@@ -172,11 +199,22 @@ class Scopes(Listener):
         if scope.facts.kind is ScopeKind.RUN:
             attributes = self._attributes(semconv.INVOKE_WORKFLOW, semconv.WORKFLOW_NAME, scope.facts.name, error)
             instruments.workflow_duration.record(seconds, attributes, context)
+            instruments.run_ends.add(1, self._end(scope, semconv.WORKFLOW_NAME, scope.facts.name), context)
             return
         attributes = self._attributes(semconv.INVOKE_AGENT, semconv.AGENT_NAME, scope.facts.agent_name, error)
         instruments.agent_duration.record(seconds, attributes, context)
         instruments.agent_inference_calls.record(state.calls, attributes, context)
         instruments.agent_tool_calls.record(state.tools, attributes, context)
+        instruments.agent_ends.add(1, self._end(scope, semconv.AGENT_NAME, scope.facts.agent_name), context)
+
+    def _end(self, scope: ScopeView, key: str, name: str | None) -> dict[str, AttributeValue]:
+        """Give the attributes of an end, of which status and reason stay what they are however many names there are."""
+        reason = self._reasons.admit(scope.stop_reason)
+        admitted, _ = self._ended[scope.facts.kind].admit(optional_text(name), reason)
+        ended: dict[str, AttributeValue] = {semconv.STATUS: scope.status, semconv.STOP_REASON: reason}
+        if admitted is not None:
+            ended[key] = admitted
+        return ended
 
     def _attributes(self, operation: str, key: str, name: str | None, error: str | None) -> dict[str, AttributeValue]:
         admitted, failed = self._guards[operation].admit(optional_text(name), error)

@@ -67,7 +67,7 @@ def test_the_keys_in_the_table_are_those_that_are_told(client, ask):
             pass
     common = set(re.findall(r"`(\w+)`", PAGE.partition("Every context has")[2].partition(". Besides:")[0].partition(";")[0]))
     told = {one.event: set(one.context) for one in log}
-    assert len(told) == 11
+    assert len(told) == 12
     for event, keys in told.items():
         assert keys == keys_of(event) | common, event
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ravi_otel.policy import Kind, StopReason
+from ravi_otel.policy.stops import FAMILIES, family
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -23,4 +24,15 @@ def test_a_label_is_read_like_its_kind(label, reason):
 def test_the_enum_is_closed():
     plain = {"success", "error", "cancelled", "deadline", "paused", "closed", "store_failed", "store_lost", "limit_custom"}
 
-    assert {str(reason) for reason in StopReason} == plain | {f"limit_{kind}" for kind in Kind}
+    budgets = {"max_steps", "max_tool_calls", "max_seconds"}
+    agents = {"ask_timeout", "not_accepted", "human_rejected", "history_error", "middleware_terminated"}
+    models = {f"llm_{what}" for what in ("timeout", "empty", "length", "refusal", "content_filter", "broken_off")}
+    assert {str(reason) for reason in StopReason} == plain | {f"limit_{kind}" for kind in Kind} | budgets | agents | models | set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("supervisor_block:over_the_cap", "supervisor_block"), ("llm_error:Error:x", "llm_error"), ("max_steps", "max_steps"), ("", "")],
+)
+def test_a_family_is_what_stands_before_the_first_colon(reason, told):
+    assert family(reason) == told

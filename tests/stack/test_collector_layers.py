@@ -103,9 +103,10 @@ def test_jaeger_takes_the_collectors_largest_batch():
 def test_errors_limits_and_slow_traces_are_kept_whatever_becomes_of_the_rest():
     sampling = layered("production")["processors"]["tail_sampling"]
     policies = {policy["name"]: policy for policy in sampling["policies"]}
-    assert list(policies) == ["errors", "limits", "slow", "doctor", "rest"]
+    assert list(policies) == ["errors", "limits", "ends", "slow", "doctor", "rest"]
     assert policies["errors"]["status_code"]["status_codes"] == ["ERROR"]
     assert f'span.attributes["{semconv.LIMIT_DECISION}"] == "denied"' in policies["limits"]["ottl_condition"]["span"]
+    assert policies["ends"]["ottl_condition"]["span"] == [f'span.attributes["{semconv.STOP_REASON}"] != nil']
     assert policies["slow"]["latency"]["threshold_ms"] == 60_000
     assert policies["doctor"]["string_attribute"] == {"key": "service.name", "values": [probe.SERVICE]}
     assert sampling["sampling_strategy"] == "span-ingest", "a trace with a limit event must be seen while its run goes on"

@@ -69,18 +69,20 @@ def test_an_agents_span_shows_limit_and_used_of_its_budget(telemetry, backend, m
     [
         ("ok", None, None),
         ("error", KeyError("x"), "KeyError"),
-        ("stopped", None, "ravi.limit_exceeded"),
-        ("paused", None, "ravi.agent_paused"),
-        ("cancelled", None, "cancelled"),
+        ("error", None, "_OTHER"),
+        ("stopped", RuntimeError("x"), None),
+        ("paused", None, None),
+        ("cancelled", None, None),
     ],
 )
-def test_only_success_is_told_as_success(telemetry, backend, make, status, error, expected):
+def test_only_an_error_is_told_as_one_and_each_end_by_its_status(telemetry, backend, make, status, error, expected):
     agent = make.scope()
     with telemetry.scope_opened(agent):
         pass
     _close(telemetry, agent, status, error)
     span = backend.span()
     assert span.attributes.get("error.type") == expected
+    assert span.attributes.get("ravi.status", "ok") == status
     assert span.status.status_code is (StatusCode.UNSET if expected is None else StatusCode.ERROR)
     assert backend.points("gen_ai.invoke_agent.duration")[0].attributes.get("error.type") == expected
 

@@ -48,6 +48,9 @@ def test_every_error_and_every_limit_is_kept_and_the_rest_counted(sampled: Stack
         "a limit that is exceeded": span(trace_id(), events=["ravi.limit.exceeded"]),
         "a guardrail": span(trace_id(), events=["ravi.guardrail.tripped"]),
         "what the gate blocked": span(trace_id(), events=[("ravi.review", {"ravi.review.decision": "block"})]),
+        "an agent that got no slot": span(trace_id(), events=["ravi.spawn.denied"]),
+        "a run that was stopped": span(trace_id(), has={"ravi.status": "stopped", "ravi.stop_reason": "max_steps"}),
+        "an agent that was paused": span(trace_id(), has={"ravi.status": "paused", "ravi.stop_reason": "paused"}),
         "a slow one": span(trace_id(), lasts_s=61.0),
     }
     dropped = [span(trace_id(), has={"ravi.limit.decision": "admitted"}) for _ in range(PLAIN)]
