@@ -35,6 +35,7 @@ from ravi_otel.instrumentation.groq import VENDOR as GROQ
 from ravi_otel.instrumentation.http.around import is_known
 from ravi_otel.instrumentation.http.idle import abandon_open
 from ravi_otel.instrumentation.http.package import ClientPackage
+from ravi_otel.instrumentation.http.redirects import Redirects
 from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.http.wire import is_sending
 from ravi_otel.instrumentation.openai import VENDOR as OPENAI
@@ -61,7 +62,7 @@ from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
-_WRAPPED = (*_CLIENTS, Sockets(), Clients(lambda extensions: is_sending() or is_known(extensions)), *WORKERS)
+_WRAPPED = (*_CLIENTS, Redirects(), Sockets(), Clients(lambda extensions: is_sending() or is_known(extensions)), *WORKERS)
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
 
 

@@ -18,6 +18,7 @@ from ravi_otel.instrumentation.http.capping import refuse_grown, sized, words_of
 from ravi_otel.instrumentation.http.changes import INCLUDE_USAGE, with_cap, with_usage
 from ravi_otel.instrumentation.http.contract import Endpoint, Request
 from ravi_otel.instrumentation.http.failures import ending_of, retry_of
+from ravi_otel.instrumentation.http.fields import count, get
 from ravi_otel.instrumentation.http.headers import headers_of, told_headers
 from ravi_otel.instrumentation.http.results import read, watch
 from ravi_otel.instrumentation.http.stream import observe_parser
@@ -34,7 +35,7 @@ class HttpWire:
 
     __slots__ = (
         *("_args", "_builds", "_client", "_endpoint", "_hides", "_kwargs", "_late", "_live", "_request", "_seen", "_shortened"),
-        *("_sweeps", "_wrapped", "_asked", "call", "failed", "sends"),
+        *("_sweeps", "_wrapped", "_asked", "_refused", "_passed", "call", "failed", "sends"),
     )
 
     def __init__(
@@ -60,6 +61,8 @@ class HttpWire:
         self._late = False  # what was raised is a refusal in place of the client's error
         self._shortened = False  # the latest attempt's time-outs are ours
         self._sweeps = SWEEPS.count
+        self._refused: RaviError | None = None  # what stood against following a redirect
+        self._passed: int | None = None  # the status of the answer to the request that left last
         self.call = call
         self.failed: BaseException | None = None
         self.sends = False
@@ -91,6 +94,8 @@ class HttpWire:
         self._heard(live, error)
         # Whether anything was sent, the client's own error knows.
         caused = error.__cause__ if self._late and isinstance(error, RaviError) else None
+        if error is self._refused:  # whatever was sent was answered with a way elsewhere
+            return Ending(type(error).__qualname__, billed=False, status=self._passed)
         seen = None if self._seen is None else read(self._seen, self._endpoint, self.call, self._request)
         return ending_of(caused or error, built=self._request if live.built else None, seen=seen)
 
@@ -105,7 +110,7 @@ class HttpWire:
             late = self._instead_of(error, stopped=blocked is not None and blocked.stopped)
             if late is None:
                 raise
-            raise late from error
+            raise late from (None if late is self._refused else error)
         finally:
             if blocked is not None:
                 IN_FLIGHT.discard(blocked)
@@ -126,7 +131,7 @@ class HttpWire:
             late = self._instead_of(error, stopped=False)
             if late is None:
                 raise
-            raise late from error
+            raise late from (None if late is self._refused else error)
         finally:
             del late  # its traceback knows this frame
             self._live = None
@@ -143,6 +148,9 @@ class HttpWire:
         live, late = self._live, None
         if live is None or isinstance(error, RaviError):
             return None
+        if self._refused is not None:
+            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
+            return self._refused
         try:
             if stopped:
                 late = why_over(live.scope, live.record)
@@ -159,6 +167,8 @@ class HttpWire:
         """Ask whether one more attempt may be sent; we count them, since a subclass may not tell the client's own count."""
         before, self._builds = self._builds, self._builds + 1
         live = self._live
+        if self._refused is not None:
+            raise self._refused
         if live is None:
             return
         if self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
@@ -171,7 +181,7 @@ class HttpWire:
         live = self._live
         if live is not None and live.capped is not None and self._asked is not None:
             refuse_grown(live, client, request, self._endpoint, self._asked)
-        self._request, self._client = request, client
+        self._request, self._client, self._passed = request, client, None
         if live is None:
             return
         live.built = True
@@ -184,12 +194,41 @@ class HttpWire:
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
             swallow("timeout", error)
 
+    def leaving(self, request: Any, sender: object) -> None:
+        """Pay for a request that follows the answer to this attempt's own; raises what stands against it."""
+        live = self._live
+        if live is None or self._passed is None or not self._is_ours(request, sender):
+            return
+        try:
+            live.follow(self._passed)
+        except RaviError as refusal:
+            self._refused = refusal
+            raise
+        except Exception as error:  # noqa: BLE001 - our own bug never stops a request
+            swallow("redirect", error)
+
+    def passed(self, request: Any, response: Any) -> None:
+        """Note the answer to a request of this attempt: another may follow it."""
+        if request is self._request or self._passed is not None:
+            self._passed = count(get(response, "status_code")) or 0
+
+    def _is_ours(self, request: Any, sender: object) -> bool:
+        if request is self._request:
+            return True
+        # HTTP libraries hand the extensions of a request on to the one that follows it; one that fetches a key has others.
+        mine, its = (get(get(one, "extensions"), "timeout") for one in (self._request, request))
+        return mine is not None and mine is its and get(self._client, "_client") is sender
+
     def back_off(self, wait_s: Any) -> Any:
-        """Give the pause before a retry, which must not outlast the deadline."""
+        """Give the pause before a retry, which must not outlast the deadline; none before one that will be refused."""
+        if self._refused is not None:
+            return 0.0
         return wait_s if self._live is None else back_off(wait_s, self._live.scope)
 
     def retrying(self, wait_s: Any, error: BaseException | None) -> None:
         """Note that an attempt failed."""
+        if self._refused is not None:  # it was not the attempt that did
+            return
         self.failed = error
         if self._live is not None:
             failed = retry_of(error, self._request)
