@@ -33,11 +33,11 @@ class Carried:
     tells its length, or comes in one piece. What the app raises is raised on.
     """
 
-    def __init__(self, app: App, *, name: str | None = None, limits: Limits = (), otherwise: Limits = ()) -> None:
+    def __init__(self, app: App, *, name: str | None = None, limits: Limits = (), otherwise: Limits | None = None) -> None:
         self.app = app
         self._name = scope_name("Carried(name)", name)
         self._limits = read_limits("Carried(limits)", limits)
-        self._otherwise = read_limits("Carried(otherwise)", otherwise)
+        self._otherwise = None if otherwise is None else read_limits("Carried(otherwise)", otherwise)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Be the app, in a run where the scope is a request or a web socket."""

@@ -31,7 +31,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind
+from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, request_limit, tool_call_limit
 from ravi_otel.runtime.asking import Limits, read_limits, scope_name
 from ravi_otel.runtime.config.tags import check_tags
 from ravi_otel.runtime.handles import Run
@@ -39,6 +39,10 @@ from ravi_otel.runtime.state import STATE
 
 _JOINED: Final = {ScopeKind.SESSION: "session_id", ScopeKind.TENANT: "tenant_id"}
 _MS: Final = NANO // 1_000
+_BOUNDING: Final = frozenset({*SPENDS, *CLOCKS, Kind.REQUESTS, Kind.TURNS})
+"""What bounds what a run may do with models, whatever it does."""
+_NOTHING: Final = (request_limit(0), tool_call_limit(0))
+"""What a run may use of which nothing was believed, where no limit says anything else."""
 
 
 class ContinuedRun(Run):
@@ -46,9 +50,10 @@ class ContinuedRun(Run):
 
     _factory = "continue_run"
 
-    def __init__(self, ask: Opening, *, inbound: Inbound, catch: bool = False) -> None:
+    def __init__(self, ask: Opening, *, inbound: Inbound, catch: bool = False, strict: bool = False) -> None:
         super().__init__(ask, catch=catch)
         self.inbound: Final = inbound
+        self._strict: Final = strict
         self._trace: _current.Attachment | None = None
 
     @property
@@ -136,11 +141,15 @@ class ContinuedRun(Run):
                         _declare(each, shared)
         if token is not None and token.models:
             _tell_models_apart(scope, token.models)
+        if self._strict and not _is_bounded(scope):
+            origin = f"continue_run(otherwise=), whose default holds as the headers were not believed ({self.rejected}),"
+            for limit in _NOTHING:
+                declaring.declare(scope, (limit,), {0: origin})
         super()._enter(scope)
 
     def _fresh(self, fn: Callable[..., Any]) -> Self:
         ask = self._ask if self._ask.name else replace(self._ask, name=fn.__qualname__)
-        return type(self)(ask, inbound=self.inbound, catch=self._catch)
+        return type(self)(ask, inbound=self.inbound, catch=self._catch, strict=self._strict)
 
 
 def continue_run(
@@ -149,7 +158,7 @@ def continue_run(
     peer: str | None = None,
     name: str | None = None,
     limits: Limits = (),
-    otherwise: Limits = (),
+    otherwise: Limits | None = None,
     hooks: Hooks = None,
     tags: Mapping[str, str] | None = None,
 ) -> ContinuedRun:
@@ -159,13 +168,14 @@ def continue_run(
     pairs. They only tighten: the run has the caller's ids, trace and deadline, and what its limits leave, or the loan that came with it,
     besides all limits that hold here. Where both processes count in one store it is charged to the very limits of the caller's run.
     They are believed when signed by a key of `RAVI_CARRY_KEYS`, or when `peer`, the address they came from, is in `RAVI_CARRY_TRUST`;
-    anything else is counted as `ravi.carrier.rejected` and opens a run of this process's own, which `otherwise` limits besides. Never
-    raises because of what came in.
+    anything else is counted as `ravi.carrier.rejected` and opens a run of this process's own, which `otherwise` limits besides. Without
+    it such a run has the limits that hold here, and where none of them bounds its requests, turns, tokens, cost or time, it may send no
+    request and call no tool; `otherwise=[]` says that it needs no limit. Never raises because of what came in.
     """
     inbound = headers if isinstance(headers, Inbound) else read(headers, peer=peer)
     token = inbound.token
     always = read_limits("continue_run(limits)", limits)
-    alone = read_limits("continue_run(otherwise)", otherwise)
+    alone = read_limits("continue_run(otherwise)", otherwise or ())
     ask = Opening(
         kind=ScopeKind.RUN,
         name=scope_name("continue_run(name)", name),
@@ -174,7 +184,8 @@ def continue_run(
         hooks=read_hooks("continue_run(hooks)", hooks),
     )
     if token is None:
-        return ContinuedRun(replace(ask, limits=(*always, *alone)), inbound=inbound)
+        strict = inbound.rejected is not None and otherwise is None
+        return ContinuedRun(replace(ask, limits=(*always, *alone)), inbound=inbound, strict=strict)
     return ContinuedRun(_continued(ask, token), inbound=inbound)
 
 
@@ -261,6 +272,15 @@ def _declare(scope: Scope, shared: SharedScope) -> None:
         for account in scope.accounts:
             if epoch is not None and account.epoch is None and account.limit == limit:
                 account.epoch = epoch
+
+
+def _is_bounded(scope: Scope) -> bool:
+    """Tell that some limit that refuses bounds what may be done in a scope, whichever agent or model does it."""
+    for each in scope.upwards():
+        declared: list[Account | Series] = [*each.accounts, *each.series]
+        if any(one.limit.kind in _BOUNDING and one.limit.agent is None and not one.observe for one in declared):
+            return True
+    return False
 
 
 def _own_id(scope: Scope) -> str | None:

@@ -33,11 +33,11 @@ class Carried:
     back with the headers of an answer that tells its length, or is a list or a tuple.
     """
 
-    def __init__(self, app: App, *, name: str | None = None, limits: Limits = (), otherwise: Limits = ()) -> None:
+    def __init__(self, app: App, *, name: str | None = None, limits: Limits = (), otherwise: Limits | None = None) -> None:
         self.app = app
         self._name = scope_name("Carried(name)", name)
         self._limits = read_limits("Carried(limits)", limits)
-        self._otherwise = read_limits("Carried(otherwise)", otherwise)
+        self._otherwise = None if otherwise is None else read_limits("Carried(otherwise)", otherwise)
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Be the app, in a run."""

@@ -442,12 +442,16 @@ def paused(lease: Lease, partial: str | None = None, way_out: str | None = None)
     return AgentPausedError(f"agent {named(agent_id)} is paused: {why}. {way_out or by_itself}", agent_id=agent_id, partial=partial)
 
 
+_INSTEAD: Final = {"Execution": "pass None", "continue_run(otherwise": "pass otherwise=[]"}
+"""How a limit is stated as none that cannot be left out, by how its parameter begins."""
+
+
 def _way_out(account: Account) -> str:
     if account.named_store and account.epoch is not None and account.facts.kind in _SHARED:
         return f"All that count in this ledger are held to {_in_force(account)}: raise it by `{_command(account)}`, for example."
     if account.value != account.limit.value:
         return f"Raise {_in_force(account)}."
-    instead = "pass None" if account.origin.startswith("Execution") else "leave it out"
+    instead = next((words for begins, words in _INSTEAD.items() if account.origin.startswith(begins)), "leave it out")
     return f"Raise {account.origin} or {instead}."
 
 

@@ -32,4 +32,4 @@ def test_a_task_goes_on_with_the_run_that_sent_it_and_one_without_headers_with_i
     assert sent.get(timeout=30) == [run.id, None, [100]]
     run_id, rejected, limits = plain.get(timeout=30)
     assert run_id != run.id
-    assert (rejected, limits) == ("missing", [])
+    assert (rejected, limits) == ("missing", [0, 0])

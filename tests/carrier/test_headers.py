@@ -12,7 +12,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.sdk.trace import TracerProvider
 
 import ravi_otel
-from ravi_otel import ConfigurationError, child_environment, continue_run, lend, outbound_headers, task_headers
+from ravi_otel import BudgetExhaustedError, ConfigurationError, child_environment, continue_run, lend, outbound_headers, task_headers
 from ravi_otel.carrier import ambient, inbound
 from ravi_otel.carrier.entries import MOST_BYTES, tokens_of, with_ours
 from ravi_otel.carrier.inbound import read
@@ -236,6 +236,55 @@ def test_what_is_not_believed_is_counted_by_its_reason_and_leaves_what_holds_her
         assert [(each.limit.kind, each.limit.value) for each in run.limits] == [("tokens", 7), ("turns", 1)]
         assert run.scope.facts.session_id is None
     assert carrying.reasons == [reason]
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_what_is_not_believed_may_use_nothing_where_no_limit_holds_here(carrying, reason):
+    ran = []
+
+    @ravi_otel.tool
+    def pay():
+        ran.append(1)
+
+    with (
+        continue_run(BAD[reason](sent())) as run,
+        pytest.raises(BudgetExhaustedError, match=rf"not believed \({reason}\), or pass otherwise="),
+    ):
+        pay()
+    assert {(str(each.limit.kind), each.limit.value) for each in run.limits} == {("requests", 0), ("tool_calls", 0)}
+    with continue_run(BAD[reason](sent()), limits=["agents=3"]) as run, pytest.raises(BudgetExhaustedError):
+        pay()  # a limit that bounds no call is none
+    assert ran == []
+
+
+@pytest.mark.parametrize(("limits", "otherwise"), [((), []), ((), ["tool_calls=1"]), (["cost=1usd"], None), (["time=90s"], None)], ids=str)
+def test_what_is_not_believed_is_held_to_what_somebody_said_instead(carrying, limits, otherwise):
+    @ravi_otel.tool
+    def pay():
+        return "paid"
+
+    with continue_run({}, limits=limits, otherwise=otherwise) as run:
+        assert pay() == "paid"
+        assert len(run.limits) == len(limits) + len(otherwise or [])
+    with ravi_otel.run(limits=["turns=5"]), continue_run({}) as run:
+        assert pay() == "paid"
+        assert run.limits == []
+
+
+def test_a_decorated_function_is_held_to_it_each_time_and_one_that_is_believed_is_not(carrying):
+    @ravi_otel.tool
+    def pay():
+        return "paid"
+
+    @continue_run({})
+    def work():
+        return pay()
+
+    for _ in range(2):
+        with pytest.raises(BudgetExhaustedError):
+            work()
+    with continue_run({"baggage": sent()}) as run:
+        assert (run.rejected, pay()) == (None, "paid")
 
 
 class Hostile(dict):

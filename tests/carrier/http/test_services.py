@@ -134,7 +134,7 @@ def test_after_the_answer_nothing_more_is_spent_of_a_loan(server: ScriptedLLM) -
 
 def test_a_run_over_wsgi_lasts_until_the_body_is_read_and_leaves_the_thread_as_it_was(server: ScriptedLLM) -> None:
     app, sent = Wsgi(server, "generator"), []
-    body = wsgi.Carried(app)({"REQUEST_METHOD": "GET"}, lambda status, headers: sent.append(status))
+    body = wsgi.Carried(app, otherwise=[])({"REQUEST_METHOD": "GET"}, lambda status, headers: sent.append(status))
     assert _current.leaf() is None
     pieces = iter(body)
     next(pieces)
