@@ -33,8 +33,9 @@ _STYLES = {
 _WIDE = 100
 _MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")
-_HEADS = ("run", "when", "name", "outcome", *_FIGURES)
-_DROPS = ("name", "when", "seconds", "requests", "outcome", "tokens")
+_HEADS = ("run", "when", "name", "outcome", "end", *_FIGURES)
+_DROPS = ("name", "when", "seconds", "requests", "outcome", "end", "tokens")
+_END = _HEADS.index("end")
 N = TypeVar("N", int, float)
 
 _NONE = "The store holds no run. Run a program with `ravi-otel run -- ...`."
@@ -47,6 +48,7 @@ _NONE = "The store holds no run. Run a program with `ravi-otel run -- ...`."
 def runs(*, number: int, as_json: bool, place: Path | None) -> None:
     """List the stored runs, newest first: when, what came of it, requests, tokens, cost, duration.
 
+    The outcome is the program's; where a run or agent in it did not come to its end, the end says how that was, and why.
     A lost run says that it runs, and its launcher is gone: nobody saw it end.
     Where a part of a sum is not known, it is a lower bound and marked with ≥; ? is not known at all. `ravi-otel show ID` shows one.
     """
@@ -76,8 +78,15 @@ def _print(rows: list[tuple[str, ...]], styles: list[str], out: Console) -> None
     if out.width < _WIDE:
         short = [row[0].rpartition("-")[2] for row in rows]
         rows = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, rows, strict=True)]
-    print_columns(out, _HEADS, rows, styles, left=len(_HEADS) - len(_FIGURES), name="name", drops=_DROPS)
+    heads: tuple[str, ...] = _HEADS
+    if not any(row[_END] for row in rows):
+        heads, rows = _without_end(heads), [_without_end(row) for row in rows]
+    print_columns(out, heads, rows, styles, left=len(heads) - len(_FIGURES), name="name", drops=_DROPS)
     explain([cell for cells in rows for cell in cells[-len(_FIGURES) :]], out)
+
+
+def _without_end(row: tuple[str, ...]) -> tuple[str, ...]:
+    return row[:_END] + row[_END + 1 :]
 
 
 def explain(figures: list[str], out: Console) -> None:
@@ -96,6 +105,7 @@ def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
         _when(row["started"]),
         clean(row["name"], 40),
         _outcome(row, lost),
+        _end(row),
         "?" if unseen else count(sums.requests),
         "?" if unseen else tokens(sums),
         "?" if unseen else cost(sums),
@@ -108,6 +118,12 @@ def _outcome(row: sqlite3.Row, lost: frozenset[str]) -> str:
         return "lost"
     status, outcome = row["status"], clean(row["outcome"], 12)
     return outcome if outcome not in ("failed", "signal") or status is None else f"{outcome} {abs(status)}"
+
+
+def _end(row: sqlite3.Row) -> str:
+    """Write how a run or agent in it ended that did not come to its end."""
+    status, reason = clean(row["end_status"], 12), clean(row["stop_reason"], 30)
+    return status if reason in ("", status) else f"{status} {reason}"
 
 
 def _when(started: float) -> str:
@@ -149,6 +165,8 @@ def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
         "name": row["name"],
         "outcome": "lost" if row["run_id"] in lost else row["outcome"],
         "status": row["status"],
+        "end_status": row["end_status"],
+        "stop_reason": row["stop_reason"],
         "duration_s": row["duration_s"],
         "requests": sums.requests,
         "turns": sums.turns,

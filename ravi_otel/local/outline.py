@@ -30,6 +30,7 @@ _MOST_SIBLINGS: Final = 30
 
 _UNSEEN: Final = frozenset({"lost", "unattached"})
 _MOST_SENTENCE: Final = 400
+_MOST_REASON: Final = 60
 _TROUBLE: Final[dict[str, Tone]] = {
     "refused": "refused",
     "error": "error",
@@ -165,12 +166,19 @@ def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
     if view is None:
         return Line(guide, title, "scope", notes=notes)
     spend = view.spend()
-    named = view.stop_reason if view.status == "stopped" or view.stop_reason in _UNSEEN else None
-    remarks = _urgency(branch) + ([named or view.status] if view.status != "ok" else [])
+    remarks = _urgency(branch) + ([_end(view.status, view.stop_reason)] if view.status != "ok" else [])
     if spend.refused:
         remarks.append(f"{spend.refused:,} refused")
     tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
     return Line(guide, title, "scope", _scope_figures(branch, spend), ", ".join(remarks), tone, notes)
+
+
+def _end(status: str, stop_reason: str | None) -> str:
+    """Write how a scope ended: a reason says by itself that it was stopped, or was not seen to end, else it follows the status."""
+    reason = clean(stop_reason, _MOST_REASON)
+    if reason and (status == "stopped" or reason in _UNSEEN):
+        return reason
+    return status if reason in ("", status) else f"{status} {reason}"
 
 
 def _urgency(branch: Branch) -> list[str]:

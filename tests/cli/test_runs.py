@@ -22,6 +22,28 @@ def test_runs_are_listed_newest_first_with_their_sums(shelf):
     assert (second[0], second[3:]) == (old.run_id, ["first", "ok", "1", "1,200", "$0.2500", "1.5"])
 
 
+def test_the_end_of_an_agent_that_was_stopped_is_in_the_table_and_in_the_json(shelf):
+    stopped = shelf.add("stopped")
+    outer = shelf.agent(stopped, "lead", **{"ravi.status": "stopped", "ravi.stop_reason": "supervisor_block:over_the_cap"})
+    shelf.agent(stopped, "sub", parent=outer, **{"ravi.status": "error", "ravi.stop_reason": "llm_error:X"})
+    shelf.agent(shelf.add("fine"), "lead")
+    shelf.agent(shelf.add("paused"), "lead", **{"ravi.status": "paused", "ravi.stop_reason": "paused"})
+    rows = {line.split()[3]: line.split()[4:] for line in shelf("runs", width=160).stdout.splitlines()[2:]}
+    assert rows["stopped"][:3] == ["ok", "stopped", "supervisor_block:over_the_cap"]
+    assert rows["fine"][:2] == ["ok", "0"]
+    assert rows["paused"][:3] == ["ok", "paused", "0"]
+    fields = {each["name"]: (each["end_status"], each["stop_reason"]) for each in json.loads(shelf("runs", "--json").stdout)}
+    assert fields == {"stopped": ("stopped", "supervisor_block:over_the_cap"), "fine": (None, None), "paused": ("paused", "paused")}
+
+
+def test_a_hostile_stop_reason_stays_on_its_line(shelf):
+    shelf.agent(shelf.add("evil"), "lead", **{"ravi.status": "stopped", "ravi.stop_reason": "no\x1b[31m\nmore" + "y" * 500})
+    for command in ("runs", "show"):
+        done = shelf(command, width=80)
+        assert all(char == "\n" or char.isprintable() for char in done.stdout)
+        assert all(len(line) <= 80 for line in done.stdout.splitlines())
+
+
 def test_only_as_many_as_asked_for(shelf):
     for number in range(5):
         shelf.add(f"run-{number}", ago=number)

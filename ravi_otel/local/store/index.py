@@ -16,19 +16,20 @@ from typing import Final, TypeVar
 
 from ravi_otel.local.store import jsonfile
 from ravi_otel.local.store.directory import Store, StoredRun
-from ravi_otel.local.store.reading import Digest, digest
+from ravi_otel.local.store.reading import Digest, StoredScope, digest
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean
 from ravi_otel.policy.limits import ScopeKind
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 _OURS: Final = 0x72617669
 _PATIENCE_S: Final = 30.0
 _MOST_INT: Final = 2**63 - 1
 _MOST_STATUS: Final = 2**32
 _SUMS: Final = tuple(Sums.__slots__)
+_ENDING: Final = (ScopeKind.RUN, ScopeKind.AGENT)
 _TABLES: Final = {
-    "runs": ("run_id", "stamp", "started", "name", "outcome", "status", "duration_s", "unread", *_SUMS),
+    "runs": ("run_id", "stamp", "started", "name", "outcome", "status", "end_status", "stop_reason", "duration_s", "unread", *_SUMS),
     "calls": ("run_id", "agent", "model", "session", "tags", *_SUMS),
     "agents": ("run_id", "agent", "status", "duration_s", *_SUMS),
 }
@@ -41,7 +42,7 @@ _STATUS: Final = "typeof({}) NOT IN ('integer', 'null')"
 _COUNT: Final = "{} IS NULL OR typeof({}) != 'integer' OR {} < 0"
 _WRONG: Final = {
     **dict.fromkeys(("run_id", "stamp", "name", "outcome", "tags"), _TEXT),
-    **dict.fromkeys(("agent", "model", "session"), _TEXT_OR_NONE),
+    **dict.fromkeys(("agent", "model", "session", "end_status", "stop_reason"), _TEXT_OR_NONE),
     "started": _NUMBER,
     "duration_s": _NUMBER_OR_NONE,
     "unread": _COUNT,
@@ -299,7 +300,20 @@ def _run_row(run: StoredRun, stamp: str, found: Digest) -> tuple[object, ...]:
     started = known.started if 0 <= known.started < _MOST_SECONDS else 0  # anybody's clock; 0 is unknown
     status = known.status if isinstance(known.status, int) and abs(known.status) < _MOST_STATUS else None
     seconds = root.spend().duration_s if over else None
-    return (run.run_id, stamp, started, known.name, known.outcome, status, seconds, found.record.unread, *_figures(root.sums))
+    told = (known.name, known.outcome, status, *_end_inside(found), seconds, found.record.unread)
+    return (run.run_id, stamp, started, *told, *_figures(root.sums))
+
+
+def _end_inside(found: Digest) -> tuple[str | None, str | None]:
+    """Return status and stop reason of the outermost run or agent inside that did not come to its end, the first of several; else None."""
+    ended = [
+        view
+        for branch in found.record.branches()
+        if (view := branch.view) is not None and branch.facts.kind in _ENDING and view.status not in ("ok", "open")
+    ]
+    views = [view for view in ended if isinstance(view, StoredScope) and view is not found.root]
+    first = min(views, key=lambda view: (view.depth, view.started_ns), default=None)
+    return (None, None) if first is None else (first.status, first.stop_reason)
 
 
 def _call_rows(run: StoredRun, found: Digest) -> Iterator[tuple[object, ...]]:

@@ -61,6 +61,11 @@ class StoredScope:
         """Give the enclosing scope's id, None at the root."""
         return None if self.parent is None else self.parent.facts.scope_id
 
+    @property
+    def depth(self) -> int:
+        """Count the scopes around it."""
+        return sum(1 for _ in _upwards(self)) - 1
+
     def readings(self) -> Sequence[LimitReading]:
         """Read every limit this scope owned, as it stood at its end."""
         return list(self.limits)
