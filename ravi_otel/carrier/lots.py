@@ -58,7 +58,7 @@ class Lot:
     def hold(self, scope: Scope, request: Reservation) -> Flow[Denied | None]:
         """Hold it; what was refused is held nowhere."""
         answer = yield from scope.engine.ledger.reserve(request)
-        scope.engine.tell(answer.crossings)
+        scope.engine.answered(answer)
         if isinstance(answer, Denied):
             return answer
         self.granted(answer)

@@ -105,7 +105,7 @@ def _ask(scope: Scope, lines: Sequence[Line], op_id: str) -> Grant | Denied | No
 def _answered(scope: Scope, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
     if answer is None:
         return None
-    scope.engine.tell(answer.crossings, at)
+    scope.engine.answered(answer, at)
     if isinstance(answer, Denied):
         scope.engine.count("denied", answer.account)
         add_counts(scope.tallies, refused=1)
@@ -130,7 +130,7 @@ def charge_done(scope: Scope, lines: Sequence[Line], at: ToolRecord, *, refuses:
                 scope.engine.settle(op_id, None, at)
             return None
         if answer is not None:
-            scope.engine.tell(answer.crossings, at)
+            scope.engine.answered(answer, at)
             scope.engine.count("denied", answer.account)
             op_id = new_op_id()
         scope.engine.tell(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)

@@ -13,8 +13,8 @@ from weakref import WeakValueDictionary
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.learned import Learned
-from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account
-from ravi_otel.enforcement.ledger.contract import Crossing, Ledger, Settled
+from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Settled
 from ravi_otel.enforcement.ledger.enduring import Degraded
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.series import resets_at
@@ -78,10 +78,15 @@ class Engine:
         if self.timer is not None:
             self.timer.stopped()
 
-    def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None) -> None:
-        """Tell listeners what accounts crossed; called without any lock."""
+    def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None, refused: Denied | None = None) -> None:
+        """Tell listeners what accounts crossed, and of what `refused` somebody how much was asked for; called without any lock."""
         for crossing in crossings:
-            self.listeners.limit_event(limit_event(crossing, self._kept_by(crossing)), at)
+            self.listeners.limit_event(limit_event(crossing, self._kept_by(crossing), requested(crossing, refused)), at)
+
+    def answered(self, answer: Grant | Denied, at: CallRecord | ToolRecord | None = None) -> None:
+        """Tell what came of asking the ledger; called without any lock."""
+        if answer.crossings:
+            self.tell(answer.crossings, at, answer if isinstance(answer, Denied) else None)
 
     def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster", "degraded"]:
         if isinstance(crossing, Degraded):
@@ -136,8 +141,15 @@ class Engine:
             return scope
 
 
-def limit_event(crossing: Crossing, enforcement: str = "process") -> LimitEvent:
-    """Write a crossing as the event users see; `enforcement` says who counted."""
+def requested(crossing: Crossing, refused: Denied | None) -> int | None:
+    """Give how much more than what is used was asked for by what the limit refused; None where nothing was refused, or it is not known."""
+    if refused is None or crossing.event != "limit_exceeded" or crossing.account.key != refused.account.key or not refused.minimum:
+        return None
+    return refused.minimum - refused.used if crossing.account.nature is Nature.LEVEL else refused.minimum
+
+
+def limit_event(crossing: Crossing, enforcement: str = "process", asked: int | None = None) -> LimitEvent:
+    """Write a crossing as the event users see; `enforcement` says who counted, `asked` what was asked for and refused."""
     account, kind = crossing.account, crossing.account.limit.kind
     value, used, held = account.value, crossing.used, crossing.held
     facts = account.facts
@@ -155,7 +167,8 @@ def limit_event(crossing: Crossing, enforcement: str = "process") -> LimitEvent:
         used=public_amount(kind, used),
         held=public_amount(kind, held),
         remaining=public_amount(kind, value - used - held),
-        exceeded_by=public_amount(kind, max(0, used - value)),
+        exceeded_by=public_amount(kind, max(0, used + (asked or 0) - value)),
+        requested=None if asked is None else public_amount(kind, asked),
         ratio=used / value if value else 1.0,
         phase=crossing.phase,
         decision="ask" if crossing.decision == "denied" and account.limit.on_exceed is Outcome.ASK else crossing.decision,

@@ -125,7 +125,7 @@ def admit(scope: Scope, priority: Priority) -> None:
     if not lines and not fans:
         return
     answer = entry.ask(scope, lines, parent, fans)
-    scope.engine.tell(answer.crossings)
+    scope.engine.answered(answer)
     if isinstance(answer, Denied):
         raise _refused(scope, scope.facts, parent, answer, priority)
     if answer.observed is not None:
@@ -160,7 +160,7 @@ def ask_ahead(around: Scope, agent_id: str, priority: Priority, *, children: boo
     entry = Entry(new_op_id())
     try:
         answer = entry.ask(around, lines, parent, fans)
-        around.engine.tell(answer.crossings)
+        around.engine.answered(answer)
         if isinstance(answer, Denied):
             facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id)
             raise _refused(around, facts, parent, answer, priority)

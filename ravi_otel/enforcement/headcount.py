@@ -65,7 +65,7 @@ class Headcount:
         self._live(passed, asked - 1)
         ledger, op_id = self._engine.ledger, new_op_id()
         answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, asked, asked) for account in passed], {})))
-        self._engine.tell(answer.crossings)
+        self._engine.answered(answer)
         if isinstance(answer, Denied):
             self._engine.count("denied", answer.account)
             add_counts(self._tallies, refused=1)

@@ -112,7 +112,7 @@ class CarveOut:
         held: dict[str, int] = {}
         if lines:
             answer = run_sync(self._engine.ledger.reserve(Reservation(self._op_id, lines, {}, owner=self)))
-            self._engine.tell(answer.crossings)
+            self._engine.answered(answer)
             if isinstance(answer, Denied):
                 raise self._refused(scope, answer)
             for line, hold in answer.holds:
@@ -137,7 +137,7 @@ class CarveOut:
         lines = self._whole(scope, sources, more, have)
         try:
             answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self)))
-            self._engine.tell(answer.crossings)
+            self._engine.answered(answer)
             if not isinstance(answer, Denied):
                 self._grown.append((op_id, kind, more))
         except BaseException:  # a signal's: what is grown is given back with the part, and what is not, here

@@ -227,6 +227,7 @@ def limit(name: HookEvent, event: LimitEvent, trace: Trace) -> Payload:
         "held": event.held,
         "remaining": event.remaining,
         "exceeded_by": event.exceeded_by,
+        "requested": event.requested,
         "ratio": event.ratio,
         "phase": event.phase,
         "enforcement": event.enforcement,

@@ -231,7 +231,8 @@ class LimitEvent:
     `run_name` and `tenant_id` are those of that scope, None where it belongs to none. `hooks` are who the program wants told of it.
     `per` and `by` are the limit's, `window` the one it is told of, once each, and `counted_for` whose part is near or used up.
     `resets_at` is when it is below its warning level again if nothing more is used, in UTC: the end of its window, or when enough has
-    left a rolling one; None of a limit without a window.
+    left a rolling one; None of a limit without a window. `requested` is how much more than `used` was asked for at least by what was
+    refused, None where nothing was: `exceeded_by` is what that would have been beyond the limit, else what is.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -260,6 +261,7 @@ class LimitEvent:
     by: str | None = None
     counted_for: str | None = None
     resets_at: datetime | None = None
+    requested: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,8 @@ def _event_note(event: LimitEvent) -> tuple[Tone, str]:
     place = f"{event.scope.value} {clean(event.scope_name)}".rstrip()
     if event.event == "limit_nearing":
         return "warning", f"{percent(event.ratio)} of the {kind} of {place}: {used} of {of}"
-    return "refused", f"{kind} of {place} exceeded: {used} of {of}"
+    asked = "" if event.requested is None else f", {amount(event.limit_kind, event.requested)} more asked for"
+    return "refused", f"{kind} of {place} exceeded: {used} of {of} used{asked}"
 
 
 # -- folding ------------------------------------------------------------------------------------------------------

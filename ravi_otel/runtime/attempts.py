@@ -46,7 +46,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
     for line in asked:
         line.free = line.account in scope.free
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked, {})))
-    scope.engine.tell(answer.crossings, record)
+    scope.engine.answered(answer, record)
     if isinstance(answer, Denied):
         account, mine = answer.account, own.get(answer.account, 0)
         if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.reserved:

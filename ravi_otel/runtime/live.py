@@ -91,7 +91,7 @@ class LiveCall(Settlement):
         record, engine = self.record, self.scope.engine
         self._held = not isinstance(answer, Denied)
         if answer.crossings:
-            engine.tell(answer.crossings, record)
+            engine.answered(answer, record)
         if isinstance(answer, Denied):
             self._blame(answer.account, answer.reason)
             engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
@@ -109,7 +109,7 @@ class LiveCall(Settlement):
         try:
             self.scope.checkpoint(self.record)
         except BaseException:
-            self.scope.engine.tell(answer.crossings, self.record)
+            self.scope.engine.answered(answer, self.record)
             if isinstance(answer, Grant):
                 run_sync(self.scope.engine.ledger.release(self.record.op_id))
             raise

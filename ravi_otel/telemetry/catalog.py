@@ -214,6 +214,7 @@ _LIMIT_ATTRIBUTES: Final = (
         MIDDLEWARE_FALLBACK_FROM="The model that failed before another was asked.",
     ),
     *_own("required", "{agent}", SPAWN_ACTIVE="Agents with a slot after it.", SPAWN_PAUSED="Agents without theirs after it."),
+    *_own("conditionally_required", "", LIMIT_REQUESTED="How much more was asked for, at least, and refused."),
     *_own("conditionally_required", "{call}", LIMIT_DENIED="Calls a limit refused."),
     *_own("recommended", "{token}", LIMIT_GRANTED="Tokens that were held for a call."),
     *_own(
@@ -222,7 +223,7 @@ _LIMIT_ATTRIBUTES: Final = (
         LIMIT_USED="What is used.",
         LIMIT_HELD="What is held by calls under way.",
         LIMIT_REMAINING="What is left.",
-        LIMIT_EXCEEDED_BY="What is used beyond it.",
+        LIMIT_EXCEEDED_BY="What is used beyond it, or would have been with what was asked for.",
         LIMIT_RATIO="Used over limit.",
         LIMIT_PHASE="When it was noticed: admission, settle, stream, timer.",
         LIMIT_ENFORCEMENT="How far it is enforced: in this process.",

@@ -38,6 +38,7 @@ _NAMES: Final = {
     "held": semconv.LIMIT_HELD,
     "remaining": semconv.LIMIT_REMAINING,
     "exceeded_by": semconv.LIMIT_EXCEEDED_BY,
+    "requested": semconv.LIMIT_REQUESTED,
     "ratio": semconv.LIMIT_RATIO,
     "phase": semconv.LIMIT_PHASE,
     "enforcement": semconv.LIMIT_ENFORCEMENT,
@@ -76,12 +77,13 @@ class LimitEvents(Listener):
         counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
         signals.instruments.limit_events.add(1, counted, found.context)
         nearing = event.event == "limit_nearing"
+        asked = "" if payload["requested"] is None else f" used, {payload['requested']} more asked for"
         signals.logger.emit(
             LogRecord(
                 context=found.context,
                 severity_number=SeverityNumber.WARN if nearing else SeverityNumber.ERROR,
                 severity_text="WARN" if nearing else "ERROR",
-                body=f"{event.event} {payload['limit_kind']} of {payload['scope']}: {payload['used']} of {payload['threshold']}",
+                body=f"{event.event} {payload['limit_kind']} of {payload['scope']}: {payload['used']} of {payload['threshold']}{asked}",
                 attributes=attributes,
                 event_name=_EVENTS[event.event],
             )
@@ -118,6 +120,7 @@ def _payload(event: LimitEvent) -> dict[str, Any]:
         "held": figure(event.held),
         "remaining": figure(event.remaining),
         "exceeded_by": figure(event.exceeded_by),
+        "requested": None if event.requested is None else figure(event.requested),
         "ratio": figure(event.ratio),
         "phase": event.phase,
         "enforcement": event.enforcement,

@@ -161,6 +161,7 @@ def event_of(event: SpanEvent) -> LimitEvent | None:
         window=text_of(said, semconv.LIMIT_WINDOW),
         by=text_of(said, semconv.LIMIT_BY),
         counted_for=text_of(said, semconv.LIMIT_COUNTED_FOR),
+        requested=number_of(said, semconv.LIMIT_REQUESTED),
     )
 
 
