@@ -63,6 +63,7 @@ from ravi_otel.runtime.scopes import (
     apply_limits,
     current_scope,
     handoff,
+    remaining,
     run,
     suspend_limits,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "outbound_headers",
     "parse_limit",
     "redact_secrets",
+    "remaining",
     "report_progress",
     "request_limit",
     "run",

@@ -22,12 +22,12 @@ from ravi_otel.cli.ledger_rows import Rate, Shown
 from ravi_otel.cli.ledger_store import opened
 from ravi_otel.cli.stored import say
 from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Listing
-from ravi_otel.enforcement.refusal import shown as amount
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import format_amount as amount
 
 _LEAST_EVERY_S: Final = 0.2
 _MOST_EVERY_S: Final = 3600.0

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.enforcement.ledger.operators import Counter, Listing, Named, named
-from ravi_otel.enforcement.refusal import shown as amount
 from ravi_otel.local.wording import clean, percent
 from ravi_otel.policy.checks import WINDOWS
 from ravi_otel.policy.limits import ScopeKind, public_amount
+from ravi_otel.policy.limits import format_amount as amount
 from ravi_otel.policy.windows import window_at
 
 _SHORT: Final = 40

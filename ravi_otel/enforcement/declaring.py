@@ -12,8 +12,7 @@ from ravi_otel.enforcement.series import declare_series
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
-from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, format_limit, time_limit, token_limit, turn_limit
 
 _UPWARDS = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
 _COUNT_AGENTS = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})

@@ -187,6 +187,15 @@ def most_children(owner: Scope, account: Account) -> int:
         return max((len(brood) for (name, _), brood in owner.broods.items() if agent in (None, name)), default=0)
 
 
+def children_of(scope: Scope, owner: Scope) -> int | None:
+    """Give how many live children the agent has that `scope` is in, by the count of `owner`; None where it is in none."""
+    parent = next((each for each in scope.upwards() if each.facts.kind in _INNERMOST), None)
+    if parent is None or parent.facts.kind is ScopeKind.RUN:
+        return None
+    with _lock:
+        return len(owner.broods.get((str(parent.facts.agent_name), parent.facts.scope_id), ()))
+
+
 def _parent_agent(scope: Scope) -> Scope | None:
     """Give the agent whose child an agent is: the one around it in the same run."""
     for outer in scope.upwards()[1:]:

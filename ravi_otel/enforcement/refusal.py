@@ -28,8 +28,8 @@ from ravi_otel.errors import (
 )
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL
-from ravi_otel.policy.grammar import format_limit
-from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, public_amount
+from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.policy.limits import format_amount as shown
 from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
 
@@ -97,22 +97,6 @@ _OF_TRACKER: Final = {
 """What an ExecutionTracker calls what it counts, and the parameter that allows more of it."""
 
 _MINUTE: Final = timedelta(minutes=1)
-
-
-def shown(kind: str, amount: int) -> str:
-    """Write an inner amount for people: `$0.50`, `90 s`, `4200`."""
-    if kind == Kind.COST:
-        digits = f"{amount / NANO:.9f}".rstrip("0")
-        whole, _, part = digits.partition(".")
-        return f"${whole}.{part.ljust(2, '0')}"
-    if kind in CLOCKS:
-        return f"{_rounded(amount)} s"
-    return str(amount)
-
-
-def _rounded(nano: int) -> str:
-    """Write seconds with three decimals at most; less than that is not nothing."""
-    return f"{nano / NANO:.3f}".rstrip("0").rstrip(".") if nano >= MILLI or nano <= 0 else f"{nano / NANO:.1g}"
 
 
 def _as_limited(account: Account) -> str:

@@ -15,7 +15,7 @@ from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.metas import meta_of
-from ravi_otel.enforcement.readings import reading
+from ravi_otel.enforcement.readings import reading, readings_around, remaining
 from ravi_otel.enforcement.replayed import Remembered
 from ravi_otel.enforcement.retuning import set_limit
 from ravi_otel.enforcement.series import Series, at_this_moment, counters
@@ -362,6 +362,25 @@ class Scope:
     def readings(self) -> list[LimitReading]:
         """Read every limit this scope owns; of one that counts by somebody, the fullest of its counters now."""
         return [reading(self, account) for account in counters(self)]
+
+    def readings_around(self) -> list[LimitReading]:
+        """Read every limit that holds in here: its own first, then those of each scope around it, from the nearest on.
+
+        `LimitReading.scope` and `scope_name` say whose each is. Of a limit around that counts by somebody it is the counter of whom
+        this scope is for, or by model the fullest.
+        """
+        return readings_around(self)
+
+    def remaining(self, kind: str) -> float | None:
+        """Give what is left of `kind` for what is done in here: the least that any limit around leaves, None where none limits it.
+
+        USD for cost, seconds for time and working, else a count; never below 0. What calls in flight hold is not left, nor what is
+        kept back for a last call or promised to other agents. `kind` is written as a limit's is: `cost`, `tool.search`,
+        `charge.sql_rows`, also with a scope (`session.cost`) or an agent (`tokens@researcher`). A limit of all tokens counts for
+        `input_tokens` and `output_tokens` too, and one of all tool calls for each tool. Limits that only observe limit nothing.
+        Raises LimitSyntaxError, a ConfigurationError, for a kind that does not exist.
+        """
+        return remaining(self, kind)
 
     def snapshot(self) -> Snapshot:
         """Photograph the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.

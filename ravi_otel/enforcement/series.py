@@ -114,6 +114,10 @@ class Series:
         counted = [one for one in list(self._counters.get(self._now().id, {}).values()) if one.used or one.held or one.denied]
         return sorted(counted, key=lambda one: one.remaining / max(1, one.value))
 
+    def counting(self, whom: ScopeFacts) -> list[Account]:
+        """List the counters of this moment that a call made in the scope of `whom` may go to: one, or by model those that were asked."""
+        return self.current() if self._by == "model" else [self.at(whom)]
+
     def counter(self, part: tuple[str, ...]) -> Account | None:
         """Give the counter that has this name in another process; None where its window is not that of this moment."""
         window = self._now()

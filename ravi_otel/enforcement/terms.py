@@ -63,16 +63,21 @@ def charged(scope: Scope) -> list[Scope]:
 
 def chain_of(scope: Scope) -> tuple[Account | Series, ...]:
     """List, root to leaf, the accounts a charge made in `scope` is held against, clocks left out; a series stands for one of its own."""
+    chain = tuple(account for _, account in in_force(scope))
+    metered = [pair for each in scope.upwards() for pair in each.terms.metered]
+    return (*chain, *(meter for meter, sources in metered if not sources.isdisjoint(chain))) if metered else chain
+
+
+def in_force(scope: Scope) -> list[tuple[Scope, Account | Series]]:
+    """List, root to leaf, the limits that a charge made in `scope` is held against, each with the scope it is of; clocks left out."""
     agent, scopes = scope.facts.agent_name, charged(scope)
     left_out = {account for each in scopes for account in each.terms.left_out}
-    chain = tuple(
-        account
+    return [
+        (each, account)
         for each in scopes
         for account in _declared(each)
         if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent) and account not in left_out
-    )
-    metered = [pair for each in scope.upwards() for pair in each.terms.metered]
-    return (*chain, *(meter for meter, sources in metered if not sources.isdisjoint(chain))) if metered else chain
+    ]
 
 
 def _declared(scope: Scope) -> list[Account | Series]:

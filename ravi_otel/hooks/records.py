@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind, format_amount, format_limit
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 Status = Literal["open", "ok", "error", "refused", "cancelled", "stopped", "paused"]
@@ -116,12 +117,13 @@ class ToolRecord:
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class LimitReading:
     """Photograph one limit of one scope; amounts in the kind's public unit (tokens, USD, seconds, count).
 
     `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded"). A limit that begins anew is read
-    as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`.
+    as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`. `scope` and
+    `scope_name` say whose limit it is.
     """
 
     limit: Limit
@@ -136,6 +138,15 @@ class LimitReading:
     window: str | None = None
     counted_for: str | None = None
 
+    def __repr__(self) -> str:
+        """Write it in a line, the limit as the grammar does and amounts for people."""
+        kind = self.limit.kind
+        figures = ", ".join(f"{name}={_for_people(kind, getattr(self, name))}" for name in ("used", "held", "remaining"))
+        whose = self.scope.value if self.scope_name is None else f"{self.scope.value} {self.scope_name!r}"
+        when = "" if self.window is None else f", window={self.window!r}"
+        whom = "" if self.counted_for is None else f", counted_for={self.counted_for!r}"
+        return f"LimitReading({format_limit(self.limit)!r}, {figures}, of {whose}{when}{whom})"
+
     @property
     def title(self) -> str:
         """Write what is limited: `tokens`, `cost per day 2026-01-02`, `tokens per 90m for user ann`."""
@@ -146,6 +157,11 @@ class LimitReading:
         if limit.by is not None:
             words += ["for", limit.by, self.counted_for or "unknown"]
         return " ".join(words)
+
+
+def _for_people(kind: str, amount: float) -> str:
+    inner = amount * NANO if kind == Kind.COST or kind in CLOCKS else amount
+    return format_amount(kind, round(inner)) if math.isfinite(inner) else "unknown"
 
 
 @dataclass(frozen=True, slots=True)

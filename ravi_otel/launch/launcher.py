@@ -27,7 +27,7 @@ from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
-from ravi_otel.policy.grammar import format_limit
+from ravi_otel.policy.limits import format_limit
 from ravi_otel.runtime.config import Policy
 from ravi_otel.runtime.engines import service_in
 

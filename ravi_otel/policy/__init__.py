@@ -23,7 +23,7 @@ from ravi_otel.policy.contracts import (
 )
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest
-from ravi_otel.policy.grammar import format_limit, parse_limit, parse_limits
+from ravi_otel.policy.grammar import parse_limit, parse_limits
 from ravi_otel.policy.ids import AgentId, TopicId
 from ravi_otel.policy.limits import (
     Admission,
@@ -33,6 +33,7 @@ from ravi_otel.policy.limits import (
     Outcome,
     ScopeKind,
     cost_limit,
+    format_limit,
     message_limit,
     request_limit,
     time_limit,

@@ -1,4 +1,4 @@
-r"""Read limits from one line of text, and write them back.
+r"""Read limits from one line of text; `limits.format_limit` writes them back.
 
 ::
 
@@ -20,7 +20,23 @@ from typing import Any, Final, NamedTuple
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, NANO, PREFIXES, Kind, Limit, ScopeKind, check_option, make_limit
+from ravi_otel.policy.limits import (
+    CHARGE,
+    CLOCKS,
+    COUNT_UNITS,
+    DOWNWARDS,
+    NANO,
+    OPTIONS,
+    PREFIXES,
+    TOOL,
+    TOOL_WORDS,
+    WORDS,
+    Kind,
+    Limit,
+    ScopeKind,
+    check_option,
+    make_limit,
+)
 from ravi_otel.policy.windows import BY
 from ravi_otel.policy.words import Word, scan
 
@@ -29,27 +45,8 @@ MAX_SPEC: Final = 4_096
 
 _MAX_DIGITS: Final = 40
 _CURRENCIES: Final = " €£¥abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_CHARGE: Final = "charge"
-_TOOL: Final = "tool"
-_TOOL_WORDS: Final = frozenset({_TOOL, "tool_call", "tool_calls"})
-_WORDS: Final[dict[str, Kind]] = {str(kind): kind for kind in Kind} | {kind.removesuffix("s"): kind for kind in Kind if kind.endswith("s")}
-_RESERVED: Final = frozenset({*_WORDS, *PREFIXES, _TOOL, _CHARGE})
 _NOT_PER_AGENT: Final = CLOCKS | {Kind.MESSAGES, Kind.AGENTS, Kind.DEPTH}
-_COUNT_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
 _TIME_UNITS: Final = {"": NANO, "ms": NANO // 1_000, "s": NANO, "m": 60 * NANO, "h": 3_600 * NANO}
-_OPTIONS: Final = {
-    "warn": "warn_at",
-    "on": "on_exceed",
-    "per": "per",
-    "tz": "tz",
-    "by": "by",
-    "admission": "admission",
-    "unpriced": "on_unpriced",
-    "unbounded": "on_unbounded",
-    "store": "on_store_failure",
-    "suspend": "suspend",
-    "count": "count",
-}
 _EXAMPLES: Final[dict[str, str]] = {
     Kind.COST: "cost=2.50usd",
     Kind.TIME: "time=90s",
@@ -114,7 +111,7 @@ class NamedKind(NamedTuple):
     @property
     def name(self) -> str:
         """Give it as accounts name it."""
-        return self.kind if self.detail is None else f"{_TOOL}.{self.detail}"
+        return self.kind if self.detail is None else f"{TOOL}.{self.detail}"
 
 
 def read_kind(parameter: str, written: object, *, own: bool = False) -> NamedKind:
@@ -125,50 +122,6 @@ def read_kind(parameter: str, written: object, *, own: bool = False) -> NamedKin
     """
     word = checks.name(parameter, written, "tokens")
     return _Reader(word, parameter).kind(own=own)
-
-
-def format_limit(limit: Limit) -> str:
-    """Write a limit so that `parse_limit` reads the same one back."""
-    scope = "" if limit.scope is None else f"{limit.scope}."
-    if limit.scope_name is not None:
-        scope += f"{_quote(limit.scope_name)}."
-    agent = "" if limit.agent is None else f"@{_quote(limit.agent)}"
-    return f"{scope}{_format_kind(limit)}{agent}={_format_value(limit.kind, limit.value)}{_format_options(limit)}"
-
-
-def _format_kind(limit: Limit) -> str:
-    if limit.detail is not None:
-        return f"{_TOOL}.{_quote(limit.detail)}"
-    return str(limit.kind) if limit.kind in _WORDS else f"{_CHARGE}.{_quote(limit.kind)}"
-
-
-def _quote(text: str) -> str:
-    if text not in _RESERVED and all(char.isalnum() or char in "-_" for char in text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _format_value(kind: str, value: int) -> str:
-    if kind == Kind.COST:
-        return f"{_decimal(value)}usd"
-    if kind in CLOCKS:
-        return f"{_decimal(value)}s"
-    for unit in ("M", "k"):
-        if value and value % _COUNT_UNITS[unit] == 0:
-            return f"{value // _COUNT_UNITS[unit]}{unit}"
-    return str(value)
-
-
-def _decimal(nano: int) -> str:
-    whole, rest = divmod(nano, NANO)
-    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".")
-
-
-def _format_options(limit: Limit) -> str:
-    plain = Limit(kind=limit.kind, value=limit.value)
-    changed = ((word, getattr(limit, field), getattr(plain, field)) for word, field in _OPTIONS.items())
-    return "".join(f":{word}={value}" for word, value, default in changed if value != default)
 
 
 class _Reader:
@@ -184,11 +137,11 @@ class _Reader:
         if len(self._spec) > MAX_SPEC:
             raise self._flaw(f"it is longer than {MAX_SPEC} characters")
         written = self._spec.partition("=")[0].strip()
-        if written in _WORDS:  # without a value there is no telling what comes before it
-            self._example = _EXAMPLES.get(_WORDS[written], f"{written}=500k")
+        if written in WORDS:  # without a value there is no telling what comes before it
+            self._example = _EXAMPLES.get(WORDS[written], f"{written}=500k")
         path, at = scan(self._spec, self._flaw)
         target = self._target(path)
-        if target.kind in _WORDS:
+        if target.kind in WORDS:
             self._example = _EXAMPLES.get(target.kind, f"{target.kind}=500k")
         value, *options = self._spec[at:].split(":")
         *number, last = value.replace("/", " ").split() or [""]
@@ -253,14 +206,14 @@ class _Reader:
 
     def _kind(self, words: list[Word]) -> _Target:
         head = words[0].text
-        if head in _TOOL_WORDS and len(words) > 1:
+        if head in TOOL_WORDS and len(words) > 1:
             return _Target(Kind.TOOL_CALLS, detail=self._name("the tool", words[1:]))
-        if head == _CHARGE:
+        if head == CHARGE:
             own = self._name("the kind", words[1:])
-            if own in _WORDS:
-                raise self._flaw(f"{own!r} is built in, so write it without {_CHARGE}")
+            if own in WORDS:
+                raise self._flaw(f"{own!r} is built in, so write it without {CHARGE}")
             return _Target(own)
-        return _Target(_WORDS[head])
+        return _Target(WORDS[head])
 
     def _name(self, whose: str, words: list[Word]) -> str:
         text = ".".join(word.text for word in words)
@@ -281,7 +234,7 @@ class _Reader:
             if bare and not _is_number(bare.strip()) and _is_number(bare.strip(_CURRENCIES)):
                 raise self._flaw(f"value {checks.show(text)} has another unit than usd, which is the only one known")
             return self._scaled(bare.strip(), NANO, text, checks.MAX_NANO)
-        units = _TIME_UNITS if kind in CLOCKS else _COUNT_UNITS
+        units = _TIME_UNITS if kind in CLOCKS else COUNT_UNITS
         if text[:1].isalpha():
             raise self._flaw(f"value {checks.show(text)} is not a number")
         bare = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -311,25 +264,25 @@ class _Reader:
         fields: dict[str, Any] = {}
         for part in parts:
             word, equals, value = (piece.strip() for piece in part.partition("="))
-            if word not in _OPTIONS or not equals or not value:
-                close = checks.nearest(word, _OPTIONS)
+            if word not in OPTIONS or not equals or not value:
+                close = checks.nearest(word, OPTIONS)
                 hint = f", did you mean {close}=…" if close and close != word else ""
                 raise self._flaw(
-                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in _OPTIONS)}"
+                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in OPTIONS)}"
                 )
-            if _OPTIONS[word] in fields:
+            if OPTIONS[word] in fields:
                 raise self._flaw(f"option {word} is there twice")
-            fields[_OPTIONS[word]] = self._option(word, float(value) if word == "warn" and _is_number(value) else value)
+            fields[OPTIONS[word]] = self._option(word, float(value) if word == "warn" and _is_number(value) else value)
         return fields
 
     def _option(self, word: str, value: object) -> Any:
         if word in _WINDOWED:
             self._example = "requests=500:per=day:tz=Europe/Berlin:by=user"
         first, comma, rest = str(value).partition(",")
-        if comma and rest.partition("=")[0].strip() in _OPTIONS:
+        if comma and rest.partition("=")[0].strip() in OPTIONS:
             raise self._flaw(f"a colon stands before each option: write {word}={first}:{rest.strip()}")
         try:
-            return check_option(_OPTIONS[word], value, shown=word)
+            return check_option(OPTIONS[word], value, shown=word)
         except ConfigurationError as error:
             raise self._flaw(str(error).removesuffix(".")) from None
 
@@ -345,7 +298,7 @@ def _kind_starts(words: list[Word]) -> int | None:
         last = at == len(words) - 1
         if word.quoted:
             continue
-        if (word.text in _WORDS) if last else (word.text == _CHARGE or word.text in _TOOL_WORDS):
+        if (word.text in WORDS) if last else (word.text == CHARGE or word.text in TOOL_WORDS):
             return at
     return None
 
@@ -360,12 +313,12 @@ def _unknown(words: list[Word], start: int | None, scope: str | None) -> str:
     word = words[-1].text
     if not word:
         return "the kind is missing"
-    if word in {_TOOL, _CHARGE}:
+    if word in {TOOL, CHARGE}:
         return f"{word} needs a name, such as {word}.search"
-    close = checks.nearest(word, (*_WORDS, *PREFIXES) if scope is None and len(words) > 1 else _WORDS)
-    before = checks.nearest(words[-2].text, (_TOOL, _CHARGE)) if len(words) > 1 and not words[-2].quoted else None
+    close = checks.nearest(word, (*WORDS, *PREFIXES) if scope is None and len(words) > 1 else WORDS)
+    before = checks.nearest(words[-2].text, (TOOL, CHARGE)) if len(words) > 1 and not words[-2].quoted else None
     close = f"{before}.{word}" if before else close
     hint = f", did you mean {checks.show(close)}" if close else ""
     return (
-        f"kind {checks.show(word)} is unknown{hint}; the kinds are {', '.join(Kind)}, and {_CHARGE}.NAME is one your program charges itself"
+        f"kind {checks.show(word)} is unknown{hint}; the kinds are {', '.join(Kind)}, and {CHARGE}.NAME is one your program charges itself"
     )

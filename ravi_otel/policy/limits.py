@@ -131,7 +131,7 @@ class LimitOptions(TypedDict, total=False):
     suspend: Suspension
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Limit:
     """Allow `value` of `kind`, and say what happens past it.
 
@@ -173,6 +173,10 @@ class Limit:
             flaw = _flaw_of_window(self)
             if flaw is not None:
                 raise ConfigurationError(flaw)
+
+    def __repr__(self) -> str:
+        """Write it as `parse_limit` reads it: `Limit('cost=0.01usd')`."""
+        return f"Limit({format_limit(self)!r})"
 
     @property
     def renews(self) -> bool:
@@ -373,3 +377,87 @@ _OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
     "suspend": _one_of(get_args(Suspension)),
     "count": check_count,
 }
+
+# -- how limits are written ---------------------------------------------------------------------------------------------
+
+CHARGE: Final = "charge"
+"""What stands before the name of a kind that the program counts itself."""
+TOOL: Final = "tool"
+TOOL_WORDS: Final = frozenset({TOOL, "tool_call", "tool_calls"})
+WORDS: Final[dict[str, Kind]] = {str(kind): kind for kind in Kind} | {kind.removesuffix("s"): kind for kind in Kind if kind.endswith("s")}
+"""The words for each kind, in the plural and the singular."""
+COUNT_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
+OPTIONS: Final = {
+    "warn": "warn_at",
+    "on": "on_exceed",
+    "per": "per",
+    "tz": "tz",
+    "by": "by",
+    "admission": "admission",
+    "unpriced": "on_unpriced",
+    "unbounded": "on_unbounded",
+    "store": "on_store_failure",
+    "suspend": "suspend",
+    "count": "count",
+}
+"""The word for each option, and the field that it is."""
+
+_RESERVED: Final = frozenset({*WORDS, *PREFIXES, TOOL, CHARGE})
+
+
+def format_limit(limit: Limit) -> str:
+    """Write a limit so that `parse_limit` reads the same one back: `session.cost=2.5usd:per=day`."""
+    scope = "" if limit.scope is None else f"{limit.scope}."
+    if limit.scope_name is not None:
+        scope += f"{_quote(limit.scope_name)}."
+    agent = "" if limit.agent is None else f"@{_quote(limit.agent)}"
+    return f"{scope}{_format_kind(limit)}{agent}={_format_value(limit.kind, limit.value)}{_format_options(limit)}"
+
+
+def _format_kind(limit: Limit) -> str:
+    if limit.detail is not None:
+        return f"{TOOL}.{_quote(limit.detail)}"
+    return str(limit.kind) if limit.kind in WORDS else f"{CHARGE}.{_quote(limit.kind)}"
+
+
+def _quote(text: str) -> str:
+    if text not in _RESERVED and all(char.isalnum() or char in "-_" for char in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _format_value(kind: str, value: int) -> str:
+    if kind == Kind.COST:
+        return f"{_decimal(value)}usd"
+    if kind in CLOCKS:
+        return f"{_decimal(value)}s"
+    for unit in ("M", "k"):
+        if value and value % COUNT_UNITS[unit] == 0:
+            return f"{value // COUNT_UNITS[unit]}{unit}"
+    return str(value)
+
+
+def _decimal(nano: int) -> str:
+    whole, rest = divmod(nano, NANO)
+    return f"{whole}.{rest:09d}".rstrip("0").rstrip(".")
+
+
+def _format_options(limit: Limit) -> str:
+    plain = Limit(kind=limit.kind, value=limit.value)
+    changed = ((word, getattr(limit, field), getattr(plain, field)) for word, field in OPTIONS.items())
+    return "".join(f":{word}={value}" for word, value, default in changed if value != default)
+
+
+def format_amount(kind: str, amount: int) -> str:
+    """Write an inner amount for people: `$0.50`, `90 s`, `4200`."""
+    if kind == Kind.COST:
+        digits = f"{amount / NANO:.9f}".rstrip("0")
+        whole, _, part = digits.partition(".")
+        return f"${whole}.{part.ljust(2, '0')}"
+    return f"{_seconds(amount)} s" if kind in CLOCKS else str(amount)
+
+
+def _seconds(nano: int) -> str:
+    """Write seconds with three decimals at most; less than that is not nothing."""
+    return f"{nano / NANO:.3f}".rstrip("0").rstrip(".") if nano >= NANO // 1_000 or nano <= 0 else f"{nano / NANO:.1g}"

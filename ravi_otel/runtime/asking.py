@@ -10,8 +10,8 @@ from ravi_otel.enforcement.terms import EVERY_KIND
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
-from ravi_otel.policy.grammar import format_limit, parse_limit, read_kind
-from ravi_otel.policy.limits import CLOCKS, Limit
+from ravi_otel.policy.grammar import parse_limit, read_kind
+from ravi_otel.policy.limits import CLOCKS, Limit, format_limit
 
 Limits = Iterable[Limit | str]
 

@@ -10,11 +10,11 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
-from ravi_otel.enforcement.refusal import named, shown
+from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.limits import NANO, Kind, ScopeKind
+from ravi_otel.policy.limits import NANO, Kind, ScopeKind, format_amount
 
 MOST_ENDED: Final = 100
 """Agents that have ended and are still shown one by one."""
@@ -250,7 +250,7 @@ def _spent(spent: Sum) -> str:
     if not spent.requests:
         return ""
     about = "~" if spent.estimated else ""
-    known = f"{'≥ ' if spent.unknown else ''}{about}{shown(Kind.COST, round(spent.cost_usd * NANO))}"
+    known = f"{'≥ ' if spent.unknown else ''}{about}{format_amount(Kind.COST, round(spent.cost_usd * NANO))}"
     cost = "cost unknown" if not spent.cost_usd and spent.unknown else known
     calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
     return f" · {calls} · {about}{_rough(spent.tokens)} tokens · {cost}"

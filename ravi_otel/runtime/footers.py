@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from ravi_otel.enforcement.refusal import named, shown
+from ravi_otel.enforcement.refusal import named
 from ravi_otel.errors import BudgetError
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind
+from ravi_otel.policy.limits import CLOCKS, NANO, Kind, format_amount
 
 
 class Switch:
@@ -89,4 +89,4 @@ def _whose(error: BudgetError) -> str:
 
 def _amount(kind: str, amount: float) -> str:
     inner = amount * NANO if kind == Kind.COST or kind in CLOCKS else amount
-    return shown(kind, round(inner))
+    return format_amount(kind, round(inner))

@@ -94,8 +94,15 @@ class ScopeHandle:
 
     @property
     def limits(self) -> list[LimitReading]:
-        """Read each of its own limits: limit, used, held, remaining, events."""
-        return self.scope.readings()
+        """Read each limit that holds in it: `limit`, `used`, `held`, `remaining`, `events`, and whose it is: `scope`, `scope_name`.
+
+        Its own come first, then those of each scope around it, from the nearest on: see `Scope.readings_around`.
+        """
+        return self.scope.readings_around()
+
+    def remaining(self, kind: str) -> float | None:
+        """Give what is left of `kind` in it, over all scopes around: see `Scope.remaining`."""
+        return self.scope.remaining(kind)
 
     def set_limit(self, kind: str, value: float) -> None:
         """Set another value on its own limits of `kind`: see `Scope.set_limit`."""

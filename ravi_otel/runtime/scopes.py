@@ -147,6 +147,15 @@ def suspend_limits(reason: str, kinds: Iterable[str] | None = None) -> Suspensio
     return Suspension(ask)
 
 
+def remaining(kind: str) -> float | None:
+    """Give what is left of `kind` for a call made here: the least that any limit around leaves, None where none limits it.
+
+    USD for "cost", seconds for "time" and "working", else a count: "tokens", "requests", "tool.search", "charge.sql_rows". See
+    `Scope.remaining`. Raises LimitSyntaxError, a ConfigurationError, for a kind that does not exist.
+    """
+    return STATE.locate()[0].remaining(kind)
+
+
 def current_scope() -> Scope:
     """Give the scope that a call made here would be charged to; the process's own outside any run."""
     return STATE.locate()[0]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 import time
 
@@ -11,7 +12,7 @@ from ravi_otel.errors import LimitSyntaxError
 from ravi_otel.policy import Kind, Limit, Outcome, ScopeKind, format_limit, parse_limit, parse_limits
 from ravi_otel.policy.checks import MAX_COUNT, MAX_NANO, WINDOWS, flaw_of_name
 from ravi_otel.policy.grammar import MAX_SPEC, read_kind
-from ravi_otel.policy.limits import SPENDS, make_limit
+from ravi_otel.policy.limits import SPENDS, cost_limit, make_limit, token_limit
 
 S = 10**9
 DOCUMENTED = {
@@ -204,6 +205,7 @@ def limits(draw):
                 "on_unpriced": st.sampled_from(["refuse", "warn"]),
                 "on_unbounded": st.sampled_from(["refuse", "window", "admit"]),
                 "on_store_failure": st.sampled_from(["closed", "open", "local"]),
+                "suspend": st.sampled_from(["refuse", "allow"]),
             },
         )
     )
@@ -278,6 +280,20 @@ def test_what_is_no_text_is_refused(wrong):
 @example(Limit(kind="tokens", value=0))
 def test_what_is_written_is_read_back(limit):
     assert parse_limit(format_limit(limit)) == limit
+
+
+@given(limits())
+@example(parse_limit("tokens=5:count=input+4*output-cached"))
+@example(parse_limit('session.charge."a \\"b\\\\".c"=5:per=90m:by=tag.team'))
+@example(parse_limit("cost=0.000000001usd:unpriced=warn:unbounded=admit:store=local:suspend=allow:admission=strict:warn=0.5:on=stop"))
+def test_a_limit_shows_itself_as_it_would_be_written(limit):
+    shown = re.fullmatch(r"Limit\((.*)\)", repr(limit))
+    assert parse_limit(ast.literal_eval(shown[1])) == limit
+
+
+def test_the_repr_of_a_limit_is_short():
+    assert repr(cost_limit(0.01)) == "Limit('cost=0.01usd')"
+    assert repr([token_limit(50_000, scope="agent", name="a b")]) == """[Limit('agent."a b".tokens=50k')]"""
 
 
 @pytest.mark.parametrize(

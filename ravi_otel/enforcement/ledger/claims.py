@@ -8,6 +8,7 @@ without it, and is promised something by the next `split`. Claims are known to t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -54,6 +55,6 @@ def of_asker(account: Account, request: Reservation) -> int:
     return sum(claim.left for claim in account.claims if claim.meter in mine)
 
 
-def claimed(account: Account) -> int:
-    """Give what of the account is promised to anybody, and not used yet."""
-    return sum(claim.left for claim in account.claims)
+def claimed(account: Account, but: Collection[Account] = ()) -> int:
+    """Give what of the account is promised to anybody, and not used yet; those whom a meter of `but` counts are left out."""
+    return sum(claim.left for claim in account.claims if claim.meter not in but)

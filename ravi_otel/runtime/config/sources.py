@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import format_limit, parse_limit
-from ravi_otel.policy.limits import Kind, Limit
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import Kind, Limit, format_limit
 
 CODE: Final = "code"
 FLAG: Final = "--limit"
