@@ -49,7 +49,13 @@ def test_every_program_that_is_shown_runs_and_prints_what_is_shown(program, tmp_
     around = "" if "import ravi_otel" in program else AROUND
     with ScriptedLLM(Text("Done.", usage=(30_000, 1_000))) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-        environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        environment = {
+            **kept,
+            "RAVI_LIMIT_LOG": "json",
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "any",
+            "PYTHONPATH": str(ROOT),
+        }
         done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", around + program],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,

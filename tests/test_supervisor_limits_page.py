@@ -58,7 +58,13 @@ def research(last, results):
 def test_the_programs_that_are_shown_run_as_one_and_print_what_is_shown():
     with ScriptedLLM(answer) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-        environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        environment = {
+            **kept,
+            "RAVI_LIMIT_LOG": "json",
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "any",
+            "PYTHONPATH": str(ROOT),
+        }
         done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=60, check=False
         )

@@ -27,7 +27,7 @@ MAKERS = {"cost_limit": cost_limit, "request_limit": request_limit, "token_limit
 def test_the_program_says_what_is_shown():
     program, said = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)[0]
     with ScriptedLLM("Hi.") as server:
-        environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any"}
+        environment = {**os.environ, "RAVI_LIMIT_LOG": "json", "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any"}
         done = warm_starts.run([sys.executable, "-c", f"import ravi_otel\nravi_otel.instrument()\n{program}"],
                               env=environment, capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
     assert (done.returncode, done.stdout) == (0, said)

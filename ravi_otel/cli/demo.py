@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import textwrap
@@ -178,7 +177,7 @@ def _indented(say: Callable[..., None]) -> Callable[..., None]:
 
 
 class _LimitLines(logging.Handler):
-    """Turn the JSON lines of the logger `ravi_otel.limits` into lines for people; any application can do so.
+    """Turn the records of the logger `ravi_otel.limits` into lines of our own; any application can do so.
 
     `arrived_before` is what `arrived` said when a limit was first exceeded.
     """
@@ -192,7 +191,7 @@ class _LimitLines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one event."""
         try:
-            fields = json.loads(record.getMessage())
+            fields = vars(record)
             if fields["event"] == "limit_exceeded" and self._arrived and self.arrived_before is None:
                 self.arrived_before = self._arrived()
             self._say(*_sentence(fields))
@@ -213,7 +212,7 @@ class _LimitLines(logging.Handler):
 
 
 def _sentence(fields: dict[str, Any]) -> tuple[str, str]:
-    kind, name = fields["limit_kind"], clean(fields["scope_name"]) or fields["scope"]
+    kind, name = fields["limit_kind"], clean(fields.get("scope_name")) or fields["scope"]
     used, limit = amount(kind, fields["used"]), amount(kind, fields["threshold"])
     if fields["event"] == "limit_nearing":
         return f"! warning: {name} has used {percent(fields['ratio'])} of its {kind}: {used} of {limit}", "yellow"

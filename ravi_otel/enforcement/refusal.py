@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,9 +27,10 @@ from ravi_otel.errors import (
     DeadlineExceededError,
     SpawnDeniedError,
 )
+from ravi_otel.hooks.records import LimitEvent
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL
-from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, format_limit, format_public_amount, public_amount
 from ravi_otel.policy.limits import format_amount as shown
 from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
@@ -215,8 +217,14 @@ def _when(account: Account) -> str:
     if limit.per is not None:
         words = f", {limit.per} {account.window} in {limit.tz}" if account.window else f", in {limit.per}"
     if limit.by is not None:
-        words += f", calls without a {limit.by}" if account.counted_for is None else f", {limit.by} {named(account.counted_for)}"
+        words += f", {_whom(limit.by, account.counted_for)}"
     return words
+
+
+def _whom(by: str, counted_for: str | None) -> str:
+    """Say whose part it is, by what is counted: `user 'ann'`, `calls without a user`."""
+    what = by if _TYPED.fullmatch(by) else named(by)
+    return f"calls without a {what}" if counted_for is None else f"{what} {named(counted_for)}"
 
 
 def _kept_back(account: Account, denied: Denied) -> int:
@@ -502,9 +510,50 @@ def _whose(account: Account) -> str | None:
     """Say whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
     facts, limit = account.facts, account.limit
     if limit.by is not None:
-        return None if account.counted_for is None else f"{limit.by} {named(account.counted_for)}"
+        return None if account.counted_for is None else _whom(limit.by, account.counted_for)
     own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind)
     return None if own is None else f"{facts.kind} {named(own)}"
+
+
+# -- limit events -----------------------------------------------------------------------------------------------------
+
+
+def event_sentence(event: LimitEvent) -> str:
+    """Say what a limit event tells: `81 % of the cost of run 'script.py' used: $0.004072 of $0.005`."""
+    kind = event.limit_kind
+    used, most = format_public_amount(kind, event.used), format_public_amount(kind, event.threshold)
+    facts = ScopeFacts(
+        event.scope_id, event.scope, event.scope_name, event.run_id, event.run_name, agent_name=event.agent_name, agent_id=event.agent_id
+    )
+    where = place(facts)
+    if event.per is not None:
+        where += f", {event.per} {event.window}" if event.window else f", in {event.per}"
+    if event.by is not None:
+        where += f", {_whom(event.by, event.counted_for)}"
+    if event.event == "limit_nearing":
+        share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if math.isfinite(event.ratio) else "most"  # 80 % when 80 % is reached
+        return f"{share} of the {_in_plural(kind)} of {where} used: {used} of {most}"
+    what = "observed only: would be refused" if event.decision == "observed" else _consequence(kind)
+    return f"the limit of {_in_plural(kind)} of {where} is reached: {used} of {most} used, {what}"
+
+
+def _in_plural(counted: str) -> str:
+    """Name what a limit counts, which is written as accounts do: `tokens`, `tool.search`, `tokens(uncached)`."""
+    if counted.startswith("tool."):
+        return f"calls of tool {named(counted.removeprefix('tool.'))}"
+    plain, _, formula = counted.partition("(")
+    if plain not in Kind.__members__.values():
+        return counted if _TYPED.fullmatch(counted) else named(counted)
+    noun = _NOUNS.get(Kind(plain))
+    word = plain.replace("_", " ") if noun is None else f"{noun}s"
+    return f"{word} ({formula}" if formula else word
+
+
+def _consequence(kind: str) -> str:
+    """Say what is refused from now on: limits of agents and tools do not stop model calls."""
+    if kind in _OF_AGENTS:
+        return "no more agents are let in" if kind != Kind.DEPTH else "no agents are let in below that"
+    return "no more tool calls are let through" if kind.startswith("tool") else "nothing more is sent"
 
 
 # -- for end users ----------------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind, format_amount, format_limit
+from ravi_otel.policy.limits import Limit, ScopeKind, format_limit, format_public_amount
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 Status = Literal["open", "ok", "error", "refused", "cancelled", "stopped", "paused"]
@@ -141,7 +140,7 @@ class LimitReading:
     def __repr__(self) -> str:
         """Write it in a line, the limit as the grammar does and amounts for people."""
         kind = self.limit.kind
-        figures = ", ".join(f"{name}={_for_people(kind, getattr(self, name))}" for name in ("used", "held", "remaining"))
+        figures = ", ".join(f"{name}={format_public_amount(kind, getattr(self, name))}" for name in ("used", "held", "remaining"))
         whose = self.scope.value if self.scope_name is None else f"{self.scope.value} {self.scope_name!r}"
         when = "" if self.window is None else f", window={self.window!r}"
         whom = "" if self.counted_for is None else f", counted_for={self.counted_for!r}"
@@ -157,11 +156,6 @@ class LimitReading:
         if limit.by is not None:
             words += ["for", limit.by, self.counted_for or "unknown"]
         return " ".join(words)
-
-
-def _for_people(kind: str, amount: float) -> str:
-    inner = amount * NANO if kind == Kind.COST or kind in CLOCKS else amount
-    return format_amount(kind, round(inner)) if math.isfinite(inner) else "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Final
 from ravi_otel._setup import surround, wrap_again
 from ravi_otel.enforcement.ending import is_unkept
 from ravi_otel.errors import BudgetError, RaviError
-from ravi_otel.launch import notes, telling
+from ravi_otel.launch import notes
 from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.counting import chosen_by, open_in_program
@@ -75,7 +75,8 @@ def surroundings(plan: Plan) -> Surroundings:
             _UNKEPT.append(sentence)
         threads.watch()
 
-    telling.install(quiet=plan.quiet)
+    if plan.quiet:  # a handler that does nothing keeps them from logging's last resort, which prints what nobody else takes
+        logging.getLogger("ravi_otel.limits").addHandler(logging.NullHandler())
     return Surroundings(
         run=run_of(plan),
         of_service=of_service(plan),

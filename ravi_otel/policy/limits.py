@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from math import isfinite
 from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from ravi_otel.errors import ConfigurationError
@@ -456,6 +457,12 @@ def format_amount(kind: str, amount: int) -> str:
         whole, _, part = digits.partition(".")
         return f"${whole}.{part.ljust(2, '0')}"
     return f"{_seconds(amount)} s" if kind in CLOCKS else str(amount)
+
+
+def format_public_amount(kind: str, amount: float) -> str:
+    """Write an amount in the kind's public unit for people; what is no number is unknown."""
+    inner = amount * NANO if kind == Kind.COST or kind in CLOCKS else amount
+    return format_amount(kind, round(inner)) if isfinite(inner) else "unknown"
 
 
 def _seconds(nano: int) -> str:

@@ -14,6 +14,18 @@ _OFF: Final = frozenset({"0", "false", "no", "off"})
 _told: set[tuple[str, str]] = set()
 
 
+def choice(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Give the one of `words` that `name` says: the first when it is not set, or says another, which is warned of once."""
+    stated = environ.get(name, "").strip()
+    word = stated.lower() or words[0]
+    if word in words:
+        return word
+    if (name, stated) not in _told:
+        _told.add((name, stated))
+        _log.warning("ravi-otel: %s=%s is none of %s, and is taken for %s.", name, show(stated), ", ".join(words), words[0])
+    return words[0]
+
+
 def switch(environ: Mapping[str, str], name: str, *, default: bool, safe: bool) -> bool:
     """Tell whether `name` is switched on: `default` when it is not set, `safe` when it says neither on nor off, warned of once."""
     stated = environ.get(name, "").strip()

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.errors import BudgetError
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind, format_amount
+from ravi_otel.policy.limits import Kind, format_public_amount
 
 
 class Switch:
@@ -47,7 +47,9 @@ def footer(error: BaseException) -> str:
     figures = ""
     if error.used is not None and error.threshold is not None:
         by_us = " by our count" if error.estimated else ""
-        figures = f": {_amount(error.limit_kind, error.used)} of {_amount(error.limit_kind, error.threshold)}{by_us}"
+        figures = (
+            f": {format_public_amount(error.limit_kind, error.used)} of {format_public_amount(error.limit_kind, error.threshold)}{by_us}"
+        )
     return f"[stopped by the {_what(error.limit_kind)} of {_whose(error)}{figures}]"
 
 
@@ -85,8 +87,3 @@ def _what(kind: str) -> str:
 def _whose(error: BudgetError) -> str:
     name = {"run": error.run_name or error.run_id, "agent": error.agent_name}.get(error.scope or "")
     return f"{error.scope} {named(name)}" if name else f"this {error.scope or 'program'}"
-
-
-def _amount(kind: str, amount: float) -> str:
-    inner = amount * NANO if kind == Kind.COST or kind in CLOCKS else amount
-    return format_amount(kind, round(inner))

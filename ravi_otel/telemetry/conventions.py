@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.policy.switches import switch
+from ravi_otel.policy.switches import choice, switch
 from ravi_otel.telemetry import semconv
 
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
+LIMIT_LOG: Final = "RAVI_LIMIT_LOG"
 COST_ALIAS: Final = "RAVI_USAGE_COST_ALIAS"
 STEP_SPANS: Final = "RAVI_STEP_SPANS"
 _LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
@@ -94,6 +95,11 @@ def times_chunks(environ: Mapping[str, str] = os.environ) -> bool:
 def spans_steps(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether each step of an agent's loop is to have a span of its own (`RAVI_STEP_SPANS=on`)."""
     return switch(environ, STEP_SPANS, default=False, safe=False)
+
+
+def logs_json(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether the lines of the logger `ravi_otel.limits` are JSON (`RAVI_LIMIT_LOG=json`) and not sentences (`text`)."""
+    return choice(environ, LIMIT_LOG, ("text", "json")) == "json"
 
 
 def aliases_cost(environ: Mapping[str, str] = os.environ) -> bool:

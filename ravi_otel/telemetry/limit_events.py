@@ -1,4 +1,4 @@
-"""Tell that a limit is near or exceeded: log-record event, span event, counter, and one JSON line."""
+"""Tell that a limit is near or exceeded: log-record event, span event, counter, and one line for people or programs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
+from ravi_otel.enforcement.refusal import event_sentence
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ToolRecord
-from ravi_otel.telemetry import semconv
+from ravi_otel.telemetry import conventions, semconv
 from ravi_otel.telemetry.cardinality import figure, optional_text, text
 from ravi_otel.telemetry.limit_gauges import LimitGauges
 from ravi_otel.telemetry.pipeline import Pipeline
@@ -59,15 +60,16 @@ class LimitEvents(Listener):
         self._pipeline = pipeline
         self._scopes = scopes
         self._gauges = gauges
+        self._as_json = conventions.logs_json()
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
-        """Tell one event; the JSON line goes out even when telemetry fails."""
+        """Tell one event; the line goes out even when telemetry fails."""
         found = self._where(event, at)
         payload = _payload(event)
         try:
             self._tell(event, payload, found)
         finally:
-            _write_line(event, payload, found.span)
+            _write_line(event, payload, found.span, as_json=self._as_json)
 
     def _tell(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
         signals = self._pipeline.signals()
@@ -129,17 +131,24 @@ def _payload(event: LimitEvent) -> dict[str, Any]:
     }
 
 
-def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span) -> None:
-    """Write the line; names are hostile, so it is ASCII and holds no line break."""
+def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span, *, as_json: bool) -> None:
+    """Write the line, with the payload as fields of its record; names are hostile, so JSON is ASCII, and nothing holds a line break.
+
+    The record is made by hand: a program's own record factory may have fields of these names, which stay.
+    """
     level = logging.WARNING if event.event == "limit_nearing" else logging.ERROR
     if not _lines.isEnabledFor(level):
         return
     place = span.get_span_context()
     valid = place.is_valid
-    line = {
+    fields = {
         "event": event.event,
         **payload,
         "trace_id": trace.format_trace_id(place.trace_id) if valid else None,
         "span_id": trace.format_span_id(place.span_id) if valid else None,
     }
-    _lines.log(level, "%s", dumps(line, ensure_ascii=True, allow_nan=False))
+    said = dumps(fields, ensure_ascii=True, allow_nan=False) if as_json else f"ravi-otel: {event_sentence(event)}"
+    record = _lines.makeRecord(_lines.name, level, __file__, 0, "%s", (said,), None)
+    known = vars(record)
+    known.update({name: value for name, value in fields.items() if value is not None and name not in known})
+    _lines.handle(record)

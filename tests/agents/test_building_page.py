@@ -38,7 +38,14 @@ def plays(request):
 
 def ran(server, *command, **environment):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_", "OPENAI_"))}
-    given = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT), **environment}
+    given = {
+        **kept,
+        "RAVI_LIMIT_LOG": "json",
+        "OPENAI_BASE_URL": server.base_url,
+        "OPENAI_API_KEY": "any",
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
     return subprocess.run([sys.executable, *command], env=given, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -311,7 +311,7 @@ def test_a_loan_is_good_once(carrying, clock):
     loan, headers = borrowed(carrying, tokens=600)
     with continue_run(headers) as first, continue_run(headers, otherwise=["tokens=1"]) as second:
         assert (first.lent, second.lent, second.rejected) == (True, False, "replayed")
-        assert [each.limit.value for each in second.limits] == [1]
+        assert [each.limit.value for each in second.scope.readings()] == [1]
         assert run_sync(second.give_back()) is None
     expire(clock, loan)
 

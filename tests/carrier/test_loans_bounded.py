@@ -99,7 +99,7 @@ def test_of_counts_a_quarter_goes_along_and_more_with_a_larger_loan(carrying, cl
             assert [held_and_used(run, label)[0] for label in ("tokens", "requests", "cost")] == [500, 21, 0.5]
         with lend(tokens=100, requests=3):
             assert held_and_used(run, "requests") == (3, 0)
-        assert (small.status, {each.held for each in run.limits}) == ("released", {0})
+        assert (small.status, {each.held for each in run.scope.readings()}) == ("released", {0})
 
 
 def test_of_two_loans_each_has_a_part_and_of_the_last_request_only_one(carrying, clock):
@@ -180,11 +180,20 @@ def test_a_request_that_is_sent_again_has_a_loan_of_nothing(carrying, clock):
             first, again = ({"baggage": headers_for(URL, None)} for _ in range(2))
         with continue_run(again) as run:
             assert not run.lent
-            assert {each.limit.label: each.limit.value for each in run.limits} == {"tokens": 0, "requests": 0, "cost": 0, "tokens@bob": 0}
+            assert {each.limit.label: each.limit.value for each in run.scope.readings()} == {
+                "tokens": 0,
+                "requests": 0,
+                "cost": 0,
+                "tokens@bob": 0,
+            }
             assert not spend(1)
         after = {"baggage": headers_for(URL, None)}
         with continue_run(after) as run:
-            assert {each.limit.label: each.limit.value for each in run.limits} == {"requests": 6, "cost": 750_000_000, "tokens@bob": 0}
+            assert {each.limit.label: each.limit.value for each in run.scope.readings()} == {
+                "requests": 6,
+                "cost": 750_000_000,
+                "tokens@bob": 0,
+            }
         with continue_run(first) as run:
             assert run.lent
         lose(clock, loan)
@@ -240,7 +249,7 @@ def test_a_loan_that_cannot_be_sent_is_given_back_and_its_error_says_so(carrying
             monkeypatch.setattr("ravi_otel.carrier.entries.MOST_ENTRY_BYTES", 10)
         with pytest.raises(ConfigurationError, match="given back"):
             outbound_headers(URL, lend=loan)
-        assert (loan.status, {each.held for each in run.limits}) == ("released", {0})
+        assert (loan.status, {each.held for each in run.scope.readings()}) == ("released", {0})
 
 
 def test_a_store_that_fails_gives_nothing_back_and_raises_nothing(carrying, clock, monkeypatch):

@@ -26,7 +26,13 @@ ROWS = {row.split("|")[1]: row.split("|")[3] for row in PAGE.splitlines() if row
 def test_every_program_that_is_shown_prints_what_is_shown(program, printed, tmp_path):
     with ScriptedLLM(Text("Done.", usage=(500, 400))) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-        environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
+        environment = {
+            **kept,
+            "RAVI_LIMIT_LOG": "json",
+            "OPENAI_BASE_URL": server.base_url,
+            "OPENAI_API_KEY": "any",
+            "PYTHONPATH": str(ROOT),
+        }
         done = warm_starts.run(
             [sys.executable, "-W", "error", "-c", program],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,

@@ -114,7 +114,7 @@ def test_a_program_that_meets_no_refusal_keeps_pythons_own_hooks(desk):
 def test_the_report_may_go_to_a_file(desk):
     done = desk.launch(*desk.program("calls", "4"), flags=["--json", "--report", "report.json", "--limit", "requests=5"])
     assert json.loads((desk.directory / "report.json").read_text())["exit_status"] == 0
-    assert done.err == "ravi-otel: 80 % of the requests of run calls.py: 4 of 5\n"
+    assert done.err == "ravi-otel: 80 % of the requests of run 'calls.py' used: 4 of 5\n"
 
 
 def test_no_report_and_a_report_cannot_both_be_asked_for(desk):

@@ -71,7 +71,7 @@ class Finished:
 def environment(store, **more):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
     places = filter(None, (str(PROGRAMS), os.environ.get("PYTHONPATH")))
-    return kept | {"RAVI_LEDGER": store.url, "PYTHONPATH": os.pathsep.join(places)} | more
+    return kept | {"RAVI_LIMIT_LOG": "json", "RAVI_LEDGER": store.url, "PYTHONPATH": os.pathsep.join(places)} | more
 
 
 def start(store, *command, cwd, **environ):

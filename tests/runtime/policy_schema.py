@@ -8,8 +8,8 @@ import json
 from typing import Any, get_args
 
 from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import _OPTIONS, MAX_SPEC
-from ravi_otel.policy.limits import CLOCKS, PREFIXES, Admission, Choice, Kind, Outcome, StoreFailure, Suspension, Unbounded
+from ravi_otel.policy.grammar import MAX_SPEC
+from ravi_otel.policy.limits import CLOCKS, OPTIONS, PREFIXES, Admission, Choice, Kind, Outcome, StoreFailure, Suspension, Unbounded
 from ravi_otel.policy.windows import BY
 from ravi_otel.pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel.pricing.rates import DEAREST_USD
@@ -229,7 +229,7 @@ def _options() -> str:
     values = {"warn": NUMBER, "per": _window(), "tz": r"[^:\s][^:]*", "by": _by()}
     told = [
         rf"{word}\s*=\s*(?:{values.get(word) or '|'.join(CHOICES[key]) if word in values or key in CHOICES else '[^:]+'})"
-        for word, key in _OPTIONS.items()
+        for word, key in OPTIONS.items()
     ]
     return rf"(?:\s*:\s*(?:{'|'.join(told)})\s*)*"
 

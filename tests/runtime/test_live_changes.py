@@ -281,7 +281,7 @@ def test_one_limit_is_every_scopes_own(client, ask):
     one = request_limit(1)
     with ravi_otel.run("r", limits=[one, one]) as run, ravi_otel.agent("a", limits=[one]) as agent:
         ask(client)
-        assert [reading.used for reading in (*run.limits, *agent.limits)] == [1, 1, 1]
+        assert [reading.used for reading in (*run.scope.readings(), *agent.scope.readings())] == [1, 1, 1]
 
 
 def test_one_limit_in_32_threads_is_32_limits(instrumented):

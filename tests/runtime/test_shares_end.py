@@ -19,7 +19,7 @@ def parent(instrumented):
 
 
 def tab(handle):
-    return [(reading.used, reading.held) for reading in handle.limits]
+    return [(reading.used, reading.held) for reading in handle.scope.readings()]
 
 
 def test_an_error_in_an_agent_gives_its_part_back(parent, client, ask):

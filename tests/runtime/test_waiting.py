@@ -8,7 +8,7 @@ from ravi_otel.runtime.state import STATE
 
 
 def used(handle):
-    return [reading.used for reading in handle.limits]
+    return [reading.used for reading in handle.scope.readings()]
 
 
 def test_a_declared_wait_is_no_work_and_takes_its_time(on_clock):

@@ -17,7 +17,7 @@ from ravi_otel.testing import Text
 
 
 def used(handle):
-    return {reading.limit.label: reading.used for reading in handle.limits}
+    return {reading.limit.label: reading.used for reading in handle.scope.readings()}
 
 
 # Who is charged
@@ -316,10 +316,10 @@ def test_what_a_child_used_is_on_its_parents_tab_by_its_share_and_once_on_the_ru
         with between, ravi_otel.agent("c", share=share) as child:
             for _ in range(3):
                 ask(client)
-            inside = [(one.used, one.held) for one in parent.limits]
-        after = [(one.used, one.held) for one in parent.limits]
+            inside = [(one.used, one.held) for one in parent.scope.readings()]
+        after = [(one.used, one.held) for one in parent.scope.readings()]
     assert (inside, after) == ([SHARED[share][0]], [SHARED[share][1]])
-    assert [one.used for one in (*run.limits, *between.limits)] == [600] * (1 + len(between.limits))
+    assert [one.used for one in (*run.scope.readings(), *between.scope.readings())] == [600] * (1 + len(between.scope.readings()))
     assert (child.stats().total_tokens, run.stats().total_tokens) == (600, 600)
 
 
@@ -335,7 +335,7 @@ def test_32_children_at_once_are_summed_without_loss(stage, instrumented, ask, s
         with stage.client() as client, ThreadPoolExecutor(32) as pool:
             spent = [future.result() for future in [pool.submit(one, client) for _ in range(32)]]
     assert (sum(spent), run.stats().total_tokens, used(run)["requests"]) == (6_400, 6_400, 32)
-    assert [(one.used, one.held) for one in parent.limits] == [(0 if share == "own" else 6_400, 0)]
+    assert [(one.used, one.held) for one in parent.scope.readings()] == [(0 if share == "own" else 6_400, 0)]
     assert len(run.scope.engine.ledger) == 0
 
 
@@ -347,7 +347,7 @@ def test_a_stream_that_outlives_its_agent_is_read_to_its_end(stage, client, ask,
             stream = iter(ask(client, stream=True, stream_options={"include_usage": True}))
             next(stream)
         assert sum(bool(chunk.choices and chunk.choices[0].delta.content) for chunk in stream) >= 59
-    assert [(one.used, one.held) for one in parent.limits] == [(0 if share == "own" else run.stats().total_tokens, 0)]
+    assert [(one.used, one.held) for one in parent.scope.readings()] == [(0 if share == "own" else run.stats().total_tokens, 0)]
 
 
 def test_a_stream_that_outlives_its_agent_is_cut_at_what_its_part_had(stage, client, ask):

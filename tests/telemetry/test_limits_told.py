@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,11 +15,21 @@ from opentelemetry._logs import SeverityNumber
 
 from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.policy.limits import Outcome, ScopeKind
+from ravi_otel.telemetry import Telemetry
+
+EVENTS = ("limit_nearing", "limit_exceeded")
 
 
 def _line(caplog):
     (entry,) = [entry for entry in caplog.records if entry.name == "ravi_otel.limits"]
     return entry
+
+
+@pytest.fixture
+def as_json(monkeypatch, backend):
+    """Tell limit events as JSON."""
+    monkeypatch.setenv("RAVI_LIMIT_LOG", "json")
+    return Telemetry(backend.pipeline())
 
 
 @pytest.mark.parametrize(
@@ -43,14 +57,13 @@ def test_a_limit_event_goes_out_as_log_record_span_event_counter_and_line(teleme
     assert backend.value("ravi.limit.events", ravi__limit__event=event, ravi__limit__decision="denied") == 1
     entry = _line(caplog)
     assert entry.levelno == level
-    assert entry.getMessage().startswith(f'{{"event": "{event}"')
-    line = json.loads(entry.getMessage())
-    assert line["trace_id"] == f"{span.context.trace_id:032x}"
-    assert line["span_id"] == f"{span.context.span_id:016x}"
+    assert (entry.event, entry.limit_kind, entry.used, entry.threshold) == (event, "tokens", 80, 100)
+    assert (entry.trace_id, entry.span_id) == (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
 
 
-def test_the_line_is_keyed_by_the_payloads_names(telemetry, make, caplog):
-    telemetry.limit_event(make.limit_event(), None)
+def test_the_line_is_json_on_request_keyed_by_the_payloads_names(as_json, make, caplog):
+    as_json.limit_event(make.limit_event(), None)
+    assert _line(caplog).getMessage().startswith('{"event": "limit_nearing"')
     line = json.loads(_line(caplog).getMessage())
     payload = (
         "agent_name agent_id run_id session_id scope limit_kind threshold used held remaining exceeded_by ratio phase enforcement decision"
@@ -61,13 +74,164 @@ def test_the_line_is_keyed_by_the_payloads_names(telemetry, make, caplog):
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers())
-def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(telemetry, make, caplog, name, amount):
+def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(as_json, make, caplog, name, amount):
     caplog.clear()
-    telemetry.limit_event(make.limit_event(agent_name=name, limit_kind=name, used=amount, ratio=amount), None)
+    as_json.limit_event(make.limit_event(agent_name=name, limit_kind=name, used=amount, ratio=amount), None)
     message = _line(caplog).getMessage()
     assert message.isascii()
     assert "\n" not in message
     json.loads(message, parse_constant=pytest.fail)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers(), event=st.sampled_from(EVENTS))
+def test_whatever_the_names_and_amounts_the_sentence_is_one_line_without_what_moves_a_cursor(telemetry, make, caplog, name, amount, event):
+    caplog.clear()
+    telemetry.limit_event(
+        make.limit_event(event, agent_name=name, scope_name=name, limit_kind=name, counted_for=name, by=name, used=amount, ratio=amount),
+        None,
+    )
+    message = _line(caplog).getMessage()
+    assert message.isprintable()
+    assert len(message) < 800
+
+
+# -- the sentence -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {
+                "limit_kind": "cost",
+                "used": 0.004072,
+                "threshold": 0.005,
+                "ratio": 0.8144,
+                "scope": ScopeKind.RUN,
+                "scope_name": "script.py",
+            },
+            "81 % of the cost of run 'script.py' used: $0.004072 of $0.005",
+        ),
+        ({"run_name": "desk"}, "80 % of the tokens of agent 'researcher' of run 'desk' used: 80 of 100"),
+        (
+            {"limit_kind": "tool.search", "scope": ScopeKind.TENANT, "scope_name": "acme", "per": "day", "window": "2026-01-01"},
+            "80 % of the calls of tool 'search' of tenant 'acme', day 2026-01-01 used: 80 of 100",
+        ),
+        (
+            {
+                "limit_kind": "tokens(uncached)",
+                "scope": ScopeKind.PROCESS,
+                "scope_name": None,
+                "per": "90m",
+                "by": "user",
+                "counted_for": "ann",
+            },
+            "80 % of the tokens (uncached) of this process, in 90m, user 'ann' used: 80 of 100",
+        ),
+        (
+            {"limit_kind": "time", "used": 72.5, "threshold": 90, "scope": ScopeKind.RUN},
+            "80 % of the time of run 'researcher' used: 72.5 s of 90 s",
+        ),
+    ],
+)
+def test_a_limit_that_is_near_is_told_in_a_sentence(telemetry, make, caplog, fields, sentence):
+    telemetry.limit_event(make.limit_event(**fields), None)
+    assert _line(caplog).getMessage() == f"ravi-otel: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "then"),
+    [
+        ("tokens", "tokens", "nothing more is sent"),
+        ("requests", "requests", "nothing more is sent"),
+        ("sql_rows", "sql_rows", "nothing more is sent"),
+        ("agents", "agents", "no more agents are let in"),
+        ("agents_total", "agents total", "no more agents are let in"),
+        ("fan_out", "fan out", "no more agents are let in"),
+        ("depth", "depth", "no agents are let in below that"),
+        ("tool_calls", "tool calls", "no more tool calls are let through"),
+        ("tool.search", "calls of tool 'search'", "no more tool calls are let through"),
+    ],
+)
+def test_one_that_is_reached_says_what_is_let_through_no_more(telemetry, make, caplog, kind, what, then):
+    event = make.limit_event("limit_exceeded", limit_kind=kind, scope=ScopeKind.RUN, scope_name="r", used=3, threshold=2)
+    telemetry.limit_event(event, None)
+    assert _line(caplog).getMessage() == f"ravi-otel: the limit of {what} of run 'r' is reached: 3 of 2 used, {then}"
+
+
+def test_one_that_is_only_observed_says_so(telemetry, make, caplog):
+    telemetry.limit_event(make.limit_event("limit_exceeded", decision="observed", scope=ScopeKind.RUN, scope_name="r", used=101), None)
+    assert _line(caplog).getMessage().endswith("101 of 100 used, observed only: would be refused")
+
+
+def test_the_fields_of_a_programs_own_record_factory_stay(telemetry, make, caplog):
+    before = logging.getLogRecordFactory()
+
+    def factory(*args, **kwargs):
+        record = before(*args, **kwargs)
+        record.trace_id = "the program's"
+        return record
+
+    logging.setLogRecordFactory(factory)
+    try:
+        telemetry.limit_event(make.limit_event(), None)
+    finally:
+        logging.setLogRecordFactory(before)
+    assert (_line(caplog).trace_id, _line(caplog).limit_kind) == ("the program's", "tokens")
+
+
+PROGRAM = """
+import logging, sys
+import ravi_otel
+{logging}
+ravi_otel.instrument()
+with ravi_otel.run("desk", limits=["charge.rows=5"]) as run:
+    run.scope.charge("rows", 4)
+    for amount in (2, 2, 2):
+        try:
+            run.scope.charge("rows", amount)
+        except ravi_otel.BudgetExhaustedError:
+            pass
+"""
+HANDLER = 'h = logging.StreamHandler(); h.setFormatter(logging.Formatter("GOT %(message)s")); logging.getLogger({name!r}).addHandler(h)'
+
+
+@pytest.mark.parametrize(
+    ("configured", "prefix"),
+    [
+        ("", ""),
+        (HANDLER.format(name="ravi_otel"), "GOT "),
+        (HANDLER.format(name="ravi_otel.limits"), "GOT "),
+        (HANDLER.format(name=""), "GOT "),
+        ("logging.basicConfig(format='GOT %(message)s')", "GOT "),
+    ],
+)
+def test_a_program_gets_one_sentence_for_each_event_wherever_its_handlers_are(tmp_path, configured, prefix):
+    done = _run(tmp_path, PROGRAM.format(logging=configured))
+    assert done.stderr.splitlines() == [
+        f"{prefix}ravi-otel: 80 % of the rows of run 'desk' used: 4 of 5",
+        f"{prefix}ravi-otel: the limit of rows of run 'desk' is reached: 4 of 5 used, nothing more is sent",
+    ]
+
+
+def test_a_programs_formatter_has_the_fields_and_json_is_one_variable_away(tmp_path):
+    wanted = "logging.basicConfig(format='%(event)s %(limit_kind)s %(used)s of %(threshold)s in %(scope)s %(scope_name)s')"
+    assert _run(tmp_path, PROGRAM.format(logging=wanted)).stderr.startswith("limit_nearing rows 4 of 5 in run desk\n")
+    line, _ = _run(tmp_path, PROGRAM.format(logging=""), RAVI_LIMIT_LOG="json").stderr.splitlines()
+    assert (json.loads(line)["event"], json.loads(line)["used"]) == ("limit_nearing", 4)
+
+
+def test_a_wrong_choice_is_said_once_and_the_sentence_stays(tmp_path):
+    said, sentence, _ = _run(tmp_path, PROGRAM.format(logging=""), RAVI_LIMIT_LOG="xml").stderr.splitlines()
+    assert said == "ravi-otel: RAVI_LIMIT_LOG='xml' is none of text, json, and is taken for text."
+    assert sentence.startswith("ravi-otel: 80 % of the rows")
+
+
+def _run(path, program, **environment):
+    (path / "program.py").write_text(program, encoding="utf-8")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
+    return subprocess.run([sys.executable, "program.py"], cwd=path, env=kept | environment, capture_output=True, text=True, check=True)
 
 
 def test_a_timer_without_context_finds_the_span_of_the_scope_that_owns_the_limit(telemetry, backend, make):
@@ -165,7 +329,7 @@ def test_active_and_paused_agents_follow_the_slots(telemetry, backend):
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["granted", "denied", "preempted", "resumed", "released"]), st.sampled_from("ab"))))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_active_and_paused_never_fall_below_zero(make, steps, request):
     backend = request.getfixturevalue("backend").__class__()
     telemetry = request.getfixturevalue("telemetry").__class__(backend.pipeline())
@@ -175,9 +339,9 @@ def test_active_and_paused_never_fall_below_zero(make, steps, request):
         assert all(point.value >= 0 for point in backend.points(metric))
 
 
-def test_a_limit_that_begins_anew_is_told_with_its_window_and_whose_it_is_and_never_on_a_metric(telemetry, backend, make, caplog):
-    event = make.limit_event(per="day", window="2026-01-01", by="user", counted_for="ann")
-    telemetry.limit_event(event, None)
+def test_a_limit_that_begins_anew_is_told_with_its_window_and_whose_it_is_and_never_on_a_metric(as_json, backend, make, caplog):
+    event = make.limit_event(per="day", window="2026-01-01", by="user", counted_for="ann", resets_at=datetime(2026, 1, 2, tzinfo=UTC))
+    as_json.limit_event(event, None)
 
     line, attributes = json.loads(_line(caplog).getMessage()), dict(backend.logs()[0].attributes)
     assert {name: line[name] for name in ("per", "window", "by", "counted_for")} == {
@@ -187,13 +351,14 @@ def test_a_limit_that_begins_anew_is_told_with_its_window_and_whose_it_is_and_ne
         "counted_for": "ann",
     }
     assert (attributes["ravi.limit.window"], attributes["ravi.limit.counted_for"]) == ("2026-01-01", "ann")
+    assert (line["resets_at"], attributes["ravi.limit.resets_at"]) == ("2026-01-02T00:00:00Z", "2026-01-02T00:00:00Z")
     points = [point for points in backend.metrics().values() for point in points]
     assert points
     assert not [point for point in points if "ann" in point.attributes.values()]
 
 
-def test_a_limit_without_a_window_says_nothing_of_one(telemetry, backend, make, caplog):
-    telemetry.limit_event(make.limit_event(), None)
+def test_a_limit_without_a_window_says_nothing_of_one(as_json, backend, make, caplog):
+    as_json.limit_event(make.limit_event(), None)
 
     told = {*json.loads(_line(caplog).getMessage()), *dict(backend.logs()[0].attributes)}
     assert told.isdisjoint({"per", "by", "window", "counted_for", "ravi.limit.per", "ravi.limit.counted_for"})

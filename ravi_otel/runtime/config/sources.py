@@ -10,6 +10,7 @@ from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Kind, Limit, format_limit
+from ravi_otel.telemetry.conventions import LIMIT_LOG
 
 CODE: Final = "code"
 FLAG: Final = "--limit"
@@ -69,7 +70,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Sourced]:
     """Read `RAVI_LIMIT_TOKENS=500k` and its sisters, by name; an unknown one is an error that lists the kinds."""
     found: list[Sourced] = []
     for name in sorted(environ):
-        if not name.startswith(VARIABLES):
+        if not name.startswith(VARIABLES) or name == LIMIT_LOG:
             continue
         kind = _KINDS.get(name.removeprefix(VARIABLES).lower())
         if kind is None:

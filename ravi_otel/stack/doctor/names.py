@@ -34,6 +34,7 @@ OURS: Final = frozenset(
         "RAVI_LAUNCH_SITE",
         "RAVI_LEASE_S",
         "RAVI_LEDGER",
+        "RAVI_LIMIT_LOG",
         "RAVI_LIVE",
         "RAVI_POLICY",
         "RAVI_PROFILE",
