@@ -78,7 +78,7 @@ def test_the_tree_shows_calls_tools_figures_and_the_reason_of_the_refusal(suppor
     for words in ("agent refund-clerk", "tool issue_refund", "chat gpt-4.1-mini, streamed", "… 12 more chat", "… 24 more refused"):
         assert words in tree
     assert re.search(r"chat gpt-4.1-mini +\d+ +25 +27 +~\$0\.000053", tree)
-    assert "988 of 12000 tokens used in agent 'parcel-chaser'" in tree
+    assert "988 of 1000 tokens used in agent 'parcel-chaser'" in tree
 
 
 def test_the_budget_table_has_the_runaway_first(demo):
