@@ -20,12 +20,17 @@ class Stage:
         self.server = ScriptedLLM(self._answer)
         self._lock = threading.Lock()
         self._scripts = {}
-        self._from = 0
+        self._from = self._wrong = 0
 
     def reset(self):
         self.server.release()
         self._scripts = {}
-        self._from = len(self.server.requests)
+        self._from, self._wrong = len(self.server.requests), len(self.server.script_errors)
+
+    @property
+    def script_errors(self):
+        """Give what scripts have raised since the last reset: one test's error is not the next one's."""
+        return self.server.script_errors[self._wrong :]
 
     def plays(self, name, *script):
         """Script the agent of that name; a function answers for ever, answers run out with an error."""

@@ -151,7 +151,7 @@ def tell_misspelt(agent: str, limits: Iterable[Limit], tools: ToolsT) -> ToolsT:
     """Say in the log which limit seems to mean another of the tools; an agent under this one may have one of that name, so it stays."""
     for limit in limits:
         name = limit.detail
-        if limit.kind is not Kind.TOOL_CALLS or name is None or name in tools:
+        if limit.kind != Kind.TOOL_CALLS or name is None or name in tools:
             continue
         close = checks.nearest(name, tools)
         if close is not None:

@@ -24,7 +24,7 @@ def team(_team, monkeypatch):
     with ravi_otel.instrument():
         yield _team
     _team.server.release()
-    assert not _team.server.script_errors
+    assert not _team.script_errors
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -61,7 +61,7 @@ async def test_each_handoff_counts_its_messages_afresh(team):
 async def test_a_runner_wall_clock_stops_an_agent_that_does_nothing(team):
     async def attempt(seconds):
         waiting = Waiting()
-        idle = ReActAgent("idle", model=team.plays("idle", ToolCalls([("wait", {})]), Text("never asked")), tools=[waiting.wait])
+        idle = ReActAgent("idle", model=team.plays("idle", lambda _: ToolCalls([("wait", {})])), tools=[waiting.wait])
         result, error = await run_agent(idle, "Wait.", limits=[time_limit(seconds)], return_limit_error=True)
         return (waiting, result, error) if waiting.begun.is_set() else None
 
@@ -75,8 +75,10 @@ async def test_a_runner_wall_clock_stops_an_agent_that_does_nothing(team):
 async def test_the_wall_clock_of_the_runner_reaches_into_sub_agents(team):
     async def attempt(seconds):
         waiting = Waiting()
-        idle = ReActAgent("idle", model=team.plays("idle", ToolCalls([("wait", {})])), tools=[waiting.wait])
-        lead = ReActAgent("lead", model=team.plays("lead", ToolCalls([("transfer_to_idle", {"task": "Wait."})])), tools=[handoff(idle)])
+        # For ever: a request of the attempt before, which was cut off, may arrive late.
+        idle = ReActAgent("idle", model=team.plays("idle", lambda _: ToolCalls([("wait", {})])), tools=[waiting.wait])
+        hands_over = ToolCalls([("transfer_to_idle", {"task": "Wait."})])
+        lead = ReActAgent("lead", model=team.plays("lead", lambda _: hands_over), tools=[handoff(idle)])
         with pytest.raises(DeadlineExceededError):
             await run_agent(lead, "Have it waited for.", limits=[time_limit(seconds)], raise_on_limit=True)
         return waiting if waiting.begun.is_set() else None

@@ -165,7 +165,7 @@ async def test_a_model_that_is_too_slow_ends_the_run_as_llm_timeout(team):
 
 async def test_a_tool_that_outlasts_the_budget_ends_the_run_as_max_seconds(team):
     async def attempt(seconds):
-        result = await agent_of(team, Desk(), use("wait"), budget=Budget(max_seconds=seconds)).run("Go.")
+        result = await agent_of(team, Desk(), lambda _: use("wait"), budget=Budget(max_seconds=seconds)).run("Go.")
         return result if result.trace else None
 
     result = await patiently(attempt)

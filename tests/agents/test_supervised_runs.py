@@ -273,7 +273,7 @@ async def test_a_review_that_hangs_ends_with_the_budgets_time(team, what):
     async def attempt(seconds):
         desk = Desk()
         script = use("look", user_id=1) if what == "tool" else final("Bye.")
-        agent = agent_of(team, desk, script, supervisor=Hangs(), budget=Budget(max_seconds=seconds))
+        agent = agent_of(team, desk, lambda _: script, supervisor=Hangs(), budget=Budget(max_seconds=seconds))
         with anyio.fail_after(60):
             result = await agent.run("Go.")
         return (desk, result) if result.history else None
