@@ -77,7 +77,7 @@ names: $(READY)  ## write what is made from code: every name, the schema of poli
 	@$(PY) tests/runtime/policy_schema.py
 	@RAVI_WRITE=1 $(PY) -m pytest -q tests/instrumentation/no_harm/test_coverage_table.py
 
-dashboards: $(READY)  ## write the dashboards from their source
+dashboards: $(READY)  ## write the dashboards and the runbooks' pages from their source
 	@$(PY) -m dashboards.source
 
 pictures: servers  ## draw the pictures of docs/incident.md, from a run on the stack's servers

@@ -12,8 +12,10 @@ _SPENT = q.of(semconv.COST)
 _EVENTS = q.of(semconv.LIMIT_EVENTS)
 _EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
 _KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
-_LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
-_FIRING = 'ALERTS{alertname=~"Ravi.+",alertstate="firing"}'
+_LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.SCOPE}}}}} {{{{{q.WHOSE}}}}}: {{{{{q.KIND}}}}} {{{{{q.PER}}}}}"
+_AGENT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
+_FIRING = 'ALERTS{alertname=~"Ravi.+",alertname!="RaviWatchdog",alertstate="firing"}'
+_EVALUATED = '0 * count(ALERTS{alertname="RaviWatchdog",alertstate="firing"})'
 _NEVER_S = 1e9
 """Stands for no end at this pace."""
 
@@ -26,7 +28,7 @@ def make() -> Board:
         "Are limits holding, which is the next to run out, what was refused, and who spends the money. Start here when an alert comes.",
     )
     board.first("Now", *_now(board), _worst_first(board), _alerts(), _refused(board).height(9), _top_spenders(board))
-    board.row("How full limits are", _over_time(board), *_burn(board))
+    board.row("How full limits are", *_over_time(board), *_burn(board))
     board.row("What was refused", *_refusals(board))
     board.row("Who spends the money", *_spenders(board))
     board.row("Alerts, events and their traces", *_told(board))
@@ -40,9 +42,9 @@ def _now(board: Board) -> list[p.Figure]:
     return [
         p.figure(
             "Alerts that fire",
-            "Alerts of ours that fire now, each with a runbook: the list is below. No data: Prometheus does not evaluate our rules.",
+            "Alerts of ours that fire now, each with a runbook: the list is below. No data: RaviWatchdog, which always fires, does not.",
             "none",
-            p.reading(q.or_zero(f"count({_FIRING})", f"0 * count({q.NEAR_RULE})")),
+            p.reading(q.or_zero(f"count({_FIRING})", _EVALUATED)),
             steps=p.ANY_IS_BAD,
             width=3,
         ),
@@ -103,10 +105,11 @@ def _now(board: Board) -> list[p.Figure]:
 
 def _worst_first(board: Board) -> p.Table:
     names = {
-        q.AGENT: "Agent",
-        q.SCOPE: "Scope",
-        q.KIND: "Counts",
         "Value #A": "Share",
+        q.SCOPE: "Scope",
+        q.WHOSE: "Whose",
+        q.KIND: "Counts",
+        q.PER: "Per",
         "Value #B": "Used",
         "Value #C": "Limit",
         "Value #D": "Time left",
@@ -115,40 +118,50 @@ def _worst_first(board: Board) -> p.Table:
     }
     found = p.rows(
         "Used against limit, worst first",
-        f"Each active limit in the process where it is fullest: used and limit {_KIND_UNIT}. "
-        "A row is the most used scope of its kind, such as the fullest of all runs. "
-        "Time left is at the pace of the last quarter of an hour. The agent's name leads to its runs.",
+        f"The ten fullest active scopes of each kind by name, in the process where they are fullest: used and limit {_KIND_UNIT}. "
+        "A session is the fullest of all. Time left is at the pace of the last quarter of an hour. A name leads to traces and runs.",
         "short",
         [
             p.column(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})"),
-            p.column(q.fullest(semconv.LIMIT_USED)),
-            p.column(q.fullest(semconv.LIMIT_THRESHOLD)),
+            p.column(q.fullest(semconv.LIMIT_FULLEST_USED)),
+            p.column(q.fullest(semconv.LIMIT_FULLEST_THRESHOLD)),
             p.column(q.exhaustion()),
         ],
         names,
         width=24,
         worst="Share",
     )
-    p.widened(found, {"Share": 160, "Scope": 90, "Counts": 150, "Used": 110, "Limit": 110, "Time left": 110})
+    p.widened(found, {"Share": 160, "Scope": 90, "Counts": 130, "Per": 80, "Used": 110, "Limit": 110, "Time left": 110})
     p.dressed(found, "Share", "percentunit", p.FULLNESS, gauge=True, most=1)
     p.dressed(found, "Time left", "s")
     found.height(8)
     service = "${__data.fields.Service}"
-    to = board.to(RUNS, "Runs of ${__value.text}", agent="${__value.raw}", service=service, trace_service=service)
-    return p.linked(found, "Agent", to)
+    where = {"service": service, "trace_service": service}
+    tenant = board.to(RUNS, "Traces of tenant ${__value.text}", trace_tags=f"{semconv.TENANT_ID}%3D${{__value.raw}}", **where)
+    agent = board.to(RUNS, "Runs of agent ${__value.text}", agent="${__value.raw}", **where)
+    return p.linked(found, "Whose", tenant, agent)
 
 
-def _over_time(board: Board) -> p.Lines:
-    found = p.lines(
-        "Used against limit over time",
-        "Used over limit of each kind and scope. It falls where a scope closes or a window begins anew. Dashed: near at 80 %, exhausted "
-        "at 100 %.",
-        "percentunit",
-        p.series(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})", _LIMIT_LEGEND),
-        width=12,
-        steps=p.FULLNESS,
-    )
-    return found.data_links([_runs_of_limit(board)])
+def _over_time(board: Board) -> list[p.Lines]:
+    return [
+        p.lines(
+            "Used against limit over time",
+            "Used over limit of the fullest scopes by name. It falls where a scope closes or a window begins anew. Dashed: near at 80 %, "
+            "exhausted at 100 %.",
+            "percentunit",
+            p.series(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})", _LIMIT_LEGEND),
+            width=12,
+            steps=p.FULLNESS,
+        ),
+        p.lines(
+            "Used against limit over time, by agent",
+            "Used over limit of the fullest scope of each agent and kind: which agent's limits, or without one a run's or those around it.",
+            "percentunit",
+            p.series(q.used_by_agent(), _AGENT_LEGEND),
+            width=12,
+            steps=p.FULLNESS,
+        ).data_links([_runs_of_limit(board)]),
+    ]
 
 
 def _runs_of_limit(board: Board) -> p.Link:
@@ -240,9 +253,9 @@ def _overrun() -> p.Table:
 
 
 def _burn(board: Board) -> list[p.Lines]:
-    by_agent = _runs_of_limit(board)
-    pace = f"(deriv({q.of(semconv.LIMIT_USED)}[15m]) > 0) * 3600"
-    share = f"max by ({', '.join(q.OF_LIMIT)}) ({pace} / ({q.now(q.of(semconv.LIMIT_THRESHOLD))} > 0))"
+    threshold = f"({q.now(q.of(semconv.LIMIT_FULLEST_THRESHOLD))} > 0)"
+    share = f"max by ({', '.join(q.OF_LIMIT)}) ({q.pace()} * 3600 / {threshold})"
+    times = f"{q.pace()} / {threshold} * {q.now(q.of(semconv.LIMIT_FULLEST_WINDOW))}"
     return [
         p.lines(
             "Share of a limit used per hour",
@@ -250,7 +263,15 @@ def _burn(board: Board) -> list[p.Lines]:
             "percentunit",
             p.series(share, _LIMIT_LEGEND),
             width=12,
-        ).data_links([by_agent]),
+        ),
+        p.lines(
+            "Pace, in times of what a window allows",
+            "Of limits with a window, by the last quarter of an hour: at 1 a limit lasts just as long as its window, at 3 a third of it. "
+            "What RaviBudgetBurnTooFast tells of is 3, 6 or 14.4, by how long the window is.",
+            "none",
+            p.series(f"max by ({', '.join(q.OF_LIMIT)}) ({times})", _LIMIT_LEGEND),
+            width=12,
+        ),
         p.lines(
             "Time until a limit is used up",
             "At the pace of the last quarter of an hour, by limit. Dashed: a quarter of an hour, the time in which somebody should have "
@@ -259,7 +280,7 @@ def _burn(board: Board) -> list[p.Lines]:
             p.series(q.exhaustion(), _LIMIT_LEGEND),
             width=12,
             steps=((None, "red"), (900, "green")),
-        ).data_links([by_agent]),
+        ),
         p.lines(
             "Cost per hour, by model",
             "What is spent per hour, by the model that was asked for. Points are single calls: each leads to its trace.",
@@ -362,7 +383,7 @@ def _alerts() -> p.Plain:
         "Alerts of ours that are pending or fire, from the rules in Prometheus. Each has a runbook in its annotations.",
         {
             "alertName": "Ravi",
-            "alertInstanceLabelFilter": "",
+            "alertInstanceLabelFilter": '{alertname!="RaviWatchdog"}',
             "dashboardAlerts": False,
             "groupBy": [],
             "groupMode": "default",

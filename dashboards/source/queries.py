@@ -26,8 +26,13 @@ SOURCE: Final = label(semconv.USAGE_SOURCE)
 TENANT: Final = label(f"{semconv.TAG_PREFIX}tenant")
 TEAM: Final = label(f"{semconv.TAG_PREFIX}team")
 
-OF_LIMIT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
-"""What tells one limit of the gauges from another."""
+WHOSE: Final = label(semconv.LIMIT_SCOPE_NAME)
+PER: Final = label(semconv.LIMIT_PER)
+BY: Final = label(semconv.LIMIT_BY)
+OF_LIMIT: Final = (SERVICE, ENVIRONMENT, SCOPE, WHOSE, KIND, PER, BY)
+"""What tells one limit from another, of those that are told by name."""
+OF_AGENT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
+"""What tells one limit from another, of those that are told by agent."""
 
 NEAR_RULE: Final = 'ravi:near_limit:threshold{service_name=""}'
 NEAR: Final = f"scalar(max({NEAR_RULE}) or vector(0.8))"
@@ -191,9 +196,18 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
+_USED: Final = semconv.LIMIT_FULLEST_USED
+_THRESHOLD: Final = semconv.LIMIT_FULLEST_THRESHOLD
+
+
 def used() -> str:
-    """Give used over limit, of each process."""
-    return ratio(now(of(semconv.LIMIT_USED)), now(of(semconv.LIMIT_THRESHOLD)))
+    """Give used over limit of the fullest scopes by name, of each process."""
+    return ratio(now(of(_USED)), now(of(_THRESHOLD)))
+
+
+def used_by_agent() -> str:
+    """Give used over limit of the fullest scope of each agent and kind, of any process."""
+    return f"max by ({', '.join(OF_AGENT)}) ({ratio(now(of(semconv.LIMIT_USED)), now(of(semconv.LIMIT_THRESHOLD)))})"
 
 
 def fullest(metric: str) -> str:
@@ -203,13 +217,18 @@ def fullest(metric: str) -> str:
     return f"max by ({of_limit}) ({now(of(metric))} and {worst})"
 
 
+def pace() -> str:
+    """Give how much of each limit is used a second, by the last quarter of an hour; nothing where nothing is used."""
+    return f"(deriv({of(_USED)}[15m]) > 0)"
+
+
 def exhaustion() -> str:
     """Give the seconds until a limit is used up at the pace of the last quarter of an hour.
 
     Nothing where nothing is used, nor where it is used up already: that would hide the next one.
     """
-    left = f"({now(of(semconv.LIMIT_THRESHOLD))} - {now(of(semconv.LIMIT_USED))} > 0)"
-    return f"min by ({', '.join(OF_LIMIT)}) ({left} / (deriv({of(semconv.LIMIT_USED)}[15m]) > 0))"
+    left = f"({now(of(_THRESHOLD))} - {now(of(_USED))} > 0)"
+    return f"min by ({', '.join(OF_LIMIT)}) ({left} / {pace()})"
 
 
 def refused(*where: str) -> str:

@@ -21,6 +21,7 @@ _BY_TAG: Final = re.compile(r"tag\.[^:\s]{1,256}")
 _NANO: Final = 1_000_000_000
 _LONGEST: Final = {"minute": 60, "hour": 3_600, "day": 25 * 3_600, "week": 7 * 86_400 + 3_600, "month": 31 * 86_400 + 3_600}
 """Seconds that each calendar window lasts at most: a night on which clocks are put back is an hour longer."""
+_USUAL: Final = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}
 _EARLIEST, _LATEST = 0.0, 250_000_000_000.0  # 1970 to 9892: a clock that shows anything else is wrong, and dates end at 9999
 
 
@@ -64,6 +65,11 @@ def roll_ns(per: str | None) -> int:
 def longest_s(per: str | None) -> int:
     """Give how long such a window lasts at most, in seconds; 0 for none. A store keeps a counter at least that long."""
     return _LONGEST[per] if per in _LONGEST else roll_ns(per) // _NANO
+
+
+def usual_s(per: str | None) -> int:
+    """Return how long such a window lasts, in seconds, a month 30 days; 0 for none."""
+    return _USUAL[per] if per in _USUAL else roll_ns(per) // _NANO
 
 
 def same_window(per: str | None) -> str | None:

@@ -338,6 +338,16 @@ _OTHER_METRICS: Final = (
     Name(semconv.COST, "counter", "USD", "recommended", _OURS, f"Cost of model calls with a price, which is of tokens; {_MARKED}."),
     Name(semconv.LIMIT_USED, "gauge", "", "recommended", _OURS, "Used of the most used active limit, in the kind's unit."),
     Name(semconv.LIMIT_THRESHOLD, "gauge", "", "recommended", _OURS, "Value of the most used active limit, in the kind's unit."),
+    Name(
+        semconv.LIMIT_FULLEST_USED, "gauge", "", "recommended", _OURS,
+        "Used of the ten fullest active scopes of a process by name, of each scope kind, limit kind and window, in the kind's unit. "
+        "A session, whose name is an id, is told without it.",
+    ),
+    Name(semconv.LIMIT_FULLEST_THRESHOLD, "gauge", "", "recommended", _OURS, "Value of those limits, in the kind's unit."),
+    Name(
+        semconv.LIMIT_FULLEST_WINDOW, "gauge", "s", "recommended", _OURS,
+        "How long a window of those limits lasts, a month 30 days; of limits that have one.",
+    ),
     Name(semconv.LIMIT_FINAL_RATIO, "histogram", "", "recommended", _OURS, "Used over limit when a scope closed.", semconv.RATIO_BUCKETS),
     Name(semconv.LIMIT_EVENTS, "counter", "{event}", "required", _OURS, "Limits that came near or were exceeded."),
     Name(semconv.LIMIT_DENIED, "counter", "{call}", "recommended", _OURS, "Refusals by a limit; decision observed: let through."),

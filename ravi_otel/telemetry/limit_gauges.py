@@ -1,11 +1,14 @@
-"""Show how full limits are: gauges of the fullest active scope per series, and a last reading when one closes."""
+"""Show how full limits are: gauges of the fullest active scopes, one per series and ten by name, and a last reading when one closes."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import nlargest
+from typing import Final, TypeVar
 
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
@@ -14,6 +17,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitReading, ScopeView
 from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
+from ravi_otel.policy.windows import usual_s
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import Guard, finite, optional_text, text
 from ravi_otel.telemetry.instruments import Instruments, Observe
@@ -33,7 +37,41 @@ _TOUCHED: Final = {
 _OUTER: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that nobody opens: they are around whatever names them, and go on when it has ended."""
 
+_BY_NAME: Final = 10
+"""Scopes that are told by name, of each kind of scope and of limit: the eleventh tenant is not, until it is fuller than one of them."""
+
+_K = TypeVar("_K")
 _Row = tuple[str | None, str, str]
+_Group = tuple[str, str, str | None, str | None]
+"""A scope's kind, a limit's kind, its window, and what it counts by: what is ranked against each other."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """Hold one reading of all limits: the fullest of each series, and the fullest of each name within a group."""
+
+    rows: dict[_Row, LimitReading] = field(default_factory=dict[_Row, LimitReading])
+    named: defaultdict[_Group, dict[str | None, LimitReading]] = field(default_factory=lambda: defaultdict(dict))
+
+
+def _used(reading: LimitReading) -> float | None:
+    return finite(reading.used)
+
+
+def _threshold(reading: LimitReading) -> float | None:
+    return finite(reading.limit.amount)
+
+
+def _window(reading: LimitReading) -> float | None:
+    return usual_s(reading.limit.per) or None
+
+
+_OF_SERIES: Final = {semconv.LIMIT_USED: _used, semconv.LIMIT_THRESHOLD: _threshold}
+_OF_NAMES: Final = {
+    semconv.LIMIT_FULLEST_USED: _used,
+    semconv.LIMIT_FULLEST_THRESHOLD: _threshold,
+    semconv.LIMIT_FULLEST_WINDOW: _window,
+}
 
 
 def kind_of(limit: Limit) -> str:
@@ -50,14 +88,15 @@ class LimitGauges(Listener):
         self._waiting: deque[ScopeView] = deque(maxlen=_MOST_WAITING)
         self._touched: set[tuple[str | None, ...]] = set()
         self._used_guard = Guard()
+        self._names_guard = Guard()
         self._events_guard = Guard()
         self._ratio_guard = Guard()
-        self._snapshots: dict[str, dict[_Row, LimitReading]] = {}
+        self._snapshots: dict[str, _Snapshot] = {}
         self._left: dict[str, tuple[ScopeView, float | None]] = {}
 
     def callbacks(self) -> dict[str, Observe]:
-        """Give what the two gauges call."""
-        return {semconv.LIMIT_USED: self._observe_used, semconv.LIMIT_THRESHOLD: self._observe_threshold}
+        """Return what the gauges call, by metric name."""
+        return {name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)}
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Remember the scope, and show its limits' event counters at 0."""
@@ -122,22 +161,34 @@ class LimitGauges(Listener):
             for decision in ("observed",) if observed else decisions:
                 instruments.limit_events.add(0, self.event_attributes(event, row[0], reading.scope.value, kind_of(reading.limit), decision))
 
-    def _observe_used(self, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the callback's signature
-        return self._observe(semconv.LIMIT_USED, semconv.LIMIT_THRESHOLD)
+    def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:  # noqa: ARG002 - the callback's signature
+        """Read once for all gauges, so that used, threshold and window of a series come from one scope."""
+        snapshot = self._snapshots.pop(name, None)
+        if snapshot is None:
+            snapshot = self._read()
+            self._snapshots.update((other, snapshot) for other in (*_OF_SERIES, *_OF_NAMES) if other != name)
+        if name in _OF_SERIES:
+            return self._observe_series(_OF_SERIES[name], snapshot)
+        return self._observe_names(_OF_NAMES[name], snapshot)
 
-    def _observe_threshold(self, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the callback's signature
-        return self._observe(semconv.LIMIT_THRESHOLD, semconv.LIMIT_USED)
-
-    def _observe(self, mine: str, other: str) -> Iterator[Observation]:
-        """Read once for both gauges, so that used and threshold of a series come from one scope."""
-        rows = self._snapshots.pop(mine, None)
-        if rows is None:
-            rows = self._read()
-            self._snapshots[other] = rows
-        for (agent, scope, kind), reading in rows.items():
-            value = finite(reading.used if mine == semconv.LIMIT_USED else reading.limit.amount)
+    def _observe_series(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
+        for (agent, scope, kind), reading in snapshot.rows.items():
+            value = value_of(reading)
             if value is not None:
                 yield Observation(value, _attributes(agent, scope, kind))
+
+    def _observe_names(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
+        """Observe the ten fullest of each group; those whose names are too many share a series, which is the fullest of them."""
+        seen: set[tuple[str | None, ...]] = set()
+        for (scope, kind, per, by), named in snapshot.named.items():
+            for name, reading in nlargest(_BY_NAME, named.items(), key=lambda item: item[1].ratio):
+                value = value_of(reading)
+                known_name, known_kind = self._names_guard.admit(name, kind)
+                row = (scope, known_name, known_kind, per, by)
+                if value is None or row in seen:
+                    continue
+                seen.add(row)
+                yield Observation(value, _attributes_by_name(scope, known_name, known_kind or "", per, by))
 
     def _shown(self) -> Iterable[ScopeView]:
         """Give what is open, what is around it, and what was around something that has closed by now, each once."""
@@ -153,8 +204,8 @@ class LimitGauges(Listener):
             shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))
         return shown.values()
 
-    def _read(self) -> dict[_Row, LimitReading]:
-        rows: dict[_Row, LimitReading] = {}
+    def _read(self) -> _Snapshot:
+        snapshot = _Snapshot()
         for scope in self._shown():
             try:
                 readings = scope.readings()
@@ -162,11 +213,22 @@ class LimitGauges(Listener):
                 swallow("telemetry.limit_gauges", error)
                 continue
             for reading in readings:
-                agent, kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
-                row = (agent, reading.scope.value, kind or "")
-                if row not in rows or rows[row].ratio < reading.ratio:
-                    rows[row] = reading
-        return rows
+                kind = kind_of(reading.limit)
+                agent, known_kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind)
+                _keep_fuller(snapshot.rows, (agent, reading.scope.value, known_kind or ""), reading)
+                group = (reading.scope.value, kind, optional_text(reading.limit.per), optional_text(reading.limit.by))
+                _keep_fuller(snapshot.named[group], _name_of(reading), reading)
+        return snapshot
+
+
+def _keep_fuller(fullest: dict[_K, LimitReading], key: _K, reading: LimitReading) -> None:
+    if key not in fullest or fullest[key].ratio < reading.ratio:
+        fullest[key] = reading
+
+
+def _name_of(reading: LimitReading) -> str | None:
+    """Return the name that a metric may have: a session's is an id, of which there is no end."""
+    return None if reading.scope is ScopeKind.SESSION else optional_text(reading.scope_name)
 
 
 def _outer(scope: ScopeView) -> Iterator[ScopeView]:
@@ -181,6 +243,13 @@ def _attributes(agent: str | None, scope: str, kind: str) -> dict[str, Attribute
     attributes: dict[str, AttributeValue] = {semconv.LIMIT_SCOPE: scope, semconv.LIMIT_KIND: kind}
     if agent is not None:
         attributes[semconv.AGENT_NAME] = agent
+    return attributes
+
+
+def _attributes_by_name(scope: str, name: str | None, kind: str, per: str | None, by: str | None) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {semconv.LIMIT_SCOPE: scope, semconv.LIMIT_KIND: kind}
+    more = {semconv.LIMIT_SCOPE_NAME: name, semconv.LIMIT_PER: per, semconv.LIMIT_BY: by}
+    attributes.update((attribute, value) for attribute, value in more.items() if value is not None)
     return attributes
 
 

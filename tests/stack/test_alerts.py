@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from dashboard_files import selectors
+from dashboard_files import FILES, panels, selectors
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
@@ -26,9 +27,9 @@ RUNBOOKS = {path.stem: path.read_text() for path in sorted((COLLECTOR / "runbook
 ROUTES = yaml.safe_load((COLLECTOR / "alertmanager" / "alertmanager.yaml").read_text())
 LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
 
-BY_SCOPE = "critical, of a run's, an agent's or a block's own warning"
-BY_SCOPE_RULE = '{{ if match "process|tenant|session" $labels.ravi_limit_scope }}critical{{ else }}warning{{ end }}'
-URGENCY = {name: rule["labels"]["severity"].replace(BY_SCOPE_RULE, BY_SCOPE) for name, rule in ALERTS.items()}
+BY_SCOPE = ", of a run's, an agent's or a block's own info"
+BY_SCOPE_RULE = re.compile(r'\{\{ if match "process\|tenant\|session" \$labels.ravi_limit_scope \}\}(\w+)\{\{ else \}\}info\{\{ end \}\}')
+URGENCY = {name: BY_SCOPE_RULE.sub(rf"\1{BY_SCOPE}", rule["labels"]["severity"]) for name, rule in ALERTS.items()}
 ATTRIBUTES = {row.name for row in TABLE if row.instrument == "attribute"}
 
 alerts = pytest.mark.parametrize("name", ALERTS)
@@ -38,9 +39,40 @@ alerts = pytest.mark.parametrize("name", ALERTS)
 def test_every_alert_says_how_urgent_it_is_what_it_is_and_where_to_read_on(name):
     rule = ALERTS[name]
     assert rule["labels"] == {"severity": rule["labels"]["severity"]}
-    assert URGENCY[name] in {"warning", "critical", BY_SCOPE}
-    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"{{{{ $externalURL }}}}/user/{name}.md"
+    assert URGENCY[name].removesuffix(BY_SCOPE) in ({"none"} if name == "RaviWatchdog" else {"warning", "critical"})
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert rule["annotations"]["runbook_url"] == f"{{{{ $externalURL }}}}/user/{name}.html"
+
+
+@alerts
+def test_every_alert_leads_to_a_dashboard_there_is_and_to_the_service_it_is_about(name):
+    url = ALERTS[name]["annotations"]["dashboard_url"]
+    found = re.fullmatch(r"\{\{ \$externalLabels.grafana \}\}/d/(ravi-\w+)(.*)", url)
+    assert found is not None
+    assert found[1] in {dashboard["uid"] for dashboard in FILES.values()}
+    assert found[2] in {"", "{{ with $labels.service_name }}?var-service={{ . | urlquery }}{{ end }}"}
+
+
+def test_what_comes_again_within_minutes_is_one_alert():
+    counted = [name for name, rule in ALERTS.items() if "increase90s" in rule["expr"]]
+    assert {"RaviCallsRefused", "RaviBudgetNearLimit", "RaviBudgetExhausted", "RaviStoreDegraded"} <= set(counted)
+    assert [name for name in counted if ALERTS[name].get("keep_firing_for") not in {"5m", "10m"}] == []
+
+
+def test_a_store_that_fails_once_is_no_alert():
+    assert ALERTS["RaviStoreDegraded"]["for"] == "2m"  # longer than a failure is counted
+
+
+@pytest.mark.parametrize("name", ["RaviBudgetNearLimit", "RaviBudgetExhausted", "RaviBudgetBurnTooFast"])
+def test_whose_limit_it_is_is_in_the_message_and_each_has_one_of_its_own(name):
+    assert "$labels.ravi_limit_scope_name" in ALERTS[name]["annotations"]["summary"]
+    assert "ravi_limit_scope_name" in ROUTES["route"]["group_by"]
+
+
+def test_where_grafana_is_is_said_once_and_taken_off_again():
+    config = yaml.safe_load((COLLECTOR / "prometheus" / "prometheus.yaml").read_text())
+    assert config["global"]["external_labels"] == {"grafana": "${RAVI_GRAFANA_URL}"}
+    assert {"action": "labeldrop", "regex": "grafana"} in config["alerting"]["alert_relabel_configs"]
 
 
 @alerts
@@ -58,6 +90,41 @@ def test_there_is_no_runbook_that_nothing_leads_to_and_no_link_that_leads_nowher
     assert {link.removesuffix(".md") for link in links} <= set(RUNBOOKS)
 
 
+class _Links(HTMLParser):
+    """Collect where a page leads, and what of it leads to a dashboard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages: set[str] = set()
+        self.boards: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "a" and given.get("data-board"):
+            self.boards.add(given["data-board"] or "")
+        elif tag == "a":
+            self.pages.add(given["href"] or "")
+
+
+@pytest.mark.parametrize("name", [*ALERTS, "index"])
+def test_a_runbook_is_a_page_that_leads_to_dashboards_to_others_and_back(name):
+    text = (COLLECTOR / "runbooks" / f"{name}.html").read_text()
+    read = _Links()
+    read.feed(text)
+    uids = {dashboard["uid"]: {panel["id"] for panel in panels(dashboard)} for dashboard in FILES.values()}
+    assert {f"/d/{uid}" for uid in uids} <= read.boards
+    for board in read.boards:
+        found = re.fullmatch(r"/d/(ravi-\w+)(?:\?viewPanel=panel-(\d+))?", board)
+        assert found is not None
+        assert found[2] is None or int(found[2]) in uids[found[1]]
+    assert {"index.html", "../alerts"} <= read.pages
+    assert {page.removesuffix(".html") for page in read.pages - {"index.html", "../alerts"}} <= set(ALERTS)
+    if name == "index":
+        assert {f"{alert}.html" for alert in ALERTS} <= read.pages
+    else:
+        assert f"<h1>{name}</h1>" in text
+
+
 def _rules() -> list[Any]:
     return [
         pytest.param(rule, id=rule.get("alert") or rule["record"])
@@ -70,6 +137,7 @@ def _rules() -> list[Any]:
 @pytest.mark.parametrize("rule", _rules())
 def test_every_rule_asks_for_metrics_that_go_out_or_that_another_rule_writes(rule):
     known = {prometheus(metric) for metric in METRICS} | set(RECORDED) | set(foreign.NAMES)
+    known |= {f"{prometheus(metric)}_count" for metric, row in METRICS.items() if row.instrument == "histogram"}
     assert {selector.name for selector in selectors(rule["expr"])} <= known
 
 
@@ -98,9 +166,8 @@ def test_an_alert_is_made_quiet_only_by_another_of_the_same_thing():
     for rule in ROUTES["inhibit_rules"]:
         names = re.findall(r"Ravi\w+", " ".join(rule["source_matchers"] + rule["target_matchers"]))
         assert set(names) <= set(ALERTS)
-        for name in names:
-            labels = re.findall(r"by \(([^)]+)\)", _behind(name))
-            assert all(set(rule.get("equal", ())) <= set(by.split(", ")) for by in labels)
+        labels = {label for name in names for by in re.findall(r"by \(([^)]+)\)", _behind(name)) for label in by.split(", ")}
+        assert set(rule.get("equal", ())) <= labels
 
 
 def _behind(alert: str) -> str:

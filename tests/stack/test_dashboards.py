@@ -127,12 +127,14 @@ def test_they_are_what_their_source_makes():
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models.dashboard import Dashboard
 
-    from dashboards.source.__main__ import files
+    from dashboards.source.__main__ import files, pages
 
     made = files()
     committed = {path.name: path.read_text(encoding="utf-8") for path in PLACE.glob("*.json")}
     assert made.keys() == committed.keys()
     assert [name for name in made if made[name] != committed[name]] == [], "run make dashboards"
+    books = {path.name: path.read_text(encoding="utf-8") for path in (PLACE.parent / "collector" / "runbooks").glob("*.html")}
+    assert books == pages(), "run make dashboards"
     for name, text in made.items():  # and the library reads them as its own
         again = json.loads(json.dumps(Dashboard.from_json(json.loads(text)), cls=JSONEncoder))
         assert [panel["title"] for panel in panels(again)] == [panel["title"] for panel in panels(FILES[name])]

@@ -38,8 +38,9 @@ without usage is estimated by our own count, and says so on its span and its met
 latest convention's counters tokens that a provider does not tell apart are of the modality `unknown`, and a call without
 usage adds 0 to them, as that convention asks. Embeddings and fetched responses are no inference there.
 
-A metric's attributes are names of operations, providers, models, hosts, errors, agents, tools, limits and tags, never an id;
-after 2,000 combinations a metric sees `_other`. A name that ends in a dot is a prefix.
+A metric's attributes are names of operations, providers, models, hosts, errors, agents, tools, limits and tags, and of the ten fullest
+tenants (`{semconv.LIMIT_FULLEST_USED}`), never the id of a run, a session or a user; after 2,000
+combinations a metric sees `_other`. A name that ends in a dot is a prefix.
 """
 
 

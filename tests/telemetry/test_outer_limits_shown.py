@@ -88,3 +88,66 @@ def test_whoever_else_reads_metrics_takes_no_reading_away(client, capture):
     for _ in range(3):
         capture.clear()
         assert shown(capture) == {"tenant": 20}
+
+
+def by_name(capture, scope, name="ravi.limit.fullest.used"):
+    points = [point for point in capture.metric(name) if point.attributes["ravi.limit.scope"] == scope]
+    return {point.attributes.get("ravi.limit.scope.name"): point.value for point in points}
+
+
+def test_which_tenant_is_full_is_told_by_name(client, capture):
+    for tenant, amount in (("acme", 80), ("globex", 1000)):
+        with ravi_otel.run("triage", tenant_id=tenant, limits=[f"tenant.tokens={amount}"]):
+            ask(client)
+    assert by_name(capture, "tenant") == {"acme": 20, "globex": 20}
+    assert by_name(capture, "tenant", "ravi.limit.fullest.threshold") == {"acme": 80, "globex": 1000}
+
+
+def test_of_many_tenants_the_ten_fullest_are_told(client, capture):
+    for number in range(30):
+        with ravi_otel.run("triage", tenant_id=f"tenant-{number}", limits=[f"tenant.tokens={1000 - number}"]):
+            ask(client)
+    assert by_name(capture, "tenant") == {f"tenant-{number}": 20 for number in range(20, 30)}
+
+
+def test_full_runs_do_not_hide_a_tenant(client, capture):
+    with contextlib.ExitStack() as runs:
+        runs.enter_context(ravi_otel.run("around", tenant_id="acme", limits=["tenant.tokens=100000"]))
+        for number in range(12):
+            runs.enter_context(ravi_otel.run(f"run-{number}", limits=["tokens=1000"]))
+        ask(client)
+        assert by_name(capture, "tenant") == {"acme": 20}
+        assert len(by_name(capture, "run")) == 10
+
+
+def test_a_session_is_told_without_its_id_and_the_fullest_stands_for_all(client, capture):
+    for session, amount in (("chat-7", 40), ("chat-8", 1000)):
+        with ravi_otel.run("triage", session_id=session, limits=[f"session.tokens={amount}"]):
+            ask(client)
+    assert by_name(capture, "session", "ravi.limit.fullest.threshold") == {None: 40}
+
+
+@pytest.mark.parametrize(
+    ("per", "seconds"), [("hour", 3_600), ("day", 86_400), ("week", 604_800), ("month", 2_592_000), ("90m", 5_400), ("24h", 86_400)]
+)
+def test_how_long_a_limits_window_is_is_told(client, capture, per, seconds):
+    with ravi_otel.run("triage", tenant_id="acme", limits=[f"tenant.tokens=1000:per={per}", "tokens=1000"]):
+        ask(client)
+        points = capture.metric("ravi.limit.fullest.window")
+    assert [(point.attributes["ravi.limit.scope"], point.attributes["ravi.limit.per"], point.value) for point in points] == [
+        ("tenant", per, seconds)
+    ]
+
+
+def test_limits_of_one_tenant_in_two_windows_stand_apart(client, capture):
+    with ravi_otel.run("triage", tenant_id="acme", limits=["tenant.tokens=100:per=hour", "tenant.tokens=1000:per=day"]):
+        ask(client)
+        points = capture.metric("ravi.limit.fullest.threshold")
+    assert {(point.attributes["ravi.limit.per"], point.value) for point in points} == {("hour", 100), ("day", 1000)}
+
+
+def test_a_tenants_name_is_no_label_of_the_metric_of_all_tenants(client, capture):
+    with ravi_otel.run("triage", tenant_id="acme", limits=["tenant.tokens=100"]):
+        ask(client)
+        (point,) = capture.metric("ravi.limit.used")
+    assert dict(point.attributes) == {"ravi.limit.scope": "tenant", "ravi.limit.kind": "tokens"}

@@ -50,11 +50,22 @@ def short(client: openai.OpenAI) -> None:
     done()
 
 
+def rented(client: openai.OpenAI) -> None:
+    with contextlib.suppress(ravi_otel.RaviError), ravi_otel.run("rented", tenant_id="acme", limits=["tenant.requests=2"]):
+        for _ in range(5):
+            ask(client)
+        done()
+
+
 def burning(client: openai.OpenAI) -> None:
-    with ravi_otel.run("burning", tenant_id="acme", limits=["tenant.tokens=1M"]):
-        ask(client)
+    """Use a third of a day's budget at once, and more of it slowly: it is not near yet."""
+    with ravi_otel.run("burning", tenant_id="acme", limits=["tenant.requests=1000:per=24h"]):
         print("there", flush=True)
-        while not ENDED.wait(0.2):
+        for _ in range(350):
+            ask(client)
+            if ENDED.is_set():
+                return
+        while not ENDED.wait(0.5):
             ask(client)
 
 
@@ -97,7 +108,7 @@ def calling(client: openai.OpenAI) -> None:
 
 
 FAULTS: dict[str, Callable[[openai.OpenAI], None]] = {
-    fault.__name__: fault for fault in (near, exhausted, short, burning, unpriced, spawn, paused, calling)
+    fault.__name__: fault for fault in (near, exhausted, short, rented, burning, unpriced, spawn, paused, calling)
 }
 
 

@@ -90,8 +90,9 @@ def limits(client: openai.OpenAI) -> None:
         ask(client, "o4-mini")
     with contextlib.suppress(ravi_otel.RaviError, openai.OpenAIError), ravi_otel.run("failing"), ravi_otel.agent("hasty"):
         client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": "Say something."}])
-    with contextlib.suppress(ravi_otel.RaviError), ravi_otel.run("rented", limits=["tenant.cost=0.0001"], tenant_id="initech"):
-        ask(client)
+    with contextlib.suppress(ravi_otel.RaviError), ravi_otel.run("rented", limits=["tenant.cost=0.0005"], tenant_id="initech"):
+        for _ in range(2):
+            ask(client)
     with ravi_otel.run("overrun", limits=["tokens=600"]):
         ask(client, max_completion_tokens=5)
 

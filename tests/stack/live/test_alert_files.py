@@ -17,7 +17,7 @@ ROUTES = COLLECTOR / "alertmanager" / "alertmanager.yaml"
 
 def run(tool: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     server = {"promtool": "prometheus", "amtool": "alertmanager"}[tool]
-    return subprocess.run([programs(server)[tool], *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([programs(server)[tool], *map(str, arguments)], capture_output=True, text=True, check=False, timeout=200)
 
 
 def test_prometheus_takes_every_rule_without_a_word():

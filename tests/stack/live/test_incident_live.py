@@ -62,7 +62,7 @@ def test_the_alerts_of_the_page_reach_the_webhook_as_the_page_has_them(stack: St
     for name, severity, summary in SHOWN:
         alert = told(stack, name)
         assert (alert["labels"]["severity"], unmeasured(alert["annotations"]["summary"])) == (severity, unmeasured(summary))
-        assert httpx.get(alert["annotations"]["runbook_url"], trust_env=False).text.startswith(f"# {name}\n")
+        assert f"<h1>{name}</h1>" in httpx.get(alert["annotations"]["runbook_url"], trust_env=False).text
 
 
 def test_burning_is_told_before_near_and_near_before_exhausted(stack: Stack, day: Played):
@@ -83,7 +83,8 @@ def test_other_teams_are_answered_and_no_alert_names_them(stack: Stack, day: Pla
 def test_the_dashboard_shows_which_limit_and_who_spent_it(stack: Stack, day: Played):
     look = asked(stack, day)
     fullest = look.rows(panel("budgets.json", "Used against limit, worst first"))[0]
-    assert (fullest["Scope"], fullest["Counts"], fullest["Service"], fullest["Limit"]) == ("tenant", "cost", "finance-agents", 1.0)
+    assert (fullest["Scope"], fullest["Whose"], fullest["Counts"]) == ("tenant", "finance", "cost")
+    assert (fullest["Per"], fullest["Service"], fullest["Limit"]) == ("24h", "finance-agents", 1.0)
     assert fullest["Share"] == pytest.approx(1.02941)
     assert look.rows(panel("budgets.json", "Spent, by team"))[0]["Team"] == "finance"
     assert look.rows(panel("budgets.json", "Spent, by agent"))[0]["Agent"] == "reconciler"
@@ -110,7 +111,7 @@ def test_the_refused_call_has_the_attributes_of_the_page(stack: Stack, record: d
 def test_with_the_policy_the_team_has_its_budget(stack: Stack, tamed: Played):
     look = asked(stack, tamed)
     rows = look.rows(panel("budgets.json", "Used against limit, worst first"))
-    assert (rows[0]["Agent"], rows[0]["Scope"]) == ("reconciler", "agent")
+    assert (rows[0]["Whose"], rows[0]["Scope"]) == ("reconciler", "agent")
     (team,) = [row for row in rows if (row["Scope"], row["Service"]) == ("tenant", "finance-agents")]
     assert team["Share"] == pytest.approx(0.1117, abs=1e-4)
     assert look.number(panel("budgets.json", "Calls refused")) == 1
