@@ -41,6 +41,7 @@ from ravi_otel.instrumentation.http.wire import is_sending
 from ravi_otel.instrumentation.openai import VENDOR as OPENAI
 from ravi_otel.instrumentation.openai.sockets import Sockets
 from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
+from ravi_otel.instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.pricing.preloading import PATCHES_THREADS, preload, wait_until_preloaded
@@ -62,7 +63,14 @@ from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 _CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
-_WRAPPED = (*_CLIENTS, Redirects(), Sockets(), Clients(lambda extensions: is_sending() or is_known(extensions)), *WORKERS)
+_WRAPPED = (
+    *_CLIENTS,
+    Redirects(),
+    Sockets(),
+    Clients(lambda extensions: is_sending() or is_known(extensions), UNCOVERED.requested),
+    UnwrappedClients(),
+    *WORKERS,
+)
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
 
 
@@ -340,6 +348,11 @@ def surround(surroundings: Surroundings | None) -> None:
         before.let_go()
     if surroundings is None:
         uninstrument()
+
+
+def outside() -> list[str]:
+    """List the clients that the program has imported in versions that are not supported, and that are wrapped all the same."""
+    return [said for client in _CLIENTS if (said := client.outside) is not None]
 
 
 def wrap_again() -> tuple[str, str] | None:

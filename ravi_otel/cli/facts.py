@@ -24,7 +24,7 @@ def run_facts(run: StoredRun) -> dict[str, Any]:
     `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal.
     """
     known = run.manifest
-    unheld = known.outcome == "unattached" and bool(known.limits) and not known.observe
+    unheld = known.outcome in ("unattached", "uncovered") and bool(known.limits) and not known.observe
     status = known.status if isinstance(known.status, int) else None
     return {
         "run_id": known.run_id,
@@ -37,6 +37,7 @@ def run_facts(run: StoredRun) -> dict[str, Any]:
         "ended": _finite(known.ended),
         "observe": known.observe,
         "directory": str(run.path),
+        "uncovered": list(known.uncovered),
         "said": list(known.notes),
     }
 

@@ -14,6 +14,7 @@ import click
 
 from ravi_otel._extras import load
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.instrumentation.uncovered import is_allowed
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
@@ -43,6 +44,11 @@ from ravi_otel.runtime.config import check_for_run, effective, read_tags, with_l
     show_default=True,
     help="What becomes of a program that swallows refusals: slowed down and ended, or only refused.",
 )
+@click.option(
+    "--allow-unseen",
+    is_flag=True,
+    help="Accept calls of models that the limits cannot cover, through other clients or plain HTTP: say so, and keep the program's status.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No report at the end.")
 @click.option("--json", "as_json", is_flag=True, help="The report as one line of JSON.")
 @click.option(
@@ -60,6 +66,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     admission: str | None,
     ledger: str | None,
     after_limit: str,
+    allow_unseen: bool,
     quiet: bool,
     as_json: bool,
     place: Path | None,
@@ -71,8 +78,8 @@ def run(  # noqa: PLR0913 - one parameter an option
       ravi-otel run --limit tokens=20000 --limit cost=0.50usd --limit time=90s -- python my_agent.py
 
     The report goes to standard error. Exit status: the program's own; 2 when something must be written otherwise and
-    nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force; 6 when the store
-    of the counters could not be used, so that limits refused, or nothing was started.
+    nothing was started; 4 when a limit ended the program; 5 when limits were given and were not in force, or did not cover
+    a call of a model; 6 when the store of the counters could not be used, so that limits refused, or nothing was started.
     """  # noqa: D301 - click wants the backspace itself
     if quiet and (as_json or place is not None):
         raise ConfigurationError("--quiet asks for no report, and --json and --report for one. Leave one of them out.")
@@ -81,7 +88,13 @@ def run(  # noqa: PLR0913 - one parameter an option
     made = with_ledger(made, ledger)
     check_for_run(made)
     try:
-        launch = Launch(command, made, terminate=after_limit == "terminate", quiet=quiet or (as_json and place is None))
+        launch = Launch(
+            command,
+            made,
+            terminate=after_limit == "terminate",
+            quiet=quiet or (as_json and place is None),
+            allow_unseen=allow_unseen or is_allowed(os.environ),
+        )
         result = launch.run(Store.open())
     except NotFoundError as error:
         click.echo(f"Error: {error}", err=True)
@@ -95,7 +108,7 @@ def run(  # noqa: PLR0913 - one parameter an option
 
 def _report(result: Result, *, quiet: bool, as_json: bool, place: Path | None) -> None:
     if quiet:
-        if result.outcome == "unattached":
+        if result.outcome in ("unattached", "uncovered"):
             _say(result.said)
         return
     try:

@@ -29,6 +29,7 @@ _STYLES = {
     "failed": "magenta",
     "signal": "magenta",
     "unattached": "yellow",
+    "uncovered": "yellow",
 }
 _WIDE = 100
 _MOST = 2**31

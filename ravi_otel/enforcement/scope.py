@@ -206,6 +206,11 @@ class Scope:
             self._map()
         return self._clocks
 
+    @property
+    def in_force(self) -> list[Account]:
+        """List what limits a call made here, clocks with it and what only observes too, without what is set aside."""
+        return [account for account in (*self.chain, *(account for account, _ in self.clocks)) if account not in self.free]
+
     def _map(self) -> None:
         revision = self.engine.revision
         if self._mapped == revision:

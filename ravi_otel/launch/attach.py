@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import sys
 from collections import deque
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._setup import surround, wrap_again
+from ravi_otel._setup import outside, surround, wrap_again
 from ravi_otel.enforcement.ending import is_unkept
 from ravi_otel.errors import BudgetError, RaviError
+from ravi_otel.instrumentation.uncovered import UNCOVERED, Uncovered
 from ravi_otel.launch import notes
 from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.brake import Brake
@@ -55,6 +58,8 @@ def begin(text: str | None = None) -> None:
             plan = _Begun.plan = Plan.read(text)
             surround(surroundings(plan))
         strange = wrap_again()
+        for said in outside():
+            _leave(plan, "outside", said)
         why = f"this version of {strange[0]} has other methods than the ones we wrap. Supported are {strange[1]}" if strange else ""
     except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
         why = str(error) if isinstance(error, RaviError) else f"ravi-otel could not be started in it ({type(error).__name__}: {error})."
@@ -77,6 +82,8 @@ def surroundings(plan: Plan) -> Surroundings:
 
     if plan.quiet:  # a handler that does nothing keeps them from logging's last resort, which prints what nobody else takes
         logging.getLogger("ravi_otel.limits").addHandler(logging.NullHandler())
+    UNCOVERED.tell = partial(_uncovered, plan)
+    UNCOVERED.tell_imported = partial(_leave, plan, "imported")
     return Surroundings(
         run=run_of(plan),
         of_service=of_service(plan),
@@ -99,7 +106,12 @@ def _left(plan: Plan) -> None:
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException) and ended_by_limit(error, _SAID):
         _uncaught(plan, error)
+    UNCOVERED.tell_all()
     _leave(plan, "left")
+
+
+def _uncovered(plan: Plan, so_far: Uncovered) -> None:
+    _leave(plan, "uncovered", json.dumps(asdict(so_far)))
 
 
 def _uncaught(plan: Plan, error: BaseException, *, thread: bool = False) -> None:

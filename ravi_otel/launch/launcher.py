@@ -7,10 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel._extras import load
 from ravi_otel._version import __version__
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
@@ -43,6 +44,12 @@ UNKEPT: Final = 6
 _UNREAD: Final = 120
 """What Python makes of its exit status, whatever it was, when nobody takes the rest of its output."""
 
+_MOST_NAMED: Final = 8
+"""Hosts that one sentence names."""
+
+_MOST_LOOKED_THROUGH: Final = 1 << 20
+"""Bytes of spans that are read for a call."""
+
 _MOST_PLAN: Final = 100_000
 _LIMITED: Final[Outcome] = "limited"
 _UNCOUNTED: Final[Outcome] = "store_failed"
@@ -71,6 +78,7 @@ class Launch:
         *,
         terminate: bool = True,
         quiet: bool = False,
+        allow_unseen: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Check everything that can be wrong before anything is started; ConfigurationError says what."""
@@ -88,6 +96,7 @@ class Launch:
         self._policy = policy
         self._terminate = terminate
         self._quiet = quiet
+        self._allow_unseen = allow_unseen
         self._lease_s = lease_of(environ.get(LEASE, ""))
         self._environ = dict(environ)
         program = target.find(command[0], environ)
@@ -122,6 +131,7 @@ class Launch:
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
         said.extend(_unknown(ended, limited=bool(self._policy.limits)))
+        said.extend(self._not_counted(ended, stored))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
         stored = _written(
@@ -129,6 +139,7 @@ class Launch:
             said,
             outcome=outcome,
             status=ended.status,
+            uncovered=tuple(asdict(each) for each in ended.uncovered),
             budgets=_budgets(plan, ledger, service_in(self._environ), said, gone=not ended.survivors) if counted else (),
         )
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
@@ -164,7 +175,7 @@ class Launch:
             **self._environ,
             "PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]),
             VARIABLE: plan.write(),
-            SITE: f"{plan.version}:{plan.notes}",
+            SITE: f"{plan.version}:{'limited' if plan.limits else ''}:{plan.notes}",
         }
 
     # -- how it ended ---------------------------------------------------------------------------------------------
@@ -184,9 +195,29 @@ class Launch:
             if ended.unkept:
                 said = f"The limits could not be counted any more, and that ended the program; none of them was reached: {ended.unkept}"
             return status, outcome, [said]
+        if held and ended.uncovered and not self._allow_unseen:
+            return NOT_IN_FORCE, "uncovered", []
         if ended.status < 0:
             return ended.status, "signal", [f"The program was ended by signal {-ended.status}."]
         return ended.status, "ok" if ended.status == 0 else "failed", []
+
+    def _not_counted(self, ended: Ended, stored: StoredRun) -> list[str]:
+        """Say which calls of models no limit covered, and where none was seen at all."""
+        limited = bool(self._policy.limits)
+        told = [f"{said}: its calls were held to the limits as far as it works like those." for said in ended.outside] if limited else []
+        if found := ended.uncovered:
+            named = "; ".join(str(each) for each in found[:_MOST_NAMED])
+            more = f"; and {len(found) - _MOST_NAMED:,} others" if len(found) > _MOST_NAMED else ""
+            accepts = "accepted by --allow-unseen" if self._allow_unseen else "--allow-unseen accepts it"
+            told.append(
+                f"The limits did not cover {named}{more}. Only calls through openai, anthropic and groq are counted and refused; {accepts}."
+            )
+        elif limited and not self._not_attached(ended):
+            if ended.imported:
+                told.append(f"The program has {', '.join(ended.imported)}, whose own requests the limits do not cover. None was seen.")
+            elif not (ended.working and _has_calls(stored)):
+                told.append("No call of a model was seen: there was nothing for the limits to count.")
+        return told
 
     def _not_attached(self, ended: Ended) -> list[str]:
         what = "The limits were NOT in force" if self._policy.limits and not self._policy.observe else "The program was not observed"
@@ -201,6 +232,14 @@ class Launch:
             else "no Python process of it loaded us"
         )
         return [f"{what}: {why}."]
+
+
+def _has_calls(stored: StoredRun) -> bool:
+    """Tell whether a model was called in a run; what is long is taken for one in which it was."""
+    if sum(path.stat().st_size for path in stored.files()) > _MOST_LOOKED_THROUGH:
+        return True
+    record = load("ravi_otel.local.store.reading").read_run(stored)
+    return any(getattr(child, "what", "") == "call" for branch in record.branches() for child in branch.children)
 
 
 def _unknown(ended: Ended, *, limited: bool) -> list[str]:

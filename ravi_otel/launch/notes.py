@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-What = Literal["attached", "working", "failed", "refused", "uncaught", "left"]
-_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left"})
+What = Literal["attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered"]
+_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered"})
 _LONGEST: Final = 2_000
 _MOST: Final = 64 << 20
 
@@ -27,7 +27,9 @@ class Note:
     "attached": a Python process of the program knows of the plan. "working": it imported the client, and is held to the
     limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
     something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread. "left": the process came to
-    its end in order, and everything it had to tell was told.
+    its end in order, and everything it had to tell was told. "imported": it has imported the library `text`, which we do not wrap.
+    "outside": it has a client in a version that is none of those we support; `text` says which.
+    "uncovered": it has asked models past all limits; `text` is JSON of the fields of an `Uncovered`, so far.
     `at_ns` is monotonic; `thread` is true where only a thread ended, `unkept` where the refusal was the store's doing.
     """
 

@@ -14,7 +14,7 @@ VARIABLE: Final = "RAVI_LAUNCH"
 """The environment variable that carries the plan."""
 
 SITE: Final = "RAVI_LAUNCH_SITE"
-"""The one that tells `site/sitecustomize.py`, which reads no JSON, our version and where notes go."""
+"""The one that tells `site/sitecustomize.py`, which reads no JSON, our version, whether there are limits, and where notes go."""
 
 DESCRIPTOR: Final = "RAVI_LAUNCH_FD"
 """The one that names the inherited descriptor on which the first process says that it is attached, and its inode."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from ravi_otel.instrumentation.uncovered import Uncovered, read_uncovered
 from ravi_otel.launch.brake import FREE
 from ravi_otel.launch.notes import Note, Reader
 from ravi_otel.launch.plan import DESCRIPTOR
@@ -43,7 +44,8 @@ class Ended:
     `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
     ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
     the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
-    the store's doing.
+    the store's doing. `imported` are libraries of models that we do not wrap, `outside` clients in
+    versions that we do not support, `by_process` what asked models past all limits.
     """
 
     pid: int = 0
@@ -59,6 +61,18 @@ class Ended:
     stopped: str = ""
     unkept: str = ""
     survivors: list[int] = field(default_factory=list[int])
+    imported: dict[str, None] = field(default_factory=dict[str, None])
+    outside: dict[str, None] = field(default_factory=dict[str, None])
+    by_process: dict[tuple[int, str, str], Uncovered] = field(default_factory=dict[tuple[int, str, str], Uncovered])
+
+    @property
+    def uncovered(self) -> list[Uncovered]:
+        """List what asked models past all limits, of all processes together, most requests first."""
+        sums: dict[tuple[str, str], Uncovered] = {}
+        for (_, library, host), each in self.by_process.items():
+            before = sums.get((library, host), Uncovered(library, host))
+            sums[library, host] = Uncovered(library, host, before.requests + each.requests, before.clients + each.clients)
+        return sorted(sums.values(), key=lambda each: (-each.requests, -each.clients, each.library, each.host))
 
 
 class Program:
@@ -146,6 +160,12 @@ class Program:
             ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
         elif note.what == "refused":
             self._refused(note, child)
+        elif note.what in ("imported", "outside"):
+            (ended.imported if note.what == "imported" else ended.outside)[note.text] = None
+        elif note.what == "uncovered":
+            told = read_uncovered(note.text)
+            if told is not None:
+                ended.by_process[note.pid, told.library, told.host] = told
 
     def _refused(self, note: Note, child: subprocess.Popen[bytes]) -> None:
         ended = self._ended

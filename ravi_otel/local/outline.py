@@ -28,7 +28,7 @@ _SHOWN: Final = 3
 _MOST_SIBLINGS: Final = 30
 """Lines below one scope from which on like ones are folded wherever they stand, and then whatever spent least."""
 
-_UNSEEN: Final = frozenset({"lost", "unattached"})
+_UNSEEN: Final = frozenset({"lost", "unattached", "uncovered"})
 _MOST_SENTENCE: Final = 400
 _MOST_REASON: Final = 60
 _TROUBLE: Final[dict[str, Tone]] = {

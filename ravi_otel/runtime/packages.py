@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final, Protocol, cast
 from ravi_otel.hooks.guard import swallow
 
 _log = logging.getLogger("ravi_otel")
+_CLAUSE: Final = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9.]*)")
 
 OnImport = Callable[[ModuleType], object]
 """What is called with a module that was imported just now."""
@@ -165,3 +167,29 @@ class Package:
             return
         if not self.holds(module):
             self._wrapped.append(module)
+
+
+def is_within(version: str, versions: str) -> bool:
+    """Tell whether a version is one of `>=1.40,<2`; what cannot be read as figures counts as within."""
+    found = figures(version)
+    return all(_holds(sign, found, figures(bound)) for sign, bound in _CLAUSE.findall(versions)) if found else True
+
+
+def _holds(sign: str, found: tuple[int, ...], bound: tuple[int, ...]) -> bool:
+    width = max(len(found), len(bound))
+    one, other = (each + (0,) * (width - len(each)) for each in (found, bound))
+    return {
+        ">=": one >= other,
+        "<=": one <= other,
+        ">": one > other,
+        "<": one < other,
+        "==": one == other,
+        "!=": one != other,
+        "~=": one >= other and found[: len(bound) - 1] == bound[:-1],
+    }[sign]
+
+
+def figures(version: str) -> tuple[int, ...]:
+    """Read the figures that a version begins with."""
+    found = re.match(r"\d{1,9}(?:\.\d{1,9}){0,7}", version)
+    return tuple(map(int, found[0].split("."))) if found else ()

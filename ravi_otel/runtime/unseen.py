@@ -71,6 +71,11 @@ class UnseenCall(LiveCall):
 _AROUND: Final[ContextVar[UnseenCall | None]] = ContextVar("ravi_otel_unseen_call", default=None)
 
 
+def is_around() -> bool:
+    """Tell that the code here runs inside such a call, which is counted and limited whatever goes out from it."""
+    return _AROUND.get() is not None
+
+
 def give_way(call: Call) -> None:
     """Have the call around, that was not seen until now, give way to the one that begins here."""
     around = _AROUND.get()

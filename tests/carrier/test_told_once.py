@@ -87,7 +87,7 @@ def asks_by_hand(url):
 
 
 def asks_by_a_wrapped_client(url):
-    Rewriting(lambda _: False).edit([], lambda: Going(url))
+    Rewriting(lambda _: False, lambda *_: None).edit([], lambda: Going(url))
 
 
 @pytest.mark.parametrize("asks", [asks_by_hand, asks_by_a_wrapped_client])

@@ -1,5 +1,7 @@
 """Rewrite the `baggage` header of HTTP clients at the very last moment, so that nothing of ours goes where it must not.
 
+Whoever else wants to know of requests is told from the same wrappers (`rewriting.Watch`): there is one of each.
+
 Others put baggage on requests too: instrumentations that carry on what they were given, and programs. Whoever of them came first or
 last, they all work above the one place where a request becomes bytes. That is where these wrappers are: in `httpcore` for httpx,
 `httpcore2` for httpx2, `http.client` for requests and urllib3, and in aiohttp's own request.
@@ -12,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from ravi_otel.carrier.clients import by_aiohttp, by_http_client, by_httpcore
-from ravi_otel.carrier.clients.rewriting import Rewriting
+from ravi_otel.carrier.clients.rewriting import Rewriting, Watch
 from ravi_otel.runtime.packages import Package
 
 _UNUSABLE: Final = (
@@ -24,8 +26,8 @@ _UNUSABLE: Final = (
 class Clients:
     """Be the wrappers of all HTTP clients; each in place when, and only when, the program has imported its package."""
 
-    def __init__(self, is_provider_call: Callable[[object], bool]) -> None:
-        rewriting = Rewriting(is_provider_call)
+    def __init__(self, is_provider_call: Callable[[object], bool], watch: Watch) -> None:
+        rewriting = Rewriting(is_provider_call, watch)
         self._packages = [
             Package(name, partial(make, rewriting), _UNUSABLE.format(name))
             for name, make in (

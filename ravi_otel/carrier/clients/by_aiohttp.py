@@ -74,7 +74,7 @@ def _going(request: Any) -> Going:
     """Tell where it goes: over TLS a proxy only hands bytes on, and is asked to with a request of its own."""
     via = None if request.proxy is None or request.is_ssl() else str(request.proxy.origin())
     url = request.url  # whose `raw_host` is as it is asked for and listed, `xn--` and all
-    return Going(origin_of(url.scheme, url.raw_host or "", url.port), via, bare=request.method == "CONNECT")
+    return Going(origin_of(url.scheme, url.raw_host or "", url.port), via, str(request.method), str(url.raw_path))
 
 
 def _answering(response: Any) -> Going:

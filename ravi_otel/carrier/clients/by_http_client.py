@@ -112,7 +112,7 @@ def _peer(connection: Any) -> str:
 
 def _going(connection: Any, first: bytes) -> Going:
     words = first.decode("latin-1").split(" ")
-    return going(_peer(connection), words[_TARGET] if len(words) > _TARGET else "", bare=words[0] == "CONNECT")
+    return going(_peer(connection), words[0], words[_TARGET] if len(words) > _TARGET else "")
 
 
 def _answering(connection: Any) -> Going:

@@ -106,4 +106,4 @@ def _unsend(edit: Edit | None) -> None:
 def _going(request: Any) -> Going:
     url = request.url
     peer = origin_of(url.scheme.decode("ascii"), url.host.decode("latin-1"), url.port)
-    return going(peer, url.target.decode("latin-1"), bare=request.method == b"CONNECT")
+    return going(peer, request.method.decode("latin-1"), url.target.decode("latin-1"))

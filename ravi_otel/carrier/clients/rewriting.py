@@ -58,14 +58,20 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Say where a request goes: to the origin of `url`; `via` is who else reads it in plain, None where nobody does.
+    """Say what a request is and where it goes: to the origin of `url`; `via` is who else reads it in plain, None where nobody does.
 
-    `bare` takes all of ours off, whoever is asked: a request to a provider of models, or one that only opens a tunnel.
+    `method` and `target` are the words of its first line.
     """
 
     url: str
     via: str | None = None
-    bare: bool = False
+    method: str = ""
+    target: str = ""
+
+    @property
+    def bare(self) -> bool:
+        """Tell whether all of ours is taken off, whoever is asked: it only opens a tunnel."""
+        return self.method == "CONNECT"
 
 
 def origin_of(scheme: str, host: str, port: int | None) -> str:
@@ -74,32 +80,40 @@ def origin_of(scheme: str, host: str, port: int | None) -> str:
     return f"{scheme}://{shown}" if port is None else f"{scheme}://{shown}:{port}"
 
 
-def going(peer: str, target: str, *, bare: bool = False) -> Going:
+def going(peer: str, method: str, target: str) -> Going:
     """Tell by its first line where a request on a connection to `peer` goes: with a whole URL in it, `peer` hands it on."""
     if _ABSOLUTE.match(target):
-        return Going(target, peer, bare)
-    return Going(peer, None, bare)
+        return Going(target, peer, method, target)
+    return Going(peer, None, method, target)
+
+
+Watch = Callable[[str, str, str, Sequence[Field]], object]
+"""What is told of each request that no wrapped client makes: URL or origin, method, target and headers; it never raises."""
 
 
 class Rewriting:
     """Rewrite what goes out, and take what comes back; never raises, and lets nothing of ours through where it cannot decide."""
 
-    __slots__ = ("_is_provider_call",)
+    __slots__ = ("_is_provider_call", "_watch")
 
-    def __init__(self, is_provider_call: Callable[[object], bool]) -> None:
+    def __init__(self, is_provider_call: Callable[[object], bool], watch: Watch) -> None:
         self._is_provider_call = is_provider_call
+        self._watch = watch
 
-    def edit(self, fields: Iterable[Field], where: Callable[[], Going], mark: object = None) -> Edit | None:
+    def edit(self, fields: Sequence[Field], where: Callable[[], Going], mark: object = None) -> Edit | None:
         """Give what is to change, None where nothing is; `mark` is what a call to a provider may be known by."""
         seen = _Seen(fields)
         try:
-            return self._edit(seen, where(), mark)
+            to = where()
+            ours = self._is_provider_call(mark)
+            if not ours:
+                self._watch(to.url, to.method, to.target, fields)
+            return self._edit(seen, to, carries=not (to.bare or ours))
         except Exception as bug:  # noqa: BLE001 - the request goes out, without anything that may be ours
             swallow("carrier.outbound", bug)
             return seen.stripped()
 
-    def _edit(self, seen: _Seen, to: Going, mark: object) -> Edit | None:
-        carries = not to.bare and not self._is_provider_call(mark)
+    def _edit(self, seen: _Seen, to: Going, *, carries: bool) -> Edit | None:
         takes = carries and is_listed(to.url, to.via)
         existing, lent = seen.baggage, list[Lent]()
         lends = not silences_all(otel_context.get_current())  # an exporter asks for silence, and what it sends is not what was lent to

@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.http.model_hosts import provider_at
 from ravi_otel.instrumentation.http.vendor import Vendor
 
-_HOSTS = {
-    "api.openai.com": "openai",
-    "api.groq.com": "groq",
-    "api.deepseek.com": "deepseek",
-    "api.mistral.ai": "mistral_ai",
-    "api.x.ai": "x_ai",
-    "api.perplexity.ai": "perplexity",
-    "api.moonshot.ai": "moonshot_ai",
-    "api.moonshot.cn": "moonshot_ai",
-    "generativelanguage.googleapis.com": "gcp.gemini",
-    "openrouter.ai": "openrouter",
-    "api.together.xyz": "together",
-    "api.together.ai": "together",
-    "api.anthropic.com": "anthropic",
-    "api.cohere.ai": "cohere",
-    "api.cohere.com": "cohere",
-    "aiplatform.googleapis.com": "gcp.vertex_ai",
-    "models.inference.ai.azure.com": "azure.ai.inference",
-    "codestral.mistral.ai": "mistral_ai",
-    "api.fireworks.ai": "fireworks",
-    "api.cerebras.ai": "cerebras",
-    "api.deepinfra.com": "deepinfra",
-    "integrate.api.nvidia.com": "nvidia",
-    "router.huggingface.co": "huggingface",
-}
-_SUFFIXES = {
-    ".openai.azure.com": "azure.ai.openai",
-    ".openai.azure.us": "azure.ai.openai",
-    ".openai.azure.cn": "azure.ai.openai",
-    ".cognitiveservices.azure.com": "azure.ai.openai",
-    ".services.ai.azure.com": "azure.ai.openai",
-    ".models.ai.azure.com": "azure.ai.inference",
-    ".api.openai.com": "openai",
-    ".api.x.ai": "x_ai",
-    "-aiplatform.googleapis.com": "gcp.vertex_ai",
-    ".prediction.vertexai.goog": "gcp.vertex_ai",
-    ".ml.cloud.ibm.com": "ibm.watsonx.ai",
-}
-_BEDROCK = re.compile(r"([a-z0-9-]+\.)?bedrock(-runtime|-mantle)?(-fips)?\.[a-z0-9-]+\.((vpce\.)?amazonaws\.com(\.cn)?|api\.aws)")
-"""Not every host of that cloud: a program's own model may run on one."""
-
-_LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"})  # noqa: S104 - nothing is bound, it is compared with
-_OLLAMA_PORT = 11_434
 _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _MOST_KEPT = 64
 
@@ -100,12 +57,5 @@ def look_up(url: Any, kind: type, vendor: Vendor, named: Mapping[str, str]) -> H
     if known is None:
         known = next((vendor.classes[cls.__name__] for cls in kind.__mro__ if cls.__name__ in vendor.classes), None)
     if known is None:
-        known = _by_host(name, port)
+        known = provider_at(name, port)
     return Host(known or vendor.provider, known is None, address, port, url.path)
-
-
-def _by_host(name: str, port: int | None) -> str | None:
-    known = _HOSTS.get(name) or next((found for suffix, found in _SUFFIXES.items() if name.endswith(suffix)), None)
-    if known is None and _BEDROCK.fullmatch(name):
-        return "aws.bedrock"
-    return "ollama" if known is None and port == _OLLAMA_PORT and name in _LOCAL else known

@@ -7,7 +7,7 @@ from functools import partial
 
 from ravi_otel.instrumentation.http.installed import Installed
 from ravi_otel.instrumentation.http.vendor import Vendor
-from ravi_otel.runtime.packages import Package
+from ravi_otel.runtime.packages import Package, is_within
 
 
 class ClientPackage(Package):
@@ -26,3 +26,11 @@ class ClientPackage(Package):
         """Tell that the program has imported this client, and that it could not be wrapped."""
         # A single file of the program's own that is called like it is no client.
         return hasattr(sys.modules.get(self.vendor.package), "__path__") and not self.holds(sys.modules.get(self.vendor.module))
+
+    @property
+    def outside(self) -> str | None:
+        """Say which version the program has imported, where it is none of those that are supported; one that is wrapped all the same."""
+        version = getattr(sys.modules.get(self.vendor.package), "__version__", None)
+        if not isinstance(version, str) or self.is_strange or is_within(version, self.vendor.versions):
+            return None
+        return f"{self.vendor.package} {version} is outside {self.vendor.versions}"

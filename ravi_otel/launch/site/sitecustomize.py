@@ -3,13 +3,14 @@
 Python imports the first `sitecustomize` on its path, and that is this one; the one it shadows runs right after. It is
 no part of the package, and imports nothing that Python has not imported already: what it imported, a module of the
 same name beside the program's script could no longer be. It says that this process is attached, and waits for the
-program to import a client, or us, because most processes of a program never do.
+program to import a client, or us, or to ask a model over plain HTTP, because most processes of a program never do.
 """
 # mypy: ignore-errors
 # pyright: basic
 
 import _frozen_importlib as _machinery
 import _frozen_importlib_external as _files
+import _thread
 import atexit
 import os
 import sys
@@ -18,32 +19,36 @@ import time
 _AWAITED = ("openai", "anthropic", "groq", "ravi_otel")
 """The clients, and us: a program may have limited tools and agents without any client of ours."""
 
+_UNWRAPPED = ("google.genai", "mistralai.sdk", "mistralai.client.sdk", "cohere", "ollama", "litellm")
+"""Clients of models that no limit covers, which is noticed where there are limits."""
+
 
 class _Waiting:
-    """Stand first in line of the finders, and begin whenever what is awaited was imported; it may be asked for and never be."""
+    """Stand first in line of the finders, and act whenever what is awaited was imported; it may be asked for and never be."""
 
-    def __init__(self, begin):
-        self._begin = begin
+    def __init__(self, acts):
+        self._acts = acts
 
     def find_spec(self, fullname, path=None, target=None):
-        if fullname not in _AWAITED:
+        act = self._acts.get(fullname)
+        if act is None:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = None if find is None else find(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loading(spec.loader, self._begin)
+                    spec.loader = _Loading(spec.loader, act)
                 return spec
         return None
 
 
 class _Loading:
-    """Load a package with its own loader, then begin."""
+    """Load a package with its own loader, then act."""
 
-    def __init__(self, loader, begin):
+    def __init__(self, loader, act):
         self._loader = loader
-        self._begin = begin
+        self._act = act
 
     def __getattr__(self, name):
         return getattr(self._loader, name)
@@ -56,7 +61,99 @@ class _Loading:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._begin()
+        self._act(module)
+
+
+class _Doors:
+    """Stand before what asks a model without any client of ours; who does so opens them: we begin, and it goes through our wrappers."""
+
+    def __init__(self, here, begin):
+        self._here = here
+        self._begin = begin
+        self._closed = []
+        self._opened = False
+        self._provider_at = None
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def acts(self):
+        return {
+            "http.client": lambda module: self._close(module.HTTPConnection, "endheaders", self._by_http_client),
+            "httpcore": self._close_httpcore,
+            "httpcore2": self._close_httpcore,
+            "aiohttp": lambda module: self._close(module.ClientRequest, "send", self._by_aiohttp),
+            "botocore.client": lambda module: self._close(module.ClientCreator, "create_client", self._by_botocore),
+        }
+
+    def open(self, _module=None):
+        """Put everything back as it was, and begin; once more where a client was imported again."""
+        with self._lock:
+            closed, self._closed = self._closed, []
+            for owner, name, original, door in closed:
+                if owner.__dict__.get(name) is door:
+                    setattr(owner, name, original)
+            self._begin()
+            self._opened = True
+
+    def _renew(self):
+        self._lock = _thread.RLock()
+
+    def _close_httpcore(self, module):
+        for prefix, name in (("", "handle_request"), ("Async", "handle_async_request")):
+            for each in ("HTTP11Connection", "HTTP2Connection"):
+                self._close(getattr(module, prefix + each), name, self._by_httpcore)
+
+    def _close(self, owner, name, asks_model):
+        original = owner.__dict__.get(name)
+        if original is None or self._opened:
+            return
+
+        def door(*args, **kwargs):
+            in_place = owner.__dict__.get(name) is door
+            try:
+                opens = not self._opened and asks_model(*args, **kwargs)
+                if opens:
+                    with self._lock:  # who comes meanwhile waits
+                        if not self._opened:
+                            self.open()
+            except Exception:  # what cannot be looked at goes its way
+                opens = False
+            return (getattr(owner, name) if opens and in_place else original)(*args, **kwargs)
+
+        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+            setattr(door, attribute, getattr(original, attribute))
+        door.__wrapped__ = original
+        self._closed.append((owner, name, original, door))
+        setattr(owner, name, door)
+
+    def _is_known(self, host, port):
+        if self._provider_at is None:
+            names = {}
+            with open(os.path.join(self._here, "..", "..", "instrumentation", "http", "model_hosts.py"), encoding="utf-8") as file:
+                exec(file.read(), names)
+            self._provider_at = names["provider_at"]
+        return self._provider_at((host or "").lower().rstrip("."), port) is not None
+
+    def _is_known_url(self, target):
+        """Look at the whole URL that a proxy is given."""
+        scheme, _, rest = target.decode("latin-1").partition("://")
+        if scheme.lower() not in ("http", "https"):
+            return False
+        host, _, port = rest.partition("/")[0].rpartition("@")[2].partition(":")
+        return self._is_known(host, int(port) if port.isdigit() else None)
+
+    def _by_http_client(self, connection, *_, **__):
+        host, port = (connection._tunnel_host, connection._tunnel_port) if connection._tunnel_host else (connection.host, connection.port)
+        return self._is_known(host, port) or self._is_known_url(connection._buffer[0].split(b" ")[1])
+
+    def _by_httpcore(self, _connection, request):
+        return self._is_known(request.url.host.decode("latin-1"), request.url.port) or self._is_known_url(request.url.target)
+
+    def _by_aiohttp(self, request, *_, **__):
+        return self._is_known(request.url.raw_host, request.url.port)
+
+    def _by_botocore(self, _creator, service_name, *_, **__):
+        return str(service_name).startswith("bedrock")
 
 
 def _version():
@@ -120,8 +217,8 @@ def _watch_end(notes):
     atexit.register(end)
 
 
-def _attach(plan, wanted, notes):
-    def begin():
+def _attach(plan, wanted, limited, notes):
+    def begin(_module=None):
         found = _version()
         try:
             if found == wanted:
@@ -133,12 +230,16 @@ def _attach(plan, wanted, notes):
             why = "ravi-otel could not be started in it (%s: %s)." % (type(error).__name__, error)
         _say(notes, "failed", why)
 
-    sys.meta_path.insert(0, _Waiting(begin))
+    acts = {**dict.fromkeys(_AWAITED, begin)}
+    if limited:
+        doors = _Doors(_here, begin)
+        acts = {**dict.fromkeys(_AWAITED + _UNWRAPPED, doors.open), **doors.acts()}
+    sys.meta_path.insert(0, _Waiting(acts))
     _watch_end(notes)
     _tell_launcher()
     _say(notes, "attached")
-    if any(name in sys.modules for name in _AWAITED):  # a `.pth` file was earlier
-        begin()
+    for name in [name for name in acts if name in sys.modules]:  # a `.pth` file was earlier
+        acts[name](sys.modules[name])
 
 
 def _run_shadowed(here):
@@ -153,9 +254,9 @@ def _run_shadowed(here):
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _here]
 if os.environ.get("RAVI_LAUNCH"):
-    _wanted, _, _notes = os.environ.get("RAVI_LAUNCH_SITE", "").partition(":")
+    _wanted, _limited, _notes = [*os.environ.get("RAVI_LAUNCH_SITE", "").split(":", 2), "", ""][:3]
     try:
-        _attach(os.environ["RAVI_LAUNCH"], _wanted, _notes)
+        _attach(os.environ["RAVI_LAUNCH"], _wanted, bool(_limited), _notes)
     except Exception as error:
         if sys.stderr is not None:
             sys.stderr.write(

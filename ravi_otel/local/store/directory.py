@@ -34,8 +34,8 @@ FORMAT: Final = 1
 MARKER: Final = "store.json"
 VARIABLE: Final = "RAVI_STORE"
 
-Ended = Literal["running", "ok", "failed", "limited", "store_failed", "unattached", "signal"]
-_ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "store_failed", "unattached", "signal"})
+Ended = Literal["running", "ok", "failed", "limited", "store_failed", "unattached", "uncovered", "signal"]
+_ENDINGS: Final = frozenset({"running", "ok", "failed", "limited", "store_failed", "unattached", "uncovered", "signal"})
 _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
 _IGNORED: Final = "*\n"
 _APPROVALS: Final = frozenset({"approvals.db", "approvals.db-journal"})
@@ -54,7 +54,8 @@ class Manifest:
 
     `started` and `ended` are UTC epoch seconds. `status` is the program's exit status, negative for the signal that
     ended it, None while it runs or when nobody saw it end. `limits` are `{"limit": "tokens=20000", "source": "--limit"}`;
-    `budgets` are the final readings of those limits, in the shape of `limits` in `local.as_json`. `launcher` tells the
+    `budgets` are the final readings of those limits, in the shape of `limits` in `local.as_json`. `uncovered` is what asked models
+    past them: `{"library": "google.genai", "host": "…", "requests": 2, "clients": 1}`, "" for plain HTTP. `launcher` tells the
     process that began the run from every other, as `processes.this_one()` does.
     """
 
@@ -70,6 +71,7 @@ class Manifest:
     ended: float | None = None
     status: int | None = None
     budgets: tuple[Mapping[str, Any], ...] = ()
+    uncovered: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     launcher: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
@@ -285,7 +287,7 @@ def read_manifest(known: Mapping[str, Any]) -> Manifest | None:
     if not isinstance(run_id, str) or not isinstance(name, str) or not _is_within(started, _MOST_TIME):
         return None
     kept = {each.name: known[each.name] for each in fields(Manifest) if each.name in known and _fits(each.name, known[each.name])}
-    for listed in ("argv", "limits", "budgets", "notes"):
+    for listed in ("argv", "limits", "budgets", "uncovered", "notes"):
         kept[listed] = tuple(kept.get(listed, ()))
     return Manifest(**kept)
 
@@ -295,7 +297,7 @@ def _fits(name: str, value: object) -> bool:  # noqa: PLR0911 - one way out a fi
         return isinstance(value, str)
     if name in ("argv", "notes"):
         return isinstance(value, list) and all(isinstance(each, str) for each in value)  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
-    if name in ("limits", "budgets"):
+    if name in ("limits", "budgets", "uncovered"):
         return isinstance(value, list) and all(isinstance(each, dict) for each in value)  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
     if name == "tags":
         return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's

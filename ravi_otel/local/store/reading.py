@@ -38,6 +38,7 @@ _ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
     "limited": ("stopped", None),
     "store_failed": ("error", StopReason.STORE_FAILED),
     "unattached": ("error", "unattached"),
+    "uncovered": ("error", "uncovered"),
     "signal": ("cancelled", StopReason.CANCELLED),
 }
 

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Final
 
 from ravi_otel._version import __version__
+from ravi_otel.runtime.packages import figures, is_within
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 from ravi_otel.stack.doctor.targets import SIGNALS, protocol_of
 
@@ -32,7 +33,6 @@ _HANDLED: Final = (
 )
 _UNKNOWN: Final = ("langfuse", "langsmith", "traceloop-sdk", "openlit", "helicone", "agentops", "ddtrace", "arize-phoenix")
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*)(?:;\s*(.*))?")
-_CLAUSE: Final = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9.]*)")
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
@@ -65,31 +65,6 @@ def installed(name: str) -> str | None:
         return None
 
 
-def is_within(version: str, versions: str) -> bool:
-    """Tell whether a version is one of `>=1.40,<2`; what cannot be read as figures counts as within."""
-    found = _figures(version)
-    return all(_holds(sign, found, _figures(bound)) for sign, bound in _CLAUSE.findall(versions)) if found else True
-
-
-def _holds(sign: str, found: tuple[int, ...], bound: tuple[int, ...]) -> bool:
-    width = max(len(found), len(bound))
-    one, other = (each + (0,) * (width - len(each)) for each in (found, bound))
-    return {
-        ">=": one >= other,
-        "<=": one <= other,
-        ">": one > other,
-        "<": one < other,
-        "==": one == other,
-        "!=": one != other,
-        "~=": one >= other and found[: len(bound) - 1] == bound[:-1],
-    }[sign]
-
-
-def _figures(version: str) -> tuple[int, ...]:
-    found = re.match(r"\d{1,9}(?:\.\d{1,9}){0,7}", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
 def _requirements() -> list[Requirement]:
     try:
         lines = metadata.requires(_OURS) or []
@@ -103,7 +78,7 @@ def _requirements() -> list[Requirement]:
 def _python() -> Finding:
     version = platform.python_version()
     said = f"Python {version} ({platform.python_implementation()}, {platform.system()})"
-    if _figures(version) < _LEAST_PYTHON:
+    if figures(version) < _LEAST_PYTHON:
         return broken("packages.python", said, "Use Python 3.11 or newer.")
     return well("packages.python", said)
 
@@ -162,7 +137,7 @@ def _exporter(name: str, protocol: str, sdk: str | None, versions: str) -> Findi
             f"{name} is not installed, and the protocol is {protocol}: nothing can be exported",
             f"Run: pip install 'ravi-otel{extra}'",
         )
-    if sdk and is_within(found, versions) and _figures(found)[:2] != _figures(sdk)[:2]:
+    if sdk and is_within(found, versions) and figures(found)[:2] != figures(sdk)[:2]:
         return odd("packages.exporter", f"{name} {found} is of another release than {_SDK} {sdk}", f"Run: pip install '{name}~={sdk}'")
     return _ranged("packages.exporter", name, found, versions)
 
