@@ -15,6 +15,7 @@ OURS: Final = frozenset(
     {
         *(f"RAVI_LIMIT_{kind.upper()}" for kind in Kind),
         "RAVI_ADMISSION",
+        "RAVI_ALLOW_UNSEEN",
         "RAVI_APPROVALS",
         "RAVI_CARRY_AS",
         "RAVI_CARRY_BAGGAGE",
