@@ -100,7 +100,7 @@ def explain(figures: list[str], out: Console) -> None:
 def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
     sums = sums_of(row)
     seconds = row["duration_s"]
-    unseen = row["outcome"] == "unattached" and not sums.requests
+    unseen = row["outcome"] in ("unattached", "uncovered") and not sums.requests
     return (
         clean(row["run_id"], 60),
         _when(row["started"]),

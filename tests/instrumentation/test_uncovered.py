@@ -21,7 +21,10 @@ import urllib3
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
+from ravi_otel.agents import ReActAgent
 from ravi_otel.instrumentation.http.model_hosts import asks_model, provider_at
+from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Raw, ScriptedLLM
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
@@ -244,6 +247,36 @@ def _through(transport):
 def _http_of(package):
     """Give the HTTP library that this version of the client stands on."""
     return next(library for library in (httpx, httpx2) if issubclass(package.DefaultHttpxClient, library.Client))
+
+
+class OverHttp:
+    """A model behind a client of the program's own, which our agents count and limit as a call."""
+
+    def __init__(self, url):
+        self.url = url
+
+    async def generate(self, messages, *, tools=()):
+        async with httpx.AsyncClient() as client:
+            await client.post(self.url, json=ASK)
+        return Generation(ChatMessage("assistant", "ok"), Usage(10, 5), "stop")
+
+
+def test_what_an_agent_asks_through_a_client_of_its_own_is_covered(server, told):
+    ravi_otel.instrument(limits=["turns=1"])
+    results = [asyncio.run(ReActAgent("r", model=OverHttp(url_of(server))).run("hi")) for _ in range(2)]
+    assert [result.stop_reason for result in results] == ["success", "limit_turns"]
+    assert (len(server.requests), told()) == (1, [])
+
+
+def test_a_websocket_to_a_model_is_told(server, told):
+    async def connect():
+        async with aiohttp.ClientSession() as session, session.ws_connect(url_of(server, path="/v1/realtime")):
+            pass
+
+    ravi_otel.instrument(limits=["requests=5"])
+    with pytest.raises(aiohttp.WSServerHandshakeError):
+        asyncio.run(connect())
+    assert len(told()) == 1
 
 
 def test_retries_and_redirects_of_a_wrapped_client_are_covered(server, told):

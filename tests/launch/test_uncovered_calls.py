@@ -89,6 +89,12 @@ def test_quiet_leaves_no_status_5_without_a_word(desk):
     assert "The limits did not cover 1 request to api.mistral.ai" in done.err
 
 
+def test_the_list_of_runs_does_not_say_0_of_what_nobody_counted(desk):
+    desk.launch(*program(PRINT), flags=[*LIMIT, "--quiet"])
+    listed = desk.alone(sys.executable, "-m", "ravi_otel", "runs").out.splitlines()[2].split()
+    assert (listed[-5], set(listed[-4:-1])) == ("uncovered", {"?"}), listed
+
+
 def test_what_goes_through_a_wrapped_client_beside_it_is_counted_as_ever(desk):
     done = desk.launch(*program(PRINT, WRAPPED, PRINT, WRAPPED), flags=[*LIMIT, "--json"])
     report = known(done)
