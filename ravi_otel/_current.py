@@ -17,6 +17,7 @@ from opentelemetry.context import Context
 _LEAF = otel_context.create_key("ravi-otel-leaf")
 _SEAT = otel_context.create_key("ravi-otel-seat")
 _surrounding: Leaf | None = None
+_root: Leaf | None = None
 _dress: Callable[[Any, Context], Context] | None = None
 
 
@@ -72,10 +73,15 @@ def _around(stranded: Any) -> Any:
     return None if at is None or at.parent is None else at
 
 
-def surround(scope: Leaf | None) -> None:
-    """Put the whole process into `scope`: it is the leaf wherever no code entered another."""
-    global _surrounding  # noqa: PLW0603 - one process, one scope around it
-    _surrounding = scope
+def surround(scope: Leaf | None, root: Leaf | None) -> None:
+    """Put the whole process into `scope`: it is the leaf wherever no code entered another. `root` is the process's own."""
+    global _surrounding, _root
+    _surrounding, _root = scope, root
+
+
+def root() -> Leaf | None:
+    """Give the process's own scope, which work outside any other belongs to; None before there is one."""
+    return _root
 
 
 def with_leaf(scope: Leaf | None) -> Context:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
-from ravi_otel.enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
+from ravi_otel.enforcement.ending import Ending, hand_over, owned, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.joining import begin_at, declare_again
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
@@ -287,6 +287,18 @@ class Scope:
     def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
         """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
         charges.absorb(self, amounts, model)()
+
+    def is_charged_by_calls(self) -> bool:
+        """Tell whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
+        around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
+        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).tally.requests > 0
+
+    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
+        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
+        for account in self.chain:
+            aside = account.observe or account in but or account in self.free
+            if account.kind in kinds and account.used > account.value and not aside:
+                raise owned(refusal.used_up(account), account)
 
     def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
         """Record it, and give the function that tells what was crossed: for who holds a lock."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Crossing
+from ravi_otel.enforcement.ledger.judging import rise
 from ravi_otel.enforcement.replayed import Key, Remembered, whole
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
@@ -16,7 +19,7 @@ from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Kind
+from ravi_otel.policy.limits import NANO, Kind, cost_limit, token_limit, turn_limit
 from ravi_otel.policy.usage import Usage
 
 
@@ -41,21 +44,36 @@ class Bound(Protocol):
         """Record spend that was made elsewhere, and give the function that tells what was crossed."""
         ...
 
+    def is_charged_by_calls(self) -> bool:
+        """Tell whether a model call was begun in its run that is charged by itself."""
+        ...
+
+    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
+        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed."""
+        ...
+
 
 _CONSUMED = "consume"
+_KINDS = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+_log = logging.getLogger("ravi_otel")
 _MOST_USD = checks.MAX_NANO // NANO
 
 
 class ExecutionTracker:
     """Count tokens, cost and turns against an ExecutionBudget.
 
-    On its own it is charged by `consume()`. Given to `agent(budget=)` or `run(budget=)` it *is* that scope's tab: the
-    runtime charges the calls, and `consume()` only checks, unless `external=True` reports spend made elsewhere. It
-    serves one live scope at a time and keeps what was used from one to the next; owned by an agent object it serves all
+    On its own it is charged by `consume()`, and inside a run so is the run. Given to `agent(budget=)` or `run(budget=)` it *is* that
+    scope's tab, which the runtime charges the calls to. Nothing is charged twice: what `consume()` brings is the run's, and the tab's,
+    as long as no call was begun in the run that is charged by itself, such as those of a client that is instrumented. From then on it
+    only checks there, unless `external=True` reports spend made elsewhere, and says so once when it has brought more than the calls
+    have used. It serves one live scope at a time and keeps what was used from one to the next; owned by an agent object it serves all
     scopes that the object's runs open, at once.
     """
 
-    __slots__ = ("_cost", "_lock", "_owner", "_remembered", "_scopes", "_tallies", "_tokens", "_turns", "accounts", "budget")
+    __slots__ = (
+        "_bare", "_cost", "_lock", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_tokens", "_turns", "_unadded", "accounts",
+        "budget",
+    )  # fmt: skip
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
@@ -68,6 +86,9 @@ class ExecutionTracker:
         self._tokens = 0
         self._cost = 0
         self._turns = 0
+        self._bare: dict[Kind, Account] = {}  # what tells that a limit is near or passed while it serves no scope
+        self._unadded = [0, 0]  # tokens and turns that were brought to scopes whose calls are charged by themselves
+        self._said = False
 
     @classmethod
     def from_budget(cls, budget: ExecutionBudget) -> ExecutionTracker:
@@ -120,25 +141,67 @@ class ExecutionTracker:
     def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False, op_id: str | None = None) -> None:
         """Add what was used, then raise BudgetExhaustedError at the first limit that is passed: tokens, cost, turns.
 
-        `cost` is in USD. What is added stays added when it raises. On a bound tracker nothing is added unless
-        `external` is true, because the runtime charges its calls already. `op_id` names the piece of work: what was added under
-        it, in this run, or by this tracker while it served none, is not added again. Where limits only observe, a bound tracker
+        `cost` is in USD. What is added stays added when it raises. It is added to the run around, too, and raises for a limit around that
+        is passed. Where a call was begun in the run that is charged by itself, only the tracker's own sum grows, and on a bound
+        tracker nothing does, unless `external` says that the spend was made elsewhere. `op_id` names the piece of work: what was added
+        under it, in this run, or by this tracker while it served none, is not added again. Where limits only observe, a bound tracker
         raises nothing.
         """
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
+        tell: Callable[[], None] | None = None
         with self._lock.own:
             bound = self._bound_here()
             if key is not None and self._remembered is None:
                 self._remembered = Remembered()
-            if bound is None and not _seen(self._remembered, key):
+            if bound is None:
+                if _seen(self._remembered, key):
+                    added = (0, 0, 0)
                 self._tokens += added[0]
                 self._cost += added[1]
                 self._turns += added[2]
-        if bound is not None and external:
-            _absorb(bound, added, key)
+                tell = self._risen()
+        around = _around() if bound is None else bound
+        if around is not None and any(added):
+            self._charge(around, added, key if bound is not None else None, external=external)
+        if tell is not None:
+            tell()
         if bound is None or not bound.observes:
             self._check()
+
+    def _charge(self, scope: Bound, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
+        """Charge a scope what its calls are not charged with by themselves, and hold it to the limits around."""
+        if external or not scope.is_charged_by_calls():
+            _absorb(scope, added, key)
+            scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
+            return
+        more_than_calls = self._unadded[0] > scope.tally.input_tokens + scope.tally.output_tokens or self._unadded[1] > scope.tally.turns
+        self._unadded = [self._unadded[0] + added[0], self._unadded[1] + added[2]]  # the last one's call may be a stream still to settle
+        if more_than_calls and not self._said:
+            self._said = True
+            _log.warning(
+                "ravi-otel: consume() of %s has brought more than the calls there have used. It adds nothing where calls are charged by "
+                "themselves: report what was spent elsewhere with consume(..., external=True).",
+                refusal.place(scope.facts),
+            )
+
+    def _risen(self) -> Callable[[], None] | None:
+        """Write what was used by hand where no ledger keeps it, and give what tells that a limit is near or passed."""
+        scope: Any = _current.leaf() or _current.root()
+        if scope is None:
+            return None
+        budget, engine = self.budget, scope.engine
+        limits = (
+            None if budget.max_tokens is None else token_limit(budget.max_tokens),
+            None if budget.max_cost_usd is None else cost_limit(budget.max_cost_usd),
+            None if budget.max_turns is None else turn_limit(budget.max_turns),
+        )
+        crossings: list[Crossing] = []
+        for kind, limit, used in zip(_KINDS, limits, self._used(), strict=True):
+            if limit is not None:
+                account = self._bare.get(kind) or Account(limit, scope.facts, origin="ExecutionTracker", warn_at=engine.warn_at)
+                crossings.extend(rise(self._bare.setdefault(kind, account), used))
+        return (lambda: engine.tell(crossings)) if crossings else None
 
     def _check(self) -> None:
         tokens, cost, turns = self._used()
@@ -225,6 +288,11 @@ def _seen(memory: Remembered | None, key: Key | None) -> bool:
         known = key in memory
         memory.add(key)
         return known
+
+
+def _around() -> Bound | None:
+    """Give the scope around the caller; None outside any."""
+    return cast("Bound | None", _current.leaf())
 
 
 def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> None:

@@ -96,7 +96,7 @@ class State:
         """
         place = _Place(engine, limits, around, origins, service)  # may raise: then nothing has changed
         self._place = place
-        _current.surround(place.surrounding)
+        _current.surround(place.surrounding, place.root)
 
     def locate(self) -> tuple[Scope, bool]:
         """Give the scope the running code is in, and whether it was really in one.

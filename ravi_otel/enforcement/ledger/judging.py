@@ -31,6 +31,7 @@ __all__ = [
     "judge",
     "release",
     "retune",
+    "rise",
     "settle",
 ]
 
@@ -279,6 +280,14 @@ def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Cross
         account.denied += 1
     _cross(account, "timer", "observed" if account.observe else "denied" if over else "admitted", crossings, denied=over)
     return crossings
+
+
+def rise(account: Account, used: int) -> Sequence[Crossing]:
+    """Write how much is used by now of what no ledger keeps, and tell what that crossed: past the limit its user was refused."""
+    account.used = used
+    over = used > account.value
+    account.denied += over
+    return _cross(account, "settle", "denied" if over else "admitted", ())
 
 
 # -- its refusal, and what is told -------------------------------------------------------------------------------
