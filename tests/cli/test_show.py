@@ -154,3 +154,11 @@ def test_processes_that_did_alike_are_folded(shelf):
     for number in range(1, 10):
         path.with_name(f"{number}-ab.traces.jsonl").write_text(line.replace(at, f"{number:016x}"))
     assert "more processes" in shelf("show").stdout
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [("ok", "limit_requests"), ("limited", "store_lost")])
+def test_a_run_ends_in_the_tree_as_its_span_says_whatever_its_program_made_of_that(shelf, outcome, reason):
+    run = shelf.add("nightly", outcome=outcome)
+    told = {"ravi.run.id": run.run_id, "ravi.status": "stopped", "ravi.stop_reason": reason}
+    shelf.span(run, {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": "nightly", "ravi.scope.id": "s"} | told, kind=1)
+    assert f"run nightly  {reason}" in shelf("show").stdout

@@ -132,6 +132,7 @@ class _Tree:
         self._lost: dict[tuple[str, ...], Branch] = {}
         self._views: dict[Branch, StoredScope] = {self._root: _view(self._root)}
         self._nearest: dict[str, Branch | None] = {}
+        self._told_end: tuple[Status, str | None] | None = None
 
     def built(self) -> Digest:
         files, record, root = self._files, self._record, _view(self._root)
@@ -181,6 +182,8 @@ class _Tree:
                 self._branches[span_id] = at
                 self._by_scope.setdefault(facts.scope_id, self._root)
                 _view(self._root).limits = _view(self._root).limits or readings
+                if span.text(semconv.STOP_REASON) is not None:
+                    self._told_end = self._told_end or (status_of(span), span.text(semconv.STOP_REASON))
                 continue
             status = status_of(span)
             reason = span.text(semconv.STOP_REASON) or (StopReason.SUCCESS if status == "ok" else None)
@@ -289,6 +292,8 @@ class _Tree:
         if root.status == "stopped":
             worst = max(root.limits, key=lambda each: (each.denied, each.ratio), default=None)
             root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
+        if self._told_end is not None and manifest.outcome in ("ok", "limited"):  # the program's end is one thing, its run's another
+            root.status, root.stop_reason = self._told_end
 
 
 def _root(manifest: Manifest) -> Branch:
