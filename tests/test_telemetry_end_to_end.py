@@ -160,7 +160,7 @@ def test_with_nothing_set_nothing_is_built_and_nothing_is_said() -> None:
             f"work({server.base_url!r})", f"assert set(connected) == {{{server.base_url.split(':')[2].split('/')[0]}}}, connected",
             "assert 'opentelemetry.exporter.otlp.proto.http' not in sys.modules", 'print("done", flush=True)',
         ])  # fmt: skip
-        _, errors = run_program(body)
+        _, errors = run_program(body, RAVI_LIMIT_LOG="json")
     said = [line for line in errors.splitlines() if '"event": "limit_' not in line]
     assert said == []
 

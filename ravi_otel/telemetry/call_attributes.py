@@ -103,14 +103,14 @@ def api_type(call: Call) -> str | None:
 class EndAttributes:
     """Give what is known once a call is over, under the names of one convention; what is unknown is left out.
 
-    `alias` has the cost told under the proposed names too.
+    The cost is told under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
     """
 
-    __slots__ = ("_alias", "_names")
+    __slots__ = ("_langfuse", "_names")
 
-    def __init__(self, convention: Convention, *, alias: bool) -> None:
+    def __init__(self, convention: Convention, *, langfuse: bool) -> None:
         self._names = convention
-        self._alias = alias
+        self._langfuse = langfuse
 
     def of(self, record: CallRecord) -> dict[str, AttributeValue]:
         """Give the attributes of a call."""
@@ -144,12 +144,13 @@ class EndAttributes:
 
     def _add_cost(self, attributes: dict[str, AttributeValue], record: CallRecord) -> None:
         if record.cost_nano is not None:
-            attributes[semconv.USAGE_COST] = record.cost_nano / NANO
-            if self._alias:
-                attributes[semconv.ALIAS_AMOUNT] = record.cost_nano / NANO
-                attributes[semconv.ALIAS_CURRENCY] = "USD"
-                if record.cost_source is not None:
-                    attributes[semconv.ALIAS_SOURCE] = text(record.cost_source)
+            attributes[semconv.USAGE_COST] = usd = record.cost_nano / NANO
+            if self._langfuse:
+                attributes[semconv.LANGFUSE_COST] = usd
+            else:
+                attributes[semconv.COST_AMOUNT] = usd
+                attributes[semconv.COST_CURRENCY] = "USD"
+                attributes[semconv.COST_SOURCE] = "local"
         if record.cost_source is not None:
             attributes[semconv.USAGE_COST_SOURCE] = text(record.cost_source)
         if record.price_date is not None:

@@ -42,7 +42,7 @@ class Calls(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = CallMetrics()
-        self._at_end = EndAttributes(pipeline.convention, alias=conventions.aliases_cost())
+        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse())
         self._shapes: dict[tuple[object, ...], _Shape] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:

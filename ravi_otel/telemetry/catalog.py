@@ -69,7 +69,11 @@ _OPENAI_ROWS: Final[tuple[tuple[str, Level], ...]] = (
 _CALL_ATTRIBUTES: Final = (
     *_attributes(_SPANS, "required", semconv.OPERATION_NAME, semconv.PROVIDER_NAME),
     *_attributes(_SPANS, "conditionally_required", semconv.REQUEST_MODEL, semconv.REQUEST_SEED, semconv.REQUEST_CHOICE_COUNT),
-    *_attributes(_SPANS, "conditionally_required", semconv.REQUEST_STREAM, semconv.OUTPUT_TYPE, semconv.CONVERSATION_ID),
+    *_attributes(_SPANS, "conditionally_required", semconv.REQUEST_STREAM, semconv.OUTPUT_TYPE),
+    Name(
+        semconv.CONVERSATION_ID, "attribute", "", "conditionally_required", _SPANS,
+        "The session the run belongs to; on a call whose provider keeps the conversation, that one's id.",
+    ),
     *_attributes(_SPANS, "conditionally_required", semconv.REQUEST_PREVIOUS_RESPONSE),
     *_attributes(_SPANS, "recommended", semconv.REQUEST_TEMPERATURE, semconv.REQUEST_TOP_P, semconv.REQUEST_TOP_K),
     *_attributes(_SPANS, "recommended", semconv.REQUEST_STOP_SEQUENCES, semconv.REQUEST_FREQUENCY_PENALTY),
@@ -84,7 +88,10 @@ _CALL_ATTRIBUTES: Final = (
     *_attributes(_LATEST, "recommended", semconv.USAGE_IMAGE_OUTPUT, semconv.USAGE_IMAGE_CACHE_READ, unit="{token}", convention="latest"),
     *_attributes(_METRICS, "required", semconv.TOKEN_TYPE, convention="released"),
     *_attributes(_LATEST, "required", semconv.TOKEN_MODALITY, convention="latest"),
-    *_attributes(_PROPOSAL, "opt_in", semconv.ALIAS_AMOUNT, semconv.ALIAS_CURRENCY, semconv.ALIAS_SOURCE),
+    Name(semconv.COST_AMOUNT, "attribute", "", "recommended", _PROPOSAL, "What the call cost, in the next one's currency."),
+    Name(semconv.COST_CURRENCY, "attribute", "", "recommended", _PROPOSAL, "USD."),
+    Name(semconv.COST_SOURCE, "attribute", "", "recommended", _PROPOSAL, "local: it was computed here, from tokens and prices."),
+    Name(semconv.LANGFUSE_COST, "attribute", "USD", "recommended", "Langfuse", "The same to Langfuse, in place of the three before."),
     *(
         Name(name, "attribute", "", level, _OPENAI, "Of OpenAI, at home and on Azure, alone.")
         for name, level in _OPENAI_ROWS
@@ -154,6 +161,7 @@ _RUN_ATTRIBUTES: Final = (
     *_attributes(_AGENTS, "conditionally_required", semconv.AGENT_NAME, semconv.WORKFLOW_NAME),
     *_attributes(_AGENTS, "required", semconv.TOOL_NAME),
     Name(semconv.USER_ID, "attribute", "", "conditionally_required", _GENERAL, "Whom the run is done for: `run(user_id=)`."),
+    Name(semconv.GENERAL_SESSION_ID, "attribute", "", "conditionally_required", _GENERAL, "The run's session, as ours says it."),
     *_attributes(_AGENTS, "recommended", semconv.TOOL_TYPE, semconv.TOOL_CALL_ID),
     *_own(
         "conditionally_required", "",

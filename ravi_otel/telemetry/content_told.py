@@ -10,7 +10,7 @@ from opentelemetry.trace import Span
 
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, ToolRecord
-from ravi_otel.telemetry import outcomes, semconv
+from ravi_otel.telemetry import conventions, outcomes, semconv
 from ravi_otel.telemetry.call_attributes import EndAttributes, about, start_attributes
 from ravi_otel.telemetry.content import Content, Structured, as_text
 from ravi_otel.telemetry.elsewhere import ELSEWHERE
@@ -27,7 +27,7 @@ class Said(Listener):
     def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
         self._content = content
-        self._at_end = EndAttributes(pipeline.convention, alias=False)
+        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse())
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Copy what is asked before the program can change it."""

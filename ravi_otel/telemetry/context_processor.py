@@ -14,6 +14,7 @@ from ravi_otel.telemetry.identity import kept_identity
 
 _log = logging.getLogger("ravi_otel")
 _MARK = "_ravi_otel_context_processor"
+_OURS = "ravi."
 
 
 class ContextProcessor(SpanProcessor):
@@ -36,7 +37,10 @@ class ContextProcessor(SpanProcessor):
                 return
             leaf = _current.leaf(parent_context)
             if leaf is not None:
-                span.set_attributes(kept_identity(leaf.facts))
+                kept, known = kept_identity(leaf.facts), span.attributes
+                if known:  # what a span says of itself by a name that is not ours alone, such as its user or session, stays
+                    kept = {name: value for name, value in kept.items() if name not in known or name.startswith(_OURS)}
+                span.set_attributes(kept)
         except Exception as error:  # noqa: BLE001 - a span of the application must start whatever we get wrong
             _log.debug("the run's attributes could not be added to a span: %r", error)
 

@@ -13,7 +13,7 @@ from ravi_otel.telemetry import semconv
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
 LIMIT_LOG: Final = "RAVI_LIMIT_LOG"
-COST_ALIAS: Final = "RAVI_USAGE_COST_ALIAS"
+_LANGFUSE_PATH: Final = "/api/public/otel"
 STEP_SPANS: Final = "RAVI_STEP_SPANS"
 _LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
 _BOTH_OPT_IN: Final = f"{_LATEST_OPT_IN}/dup"
@@ -102,6 +102,11 @@ def logs_json(environ: Mapping[str, str] = os.environ) -> bool:
     return choice(environ, LIMIT_LOG, ("text", "json")) == "json"
 
 
-def aliases_cost(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether a call's cost is told under the names of the open proposal too (`RAVI_USAGE_COST_ALIAS=on`)."""
-    return switch(environ, COST_ALIAS, default=False, safe=False)
+def goes_to_langfuse(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether spans go to Langfuse, by its endpoint or its key.
+
+    It takes every number under `gen_ai.usage.` but `gen_ai.usage.cost` for a count, and drops all the counts of a call of which one is
+    no whole number.
+    """
+    endpoint = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+    return _LANGFUSE_PATH in endpoint or bool(environ.get("LANGFUSE_PUBLIC_KEY"))

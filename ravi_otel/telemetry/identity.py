@@ -33,7 +33,8 @@ def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
     if facts.run_id is not None:
         attributes[semconv.RUN_ID] = text(facts.run_id)
     if facts.session_id is not None:
-        attributes[semconv.SESSION_ID] = text(facts.session_id)
+        session = text(facts.session_id)  # ours, and the names that backends group by
+        attributes[semconv.SESSION_ID] = attributes[semconv.GENERAL_SESSION_ID] = attributes[semconv.CONVERSATION_ID] = session
     if facts.tenant_id is not None:
         attributes[semconv.TENANT_ID] = text(facts.tenant_id)
     if facts.user_id is not None:

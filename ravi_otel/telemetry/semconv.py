@@ -82,10 +82,11 @@ REQUEST_CHANGES: Final = "ravi.request.changes"
 OWN_REQUEST_TIER: Final = "ravi.request.service_tier"
 OWN_RESPONSE_TIER: Final = "ravi.response.service_tier"
 
-# A proposal that is open, on request.
-ALIAS_AMOUNT: Final = "gen_ai.usage.cost.amount"
-ALIAS_CURRENCY: Final = "gen_ai.usage.cost.currency"
-ALIAS_SOURCE: Final = "gen_ai.usage.cost.source"
+# A proposal that is open, and what Langfuse reads in its place.
+COST_AMOUNT: Final = "gen_ai.usage.cost.amount"
+COST_CURRENCY: Final = "gen_ai.usage.cost.currency"
+COST_SOURCE: Final = "gen_ai.usage.cost.source"
+LANGFUSE_COST: Final = "gen_ai.usage.cost"
 
 # Attributes of agents, workflows and tools.
 AGENT_NAME: Final = "gen_ai.agent.name"
@@ -95,6 +96,7 @@ TOOL_TYPE: Final = "gen_ai.tool.type"
 TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 RUN_ID: Final = "ravi.run.id"
 SESSION_ID: Final = "ravi.session.id"
+GENERAL_SESSION_ID: Final = "session.id"
 TENANT_ID: Final = "ravi.tenant.id"
 USER_ID: Final = "user.id"
 AGENT_ID: Final = "ravi.agent.id"

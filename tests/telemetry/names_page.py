@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.catalog import SECTIONS, Name
-from ravi_otel.telemetry.conventions import COST_ALIAS, OPT_IN, STEP_SPANS, TIME_CHUNKS
+from ravi_otel.telemetry.conventions import OPT_IN, STEP_SPANS, TIME_CHUNKS
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
 
@@ -29,9 +29,17 @@ is spoken; other entries in it are passed over, and the choice is made when `ins
 | `gen_ai_latest_experimental` | *latest*: those of the GenAI conventions' main branch | `{semconv.LATEST_SCHEMA_URL}` |
 | `gen_ai_latest_experimental/dup` | both | `{semconv.LATEST_SCHEMA_URL}` |
 
-`{TIME_CHUNKS}=on` times every chunk of a stream (10 to 15 µs each). `{COST_ALIAS}=on` tells a call's cost under the
-names of an open proposal too. `{STEP_SPANS}=on` gives each step of an agent's loop a span `{semconv.STEP_EVENT}`. What a message says is
-told only where it is asked for (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).
+`{TIME_CHUNKS}=on` times every chunk of a stream (10 to 15 µs each). `{STEP_SPANS}=on` gives each step of an agent's loop a span
+`{semconv.STEP_EVENT}`. What a message says is told only where it is asked for (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).
+
+A run's session is told as `{semconv.SESSION_ID}`, and under the names that backends group by: `{semconv.GENERAL_SESSION_ID}`
+(Langfuse, Phoenix) and `{semconv.CONVERSATION_ID}`, which on a call is the provider's own conversation where it keeps one. On spans of
+other libraries these two, `{semconv.USER_ID}` and `{semconv.AGENT_NAME}` stay as they are where they are set.
+
+A call's cost is told as `{semconv.USAGE_COST}`, and under the names of an open proposal, `{semconv.COST_AMOUNT}` and its
+sisters. Langfuse takes every number under `gen_ai.usage.` but `{semconv.LANGFUSE_COST}` for a count, and drops all counts of a call with
+one that is no whole number. Where spans go there, by `OTEL_EXPORTER_OTLP_ENDPOINT` or its own `LANGFUSE_PUBLIC_KEY`, that one name is
+told in place of the three. By another way rename it [in a collector](stack.md#another-backend-or-no-containers).
 
 What is unknown is left out: a call without usage has no token attributes, and one without a known price no cost. A stream
 without usage is estimated by our own count, and says so on its span and its metrics (`{semconv.USAGE_SOURCE}`). In the

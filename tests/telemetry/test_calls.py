@@ -84,6 +84,7 @@ def test_the_span_carries_request_response_usage_and_identity(telemetry, backend
         "gen_ai.agent.name": "researcher",
         "ravi.run.id": "r1",
         "ravi.session.id": "s1",
+        "session.id": "s1",
         "ravi.tenant.id": "t1",
         "ravi.agent.id": "a1",
         "ravi.agent.depth": 0,
@@ -101,6 +102,9 @@ def test_the_span_carries_request_response_usage_and_identity(telemetry, backend
         "openai.response.system_fingerprint": "fp",
         "ravi.usage.cost_usd": 0.0025,
         "ravi.usage.cost.source": "table",
+        "gen_ai.usage.cost.amount": 0.0025,
+        "gen_ai.usage.cost.currency": "USD",
+        "gen_ai.usage.cost.source": "local",
         "ravi.limit.granted": 900,
         "ravi.limit.decision": "admitted",
     }

@@ -29,11 +29,23 @@ def test_other_libraries_spans_carry_the_run_and_agent(telemetry, backend, make)
         "gen_ai.agent.name": "researcher",
         "ravi.run.id": "r1",
         "ravi.session.id": "s1",
+        "session.id": "s1",
+        "gen_ai.conversation.id": "s1",
         "ravi.tenant.id": "t1",
         "ravi.agent.id": "a1",
         "ravi.agent.depth": 0,
         "ravi.agent.priority": "normal",
     }
+
+
+def test_what_a_span_says_of_itself_by_a_common_name_stays(telemetry, backend, make):
+    telemetry.pipeline.signals()
+    own = {"session.id": "browser-1", "gen_ai.conversation.id": "thread-1", "user.id": "eve", "ravi.run.id": "forged"}
+    with Attachment(_current.with_leaf(Leaf(make.facts(user_id="ann")))):
+        backend.tracer_provider.get_tracer("web").start_span("POST", attributes=own).end()
+    attributes = dict(backend.spans()[-1].attributes)
+    assert {name: attributes[name] for name in own} == {**own, "ravi.run.id": "r1"}
+    assert attributes["ravi.session.id"] == "s1"
 
 
 def test_a_span_outside_every_run_is_left_alone(telemetry, backend):

@@ -11,7 +11,7 @@ from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Reply, Usage
 from ravi_otel.telemetry import Telemetry, call_instruments
-from ravi_otel.telemetry.conventions import BOTH, LATEST, RELEASED, aliases_cost, chosen, spans_steps, times_chunks
+from ravi_otel.telemetry.conventions import BOTH, LATEST, RELEASED, chosen, spans_steps, times_chunks
 
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 USAGE = Usage(100, 40, cached_input_tokens=30, cache_write_tokens=20, reasoning_tokens=7, audio_input_tokens=10, image_output_tokens=5)
@@ -73,9 +73,9 @@ def test_whatever_is_in_the_environment_some_convention_is_chosen(value):
     assert chosen({OPT_IN: value}) in {RELEASED, LATEST, BOTH}
 
 
-@pytest.mark.parametrize("ask", [times_chunks, aliases_cost, spans_steps])
+@pytest.mark.parametrize("ask", [times_chunks, spans_steps])
 def test_what_costs_more_is_off_until_it_is_asked_for(ask):
-    name = {times_chunks: "RAVI_TIME_PER_OUTPUT_CHUNK", aliases_cost: "RAVI_USAGE_COST_ALIAS", spans_steps: "RAVI_STEP_SPANS"}[ask]
+    name = {times_chunks: "RAVI_TIME_PER_OUTPUT_CHUNK", spans_steps: "RAVI_STEP_SPANS"}[ask]
     assert (ask({}), ask({name: "off"}), ask({name: "on"}), ask({name: "TRUE"})) == (False, False, True, True)
 
 

@@ -67,21 +67,52 @@ def test_a_cost_says_how_old_its_price_is(telemetry, backend, make):
     attributes = backend.span().attributes
     assert attributes["ravi.usage.cost_usd"] == 0.0025
     assert (attributes["ravi.usage.cost.source"], attributes["ravi.usage.cost.table_date"]) == ("table", "2026-11-18")
-    assert not any(name.startswith("gen_ai.usage.cost") for name in attributes)
 
 
-def test_a_cost_is_told_under_the_proposed_names_too_on_request(monkeypatch, backend, make):
-    monkeypatch.setenv("RAVI_USAGE_COST_ALIAS", "on")
-    _end(Telemetry(backend.pipeline()), make.call(), cost_nano=2_500_000, cost_source="table")
+def test_a_cost_is_told_under_the_proposed_names_too(telemetry, backend, make):
+    _end(telemetry, make.call(), cost_nano=2_500_000, cost_source="table")
     attributes = backend.span().attributes
-    assert attributes["gen_ai.usage.cost.amount"] == 0.0025
-    assert (attributes["gen_ai.usage.cost.currency"], attributes["gen_ai.usage.cost.source"]) == ("USD", "table")
+    assert {name: attributes[name] for name in attributes if "cost" in name} == {
+        "ravi.usage.cost_usd": 0.0025,
+        "ravi.usage.cost.source": "table",
+        "gen_ai.usage.cost.amount": 0.0025,
+        "gen_ai.usage.cost.currency": "USD",
+        "gen_ai.usage.cost.source": "local",
+    }
 
 
-def test_an_unknown_cost_has_no_amount_under_any_name(monkeypatch, backend, make):
-    monkeypatch.setenv("RAVI_USAGE_COST_ALIAS", "on")
-    _end(Telemetry(backend.pipeline()), make.call(), usage=Usage(1, 1))
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://cloud.langfuse.com/api/public/otel"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://langfuse.bank.internal:3000/api/public/otel/v1/traces"},
+        {"LANGFUSE_PUBLIC_KEY": "pk-lf-1"},
+    ],
+)
+def test_langfuse_is_told_the_cost_by_the_one_name_that_it_takes_for_no_count(monkeypatch, backend, make, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    _end(Telemetry(backend.pipeline()), make.call(), usage=Usage(10, 5), cost_nano=2_500_000, cost_source="table")
+    told = {name: value for name, value in backend.span().attributes.items() if name.startswith("gen_ai.usage.")}
+    assert told.pop("gen_ai.usage.cost") == 0.0025
+    assert told == {"gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 5}
+
+
+def test_an_unknown_cost_has_no_amount_under_any_name(telemetry, backend, make):
+    _end(telemetry, make.call(), usage=Usage(1, 1))
     assert not any("cost" in name for name in backend.span().attributes)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reply", "conversation"), [({}, None, "s1"), ({"conversation_id": "c1"}, None, "c1"), ({}, "c2", "c2")]
+)
+def test_a_call_has_the_session_of_its_run_and_the_conversation_that_its_provider_keeps(
+    telemetry, backend, make, parameters, reply, conversation
+):
+    _end(telemetry, make.call(parameters=parameters), reply=None if reply is None else Reply("r", conversation_id=reply))
+    attributes = backend.span().attributes
+    assert (attributes["ravi.session.id"], attributes["session.id"]) == ("s1", "s1")
+    assert attributes["gen_ai.conversation.id"] == conversation
 
 
 def test_every_kind_of_usage_that_is_billed_apart_is_on_the_span(telemetry, backend, make):

@@ -46,7 +46,6 @@ OURS: Final = frozenset(
         "RAVI_STEP_SPANS",
         "RAVI_STORE",
         "RAVI_TIME_PER_OUTPUT_CHUNK",
-        "RAVI_USAGE_COST_ALIAS",
         "RAVI_USAGE_HOSTS",
         "RAVI_WARN_AT",
     }

@@ -149,6 +149,7 @@ OPENINFERENCE = {
     "llm.token_count.prompt": 30,
     "llm.token_count.completion": 10,
     "llm.token_count.prompt_details.cache_read": 5,
+    "llm.cost.total": 0.25,
     "session.id": "chat-7",
     "input.value": SAID,
     "output.value": SAID,
@@ -164,6 +165,7 @@ OPENLLMETRY = {
     "gen_ai.prompt.0.content": SAID,
     "gen_ai.completion.0.content": SAID,
     "traceloop.entity.input": SAID,
+    "traceloop.association.properties.session_id": "chat-8",
 }
 OLDER = {"gen_ai.system": "az.ai.openai", "gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 1, "gen_ai.usage.prompt_tokens": 9}
 FOREIGN = [
@@ -177,6 +179,8 @@ FOREIGN = [
             "gen_ai.usage.output_tokens": 10,
             "gen_ai.usage.cache_read.input_tokens": 5,
             "gen_ai.conversation.id": "chat-7",
+            "gen_ai.usage.cost.amount": 0.25,
+            "gen_ai.usage.cost.currency": "USD",
         },
     ),
     ({"openinference.span.kind": "TOOL", "tool.name": "search", "tool.parameters": SAID}, {"gen_ai.tool.name": "search"}),
