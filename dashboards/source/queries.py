@@ -61,6 +61,10 @@ EACH_CHUNK: Final = "gen_ai_client_(${convention:raw})_time_per_output_chunk_sec
 _BY_AGENT: Final = frozenset(
     {
         semconv.AGENT_DURATION,
+        semconv.AGENT_ENDS,
+        semconv.STEP_COUNT,
+        semconv.HANDOFF_COUNT,
+        semconv.GUARDRAIL_COUNT,
         semconv.AGENT_INFERENCE_CALLS,
         semconv.AGENT_TOOL_CALLS,
         semconv.COST,

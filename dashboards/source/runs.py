@@ -19,6 +19,9 @@ _PAUSED = q.of(semconv.AGENT_PAUSED)
 _REVIEWS = q.of(semconv.REVIEW_DECISIONS)
 _REVIEW = label(semconv.REVIEW_DECISION)
 _REASON = label(semconv.REVIEW_REASON)
+_HANDED_TO = label(semconv.HANDOFF_TO)
+_GUARDRAIL = label(semconv.GUARDRAIL_NAME)
+_STAGE = label(semconv.GUARDRAIL_STAGE)
 _BY_AGENT = f"{{{{{q.AGENT}}}}}"
 _BY_PRIORITY = f"{{{{{q.PRIORITY}}}}}"
 _BY_RUN = f"{{{{{q.WORKFLOW}}}}}"
@@ -34,7 +37,7 @@ def make() -> Board:
     agents = _agents(board)
     board.first("Now", *_now(), *_runs(board), *agents[:3])
     board.row("Run by run, from the trace store", *_run_by_run(board))
-    board.row("What agents cost", *agents[3:])
+    board.row("How runs and agents end", *_ends(), *agents[3:])
     board.row("Slots", *_slots())
     board.row("What the gate decides", *_gate())
     board.row("Limit events", _events())
@@ -209,8 +212,52 @@ def _agents(board: Board) -> list[p.Lines]:
             "What is spent per hour, by agent. Points are single calls: each leads to its trace.",
             "currencyUSD",
             p.series(f"{q.said(q.rate(q.of(semconv.COST), (q.AGENT,)), q.AGENT, 'no agent')} * 3600", _BY_AGENT, exemplars=True),
-            width=24,
         ).data_links([calls]),
+    ]
+
+
+def _ends() -> list[p.Lines]:
+    status, reason = label(semconv.STATUS), label(semconv.STOP_REASON)
+    ended = f"{{{{{status}}}}} {{{{{reason}}}}}"
+    agents = q.stepped(q.of(semconv.AGENT_ENDS, f'{status}!="ok"'), (q.AGENT, status, reason))
+    handed = q.stepped(q.of(semconv.HANDOFF_COUNT), (q.AGENT, _HANDED_TO))
+    guarded = q.stepped(q.of(semconv.GUARDRAIL_COUNT), (_GUARDRAIL, _STAGE))
+    return [
+        p.lines(
+            "Runs that end, by status and reason",
+            "How runs ended and why: a stopped one is no error and no success either. Its reason names the limit, or what stopped it.",
+            "none",
+            p.series(q.stepped(q.of(semconv.RUN_ENDS), (status, reason)), ended),
+            bars=True,
+        ),
+        p.lines(
+            "Agents that do not end well, by reason",
+            "Agents that were stopped, refused, cancelled or failed, by agent and why. Many of one reason are a limit that is too narrow, "
+            "or an agent that goes in circles.",
+            "none",
+            p.series(q.said(agents, q.AGENT, "no name"), f"{_BY_AGENT}: {ended}"),
+            bars=True,
+        ),
+        p.lines(
+            "Steps of agents",
+            "Steps a second of loops of agents that are built with ours, by agent.",
+            "none",
+            p.series(q.rate(q.of(semconv.STEP_COUNT), (q.AGENT,)), _BY_AGENT),
+        ),
+        p.lines(
+            "Handoffs and delegations",
+            "Who hands work over to whom, how often.",
+            "none",
+            p.series(q.said(handed, q.AGENT, "a run"), f"{_BY_AGENT} → {{{{{_HANDED_TO}}}}}"),
+            bars=True,
+        ),
+        p.lines(
+            "Guardrails that stop something",
+            "How often each guardrail stopped an input or an output.",
+            "none",
+            p.series(guarded, f"{{{{{_GUARDRAIL}}}}} {{{{{_STAGE}}}}}"),
+            bars=True,
+        ),
     ]
 
 

@@ -17,8 +17,10 @@ import openai
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget
+from ravi_otel.agents import OpenAIModel, OrchestratorAgent, ReActAgent, SubAgentConfig
+from ravi_otel.agents.middleware import InputGuardrail
 from ravi_otel.supervisor import Decision, DecisionKind, ToolGateway
-from ravi_otel.testing import Answer, Failure, Request, Text, Vector
+from ravi_otel.testing import Answer, Failure, Request, Text, ToolCalls, Vector
 
 STOP = threading.Event()
 PAUSE_S = 0.5
@@ -34,6 +36,8 @@ def answer(request: Request) -> Answer:
         return Failure(429, retry_after_s=0)
     if request.model == "o4-mini":
         return Text("half of", usage=(10, 900), finish_reason="length")
+    if request.model == "lead" and len(request.body["messages"]) == 1:
+        return ToolCalls([("delegate_to_sub", {"task": "go"}), ("delegate_to_other", {"task": "help"})], usage=(10, 5))
     usage: dict[str, Any] = {
         "prompt_tokens": 400,
         "completion_tokens": 60,
@@ -138,6 +142,18 @@ def slots(client: openai.OpenAI) -> None:
         reader.join()
 
 
+def team(client: openai.OpenAI) -> None:
+    """Have an agent delegate, a guardrail stop one that it delegates to, and another agent stopped by its limit."""
+    del client
+    sub = ReActAgent("sub", model=OpenAIModel("gpt-4o-mini"), middleware=[InputGuardrail("go", name="no_go")])
+    other = ReActAgent("other", model=OpenAIModel("gpt-4o-mini"))
+    with ravi_otel.run("project"):
+        OrchestratorAgent(
+            "lead", model=OpenAIModel("lead"), sub_agents=[SubAgentConfig(agent=sub), SubAgentConfig(agent=other)]
+        ).run_blocking("go")
+        ReActAgent("greedy", model=OpenAIModel("gpt-4o-mini"), limits=["tokens=15"]).run_blocking("go")
+
+
 @dataclass(frozen=True)
 class _Policy:
     most: int = 2
@@ -174,7 +190,7 @@ def rising(client: openai.OpenAI) -> None:
 
 
 PARTS: dict[str, tuple[Callable[[openai.OpenAI], None], ...]] = {
-    "all": (calls, limits, shares, slots, gate, carried),
+    "all": (calls, limits, shares, slots, team, gate, carried),
     "latest": (calls,),
     "lossy": (calls,),
     "storeless": (limits,),
@@ -186,6 +202,7 @@ def main(url: str, part: str) -> None:
     hooks = HookManager()
     hooks.register(HookEvent.LLM_END, lambda _: 1 / 0)
     ledger = {"ledger": "redis://127.0.0.1:1"} if part == "storeless" else {}
+    os.environ |= {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "any"}  # for agents of ours, which make clients of their own
     ravi_otel.instrument(hooks=hooks, **ledger)
     threading.Thread(target=lambda: (sys.stdin.readline(), STOP.set()), daemon=True).start()
     with openai.OpenAI(base_url=url, api_key="any", max_retries=1) as client:
