@@ -14,7 +14,7 @@ _EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
 _KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
 _LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.SCOPE}}}}} {{{{{q.WHOSE}}}}}: {{{{{q.KIND}}}}} {{{{{q.PER}}}}}"
 _AGENT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
-_FIRING = 'ALERTS{alertname=~"Ravi.+",alertname!="RaviWatchdog",alertstate="firing"}'
+_FIRING = 'ALERTS{alertname=~"Ravi.+",severity=~"critical|warning",alertstate="firing"}'
 _EVALUATED = '0 * count(ALERTS{alertname="RaviWatchdog",alertstate="firing"})'
 _NEVER_S = 1e9
 """Stands for no end at this pace."""
@@ -42,7 +42,7 @@ def _now(board: Board) -> list[p.Figure]:
     return [
         p.figure(
             "Alerts that fire",
-            "Alerts of ours that fire now, each with a runbook: the list is below. No data: RaviWatchdog, which always fires, does not.",
+            "Warnings and worse that fire now, each with a runbook: see the list. No data: RaviWatchdog, which always fires, does not.",
             "none",
             p.reading(q.or_zero(f"count({_FIRING})", _EVALUATED)),
             steps=p.ANY_IS_BAD,
@@ -59,7 +59,7 @@ def _now(board: Board) -> list[p.Figure]:
             width=3,
         ).data_links([refused_runs]),
         p.figure(
-            "Limits near or over",
+            "Near or over",
             "Active limits that are used to the share at which RaviBudgetNearLimit tells of them (ravi:near_limit:threshold; 80 % "
             "where there are no rules of ours). The table below names them, worst first. No data: no limit is active.",
             "none",
@@ -380,10 +380,11 @@ def _alerts() -> p.Plain:
     return p.other(
         "alertlist",
         "Alerts",
-        "Alerts of ours that are pending or fire, from the rules in Prometheus. Each has a runbook in its annotations.",
+        "Warnings and worse that are pending or fire, from the rules in Prometheus; each leads to its runbook. What is told as info, of a "
+        "run's own limits, is under Alerts over time.",
         {
             "alertName": "Ravi",
-            "alertInstanceLabelFilter": '{alertname!="RaviWatchdog"}',
+            "alertInstanceLabelFilter": '{severity=~"critical|warning"}',
             "dashboardAlerts": False,
             "groupBy": [],
             "groupMode": "default",

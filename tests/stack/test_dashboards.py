@@ -110,6 +110,7 @@ OTHERS_LABELS = {
     "alertname": foreign.RULES,
     "alertstate": foreign.RULES,
     "sampled": foreign.SAMPLING,
+    "severity": foreign.RULES,
     "job": "prometheus, the name of what it scrapes in prometheus/prometheus.yaml",
     "event_name": "the record's event name",
     "trace_id": "the record's trace",

@@ -69,6 +69,15 @@ def burning(client: openai.OpenAI) -> None:
             ask(client)
 
 
+def busy(client: openai.OpenAI) -> None:
+    """Call again and again: what is told of it comes steadily, in small pieces."""
+    with ravi_otel.run("busy"):
+        ask(client)
+        print("there", flush=True)
+        while not ENDED.wait(0.2):
+            ask(client)
+
+
 def unpriced(client: openai.OpenAI) -> None:
     with ravi_otel.run("unpriced", limits=["cost=1"]):
         ask(client, "house-model")
@@ -108,7 +117,7 @@ def calling(client: openai.OpenAI) -> None:
 
 
 FAULTS: dict[str, Callable[[openai.OpenAI], None]] = {
-    fault.__name__: fault for fault in (near, exhausted, short, rented, burning, unpriced, spawn, paused, calling)
+    fault.__name__: fault for fault in (near, exhausted, short, rented, burning, busy, unpriced, spawn, paused, calling)
 }
 
 

@@ -183,7 +183,8 @@ def carried(client: openai.OpenAI) -> None:
 
 def rising(client: openai.OpenAI) -> None:
     """Use up a limit slowly, so that there is a pace and a time left."""
-    with ravi_otel.run("report", limits=["tokens=1M", "cost=5"]), ravi_otel.agent("reporter", limits=["tokens=500k"]):
+    limits = ["tokens=1M", "cost=5", "tenant.tokens=5M:per=day"]
+    with ravi_otel.run("report", limits=limits, tenant_id="hooli"), ravi_otel.agent("reporter", limits=["tokens=500k"]):
         while not STOP.is_set():
             ask(client)
             STOP.wait(PAUSE_S)

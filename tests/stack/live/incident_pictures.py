@@ -15,7 +15,7 @@ from stack_servers import ROOT, Stack, running_stack
 from trace_picture import draw
 
 PLACE = ROOT / "docs" / "pictures" / "incident"
-NOW = ("Fullest limit", "Limits near or over", "Calls refused", "Spent")
+NOW = ("Fullest limit", "Near or over", "Calls refused", "Spent")
 WIDTH = 960
 
 

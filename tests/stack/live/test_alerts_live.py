@@ -182,7 +182,7 @@ def test_a_collector_whose_queue_fills_is_told():
     queue = {("exporters", "otlp_grpc/jaeger", "sending_queue", *where): size for where, size in sizes.items()}
     nobody = ("collector", "prometheus", "alertmanager")  # no Jaeger: spans wait in the queue
     with running_stack(overlays=(), only=nobody, but=queue) as own, ScriptedLLM(ANSWER) as model:
-        with faulty(own, model.base_url, Case("burning", "RaviCollectorQueueFull")):
+        with faulty(own, model.base_url, Case("busy", "RaviCollectorQueueFull")):
             told = own.webhook.wait_for("RaviCollectorQueueFull", within_s=WITHIN_S)
         assert told["labels"]["data_type"] == "traces"
         assert told["labels"]["exporter"] == "otlp_grpc/jaeger"
