@@ -234,5 +234,22 @@ def close(*, scope: str, yes: bool, as_json: bool, tenant: str | None, url: str 
     sys.exit(0 if closed else 1)
 
 
+@ledger.command("accept-loss", short_help="Let counters that were lost begin anew.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_which
+def accept_loss(*, yes: bool, tenant: str | None, url: str | None) -> None:
+    """Let every counter that processes knew, and that the ledger has forgotten, begin anew from nothing.
+
+    Processes that were refused with the reason store_lost go on with their next call. What was used before is in no counter any more.
+    """
+    if tenant is not None:
+        raise ConfigurationError("accept-loss is for the whole ledger: leave out --tenant.")
+    with opened(url, create=True) as (store, where):
+        if not yes:
+            click.confirm(f"Count anew from nothing whatever {where} has forgotten?", abort=True)
+        run_sync(store.accept_loss())
+    click.echo(f"What {where} has forgotten until now is counted anew from nothing.")
+
+
 def _counters(number: int) -> str:
     return "1 counter" if number == 1 else f"{number:,} counters"

@@ -13,7 +13,7 @@ from ravi_otel.enforcement.ledger.operators import Operated
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 
-_VERBS: Final = ("list_accounts", "set_limit", "close_scope", "close")
+_VERBS: Final = ("list_accounts", "set_limit", "accept_loss", "close_scope", "close")
 
 
 class Opened(Operated, Protocol):
@@ -30,17 +30,17 @@ def is_operated(store: object) -> TypeGuard[Opened]:
 
 
 @contextmanager
-def opened(url: str | None) -> Generator[tuple[Opened, str]]:
-    """Open the store of a URL, give it with its name for people, and close it at the end.
+def opened(url: str | None, *, create: bool = False) -> Generator[tuple[Opened, str]]:
+    """Open the store of a URL, give it with its name for people, and close it at the end; a file is made only with `create`.
 
     ConfigurationError for one in which an operator cannot look.
     """
     if not url:
         raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
     choice = replace(read_choice("--ledger", url), slices=False)
-    if choice.store == "sqlite" and not Path(choice.url).exists():
+    if choice.store == "sqlite" and not create and not Path(choice.url).exists():
         raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
-    store: object = SqliteLedger(choice.url, create=False) if choice.store == "sqlite" else choice.open()
+    store: object = SqliteLedger(choice.url, create=create) if choice.store == "sqlite" else choice.open()
     if not is_operated(store):
         raise ConfigurationError(
             f"--ledger {choice.shown.removesuffix(':')}: its counters are in the process that counts, so nobody else can see them. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from ravi_otel._flow import run_sync
@@ -23,6 +25,7 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.choosing import open_ledger
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.operators import named
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
@@ -349,6 +352,39 @@ def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(prog
     assert isinstance(program.spend(chats, 1), Grant)
     operator("set-limit", "tenant:acme", "tokens=50")
     assert isinstance(program.spend(tokens, 1), Grant)
+
+
+def test_what_was_lost_is_refused_until_the_loss_is_accepted(program, operator, url):
+    tokens, chats = account("tokens=100"), account("requests=9", CHAT)
+    program.spend(tokens, 60)
+    program.spend(chats, 1)
+    forget(url)
+    for one in (tokens, chats):
+        with pytest.raises(
+            BudgetExhaustedError, match="have a session's, a tenant's or the process's own limit counted anew by `ravi-otel"
+        ):
+            program.take(one, 1)
+    asked = operator("accept-loss", answer="n\n")
+    assert (asked.exit_code, "Count anew from nothing whatever" in asked.output) == (1, True)
+    with pytest.raises(BudgetExhaustedError):
+        program.take(tokens, 1)
+    done = operator("accept-loss", "--yes")
+    assert (done.exit_code, "has forgotten until now is counted anew from nothing." in done.stdout) == (0, True)
+    assert isinstance(program.spend(tokens, 60), Grant)
+    assert isinstance(program.spend(chats, 1), Grant)
+    assert {one["limit"]: one["used"] for one in counters(operator)} == {100: 60, 9: 1}
+    assert operator("accept-loss", "--yes", "--tenant", "acme").exit_code == 2
+
+
+def forget(url):
+    """Have a ledger forget all that was counted in it."""
+    if url.startswith("sqlite:"):
+        with contextlib.closing(sqlite3.connect(url.removeprefix("sqlite:"), isolation_level=None)) as connection:
+            connection.execute("DELETE FROM accounts")
+            connection.execute("DELETE FROM names")
+    else:
+        with contextlib.closing(redis.Redis.from_url(url.partition("?")[0])) as client:
+            client.delete(*client.keys(f"*{url.rpartition('=')[2]}*"))
 
 
 @in_a_file

@@ -23,6 +23,7 @@ from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
 from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
 from ravi_otel.enforcement.ledger.journal import journal_of
+from ravi_otel.enforcement.ledger.losses import DAY_S, KEEP_S
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis import url as redis_url
 from ravi_otel.errors import ConfigurationError
@@ -53,10 +54,11 @@ _MOST_CHARACTERS: Final = 2_048
 _MOST_OPTIONS: Final = 32
 _MOST_SHOWN: Final = 120
 _LEASES_S: Final = (0.5, 3600.0)
+_KEPT_DAYS: Final = (1.0, 36_500.0)
 _OURS: Final[Mapping[Store, tuple[str, ...]]] = {
     "memory": (),
-    "sqlite": ("lease_s", "slices"),
-    "redis": ("lease_s", "slices", "namespace"),
+    "sqlite": ("keep_days", "lease_s", "slices"),
+    "redis": ("keep_days", "lease_s", "slices", "namespace"),
 }
 _PLACE: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/%~+-]*)?")
@@ -80,7 +82,8 @@ class Choice:
 
     `url` is what goes to the store, without the options that are ours: it may have a password in it, and is never shown. `shown` is
     what errors and pages say. `namespace` keeps apart those who share one server. `slices` counts hot limits in local slices.
-    `lease_s` is how long a silent process keeps what it holds, None: as everywhere. `ready` is an object that the program made.
+    `lease_s` is how long a silent process keeps what it holds, None: as everywhere. `keep_days` is how long a counter of a
+    tenant or a process is kept after its last use, None: 400 days. `ready` is an object that the program made.
     """
 
     store: Store
@@ -89,6 +92,7 @@ class Choice:
     namespace: str = "default"
     slices: bool = False
     lease_s: float | None = None
+    keep_days: float | None = None
     ready: Ledger | None = None
 
     @property
@@ -102,6 +106,7 @@ class Choice:
         target = f"sqlite:{self.url}" if self.store == "sqlite" else self.url
         ours = [("slices", "on")] if self.slices else []
         ours += [] if self.lease_s is None else [("lease_s", f"{self.lease_s:g}")]
+        ours += [] if self.keep_days is None else [("keep_days", f"{self.keep_days:g}")]
         ours += [] if self.store == "sqlite" or self.namespace == "default" else [("namespace", self.namespace)]
         return f"{target}{'&' if '?' in target else '?'}{urlencode(ours)}" if ours else target
 
@@ -129,16 +134,17 @@ class Choice:
 
     def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> Ledger:
         # Each of them costs its time to import, and most programs need neither.
+        keep_s = KEEP_S if self.keep_days is None else self.keep_days * DAY_S
         if self.store == "sqlite":
             ledger = load("ravi_otel.enforcement.ledger.sqlite.ledger").SqliteLedger(
-                self.url, shares=shares, lease_s=lease_s, failed=failed
+                self.url, shares=shares, lease_s=lease_s, keep_s=keep_s, failed=failed
             )
         else:
             link = load("ravi_otel.enforcement.ledger.redis.link").Link(self.url)
             scripts = load("ravi_otel.enforcement.ledger.redis.scripts")
             link.keep_in(journal_of(link.address.shown), (scripts.RESERVE, scripts.SETTLE, scripts.RELEASE))
             made = load("ravi_otel.enforcement.ledger.redis.ledger").RedisLedger
-            ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, failed=failed)
+            ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
         return cast("Ledger", ledger)
 
 
@@ -202,6 +208,7 @@ def _read_url(parameter: str, given: str) -> Choice:
         url=target,
         namespace=_namespace(parameter, ours.get("namespace", "default")),
         slices=_is_on(parameter, ours.get("slices", "off")),
+        keep_days=_days(f"{parameter}: keep_days", ours["keep_days"]) if "keep_days" in ours else None,
         lease_s=lease_of(ours["lease_s"], f"{parameter}: lease_s") if "lease_s" in ours else None,
     )
 
@@ -278,6 +285,17 @@ def _file(parameter: str, path: str) -> Path:
 
 def _namespace(parameter: str, text: str) -> str:
     return checks.name(f"{parameter}: namespace", text)
+
+
+def _days(parameter: str, written: str) -> float:
+    least, most = _KEPT_DAYS
+    try:
+        days = float(written)
+    except ValueError:
+        days = 0.0
+    if not least <= days <= most:
+        raise ConfigurationError(f"{parameter}={checks.show(written)} must be days from {least:g} to {most:,g}, such as 400.")
+    return days
 
 
 def _is_on(parameter: str, text: str) -> bool:

@@ -164,9 +164,11 @@ class EnduringLedger:
             self._passed[request.op_id] = passed
         return _as_asked(answer, passed)
 
-    def _may_pass(self, error: BudgetExhaustedError, request: Reservation) -> bool:
-        """Tell that the store failed, has not forgotten, and that no limit of the call refuses because of it."""
+    def _may_pass(self, error: BudgetExhaustedError, request: Reservation, *, lost_too: bool = False) -> bool:
+        """Tell that the store failed, has not forgotten (unless `lost_too`), and that no limit of the call refuses because of it."""
         shared = [line.account for line in request.lines if not line.free and self.inner.spans(line.account)]
+        if lost_too and error.reason == "store_lost":
+            return all(one.observe or one.limit.on_store_failure == "open" for one in shared)
         return error.reason == "store_failed" and all(one.observe or one.limit.on_store_failure in ("open", "local") for one in shared)
 
     def _instead(self, request: Reservation) -> Flow[tuple[_Passed, list[Line]]]:
@@ -288,7 +290,7 @@ class EnduringLedger:
             try:
                 return self._extended((yield from self.inner.extend(op_id, more)), op_id)
             except BudgetExhaustedError as error:
-                if not self._may_pass(error, self._lenient[op_id]):
+                if not self._may_pass(error, self._lenient[op_id], lost_too=True):
                     raise
                 self._warn(error)
                 return Extended(dict(more))  # what is open in the store goes on, and says at its end what it used

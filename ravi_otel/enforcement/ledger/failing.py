@@ -17,6 +17,9 @@ SO: Final = "so nothing is sent: "
 """What stands before the sentence that says which store it is and what is wrong."""
 
 
+FORGOTTEN: Final = "it has forgotten what was counted in it"
+"""Why what is owed to a store is in no counter of it."""
+
 MEANWHILE: Final = " What a limit does meanwhile is said by its on_store_failure=, in words `:store=`."
 """What ends the sentence of a store that fails, where a limit was asked."""
 

@@ -86,6 +86,10 @@ class Operated(Protocol):
         """
         ...
 
+    def accept_loss(self) -> Flow[None]:
+        """Have every process that knew a counter which is gone count it anew from nothing: what it saw before this is given up."""
+        ...
+
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
         """Let nothing more be spent on these counters; give how many of them were there.
 

@@ -107,7 +107,7 @@ def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
         ("sqlite:", "'sqlite:' names no file"),
         ("sqlite://host/x.db", "takes no host"),
         ("sqlite:/nowhere/at/all/x.db", "RAVI_LEDGER: sqlite='/nowhere/at/all/x.db': there is no folder '/nowhere/at/all'"),
-        ("sqlite:x.db?namespace=a", "unknown here, because it goes with Redis only: there are lease_s, slices."),
+        ("sqlite:x.db?namespace=a", "unknown here, because it goes with Redis only: there are keep_days, lease_s, slices."),
         ("memory:x", "has nothing behind it"),
         ("memory:?slices=on", "an option 'slices', which is unknown here, because it goes with Redis only: it takes none."),
         ("redis://h?namespace=a&namespace=b", "says namespace twice"),
@@ -117,7 +117,7 @@ def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
         ("redis://h?lease_s=0.1", "lease_s='0.1' must be seconds from 0.5 to 3600"),
         ("redis://h?lease_s=nan", "must be seconds from"),
         ("redis://h?timeout_s=soon", "timeout_s= of the Redis store's URL is seconds"),
-        ("redis://h?databse=1", "'databse', which is unknown here: there are lease_s, slices, namespace, timeout_s, db, "),
+        ("redis://h?databse=1", "'databse', which is unknown here: there are keep_days, lease_s, slices, namespace, timeout_s, db, "),
         ("redis://h?slics=on", "'slics', which is unknown here, did you mean 'slices': there are"),
         ("redis://h?namespce=x", "did you mean 'namespace'"),
         ("sqlite:x.db?slics=on", "did you mean 'slices'"),
@@ -305,6 +305,6 @@ def test_a_second_instrumentation_goes_on_with_what_was_counted(tmp_path, caplog
             assert work()
         with ravi_otel.instrument(limits=["tool_calls=3"], ledger=url):
             assert work()
-            with pytest.raises(ravi_otel.BudgetExhaustedError, match=r"3 \+ 1 > 3 in service 'default'"):
+            with pytest.raises(ravi_otel.BudgetExhaustedError, match=r"3 of 3 tool calls used in service 'default'"):
                 work()
     assert len(Engine().ledger) == 0

@@ -223,8 +223,9 @@ def test_a_warning_is_given_once_for_a_failure(store, caplog):
     assert "cannot be reached" in caplog.text
 
 
-def test_a_store_that_has_forgotten_refuses_what_would_pass_a_failing_one(store):
-    limit = account("open")
+@pytest.mark.parametrize("mode", ["closed", "local"])
+def test_a_store_that_has_forgotten_refuses_what_would_pass_a_failing_one(store, mode):
+    limit = account(mode)
     spend(store.ledger, limit)
     store.server.say("FLUSHALL")
     with pytest.raises(BudgetExhaustedError) as caught:

@@ -110,7 +110,10 @@ def test_a_file_that_was_lost_is_noticed_and_never_made_anew(path, ledger, failu
     before = path.read_bytes() if path.exists() else None
     error = refusal(ledger, shared)
     assert error.reason == "store_lost"
-    assert "begin a new run, or start the process anew where the limit is a session's" in str(error)
+    assert (
+        "begin a new run, or have a session's, a tenant's or the process's own limit counted anew by `ravi-otel ledger accept-loss`"
+        in str(error)
+    )
     assert (path.read_bytes() if path.exists() else None) == before
     assert failures
 

@@ -140,12 +140,13 @@ class Reply:
             raise StoreError(STRANGE)
         return at - 1, reason, *amounts
 
-    def show(self, lines: Sequence[tuple[Account, Sight]]) -> None:
-        """Write the states into the accounts; under the ledger's lock."""
+    def show(self, lines: Sequence[tuple[Account, Sight]], now_ns: int = 0) -> None:
+        """Write the states into the accounts, as they were seen at `now_ns`; under the ledger's lock."""
         said, at = self.states, 0
         try:
             for account, sight in lines:
                 at = at + 1 if said[at] == _NO_STATE else show(account, sight, said, at)
+                sight.seen_ns = now_ns or sight.seen_ns
         except (ValueError, IndexError, OverflowError, struct.error):
             raise StoreError(UNREADABLE) from None
         if at != len(said):

@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
@@ -18,14 +18,15 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
+from ravi_otel.enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel.enforcement.ledger.pulse import Pulse
-from ravi_otel.enforcement.ledger.redis.answers import Shared, numbers
+from ravi_otel.enforcement.ledger.redis.answers import Reply, Shared, numbers
 from ravi_otel.enforcement.ledger.redis.leases import Lease, Leases
 from ravi_otel.enforcement.ledger.redis.line import Stander
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.redis.owed import Owed, Sent
 from ravi_otel.enforcement.ledger.redis.places import Graves, Place, Sight, digest, tag_of
-from ravi_otel.enforcement.ledger.redis.scripts import BEAT, LEAVE, REAP
+from ravi_otel.enforcement.ledger.redis.scripts import ACCEPT, BEAT, LEAVE, REAP
 from ravi_otel.errors import BudgetExhaustedError
 
 _TRY_AGAIN_S: Final = 1.0
@@ -51,6 +52,7 @@ class Counting(ABC):
         shares: Callable[[Account], bool] = lambda _: True,
         namespace: str = "default",
         lease_s: float = 30.0,
+        keep_s: float = KEEP_S,
         clock: Clock | None = None,
         failed: Callable[[], object] = lambda: None,
     ) -> None:
@@ -59,6 +61,7 @@ class Counting(ABC):
         self._shares = shares
         self._namespace = namespace
         self._lease_s = lease_s
+        self._keep_s = keep_s
         self._clock = SystemClock() if clock is None else clock
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._ahead_s: float | None = None
@@ -95,9 +98,37 @@ class Counting(ABC):
             key = f"{tag}:a:{digest(account.key)}"
             with self.lock:
                 place = self._places.get(key) or self._places.setdefault(key, Place(tag, key))
-        sight = account.row = Sight(self.life, place, account)
+        sight = account.row = Sight(self.life, place, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
         account.line = [] if place is None else place.line
         return sight
+
+    def seen(self, reply: Reply, lines: Sequence[tuple[Account, Sight]]) -> None:
+        """Show in the accounts what the store says of them now; under the lock."""
+        reply.show(lines, self._clock.monotonic_ns())
+
+    def begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
+        """Have an account that the store has forgotten begin anew, where it may: see `losses`."""
+        ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
+        why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
+        if why is None:
+            since_ms = numbers([(yield from self.link.call(ACCEPT, [self._accepted], [0]))], 1)[0]
+            since_s = (since_ms - 1) / 1_000 if since_ms else None
+            why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
+        if why is None:
+            return False
+        with self.lock:
+            forget(account)
+            sight.known, sight.revision, sight.used = False, 0, 0
+        tell(account, why, self.link.address.shown)
+        return True
+
+    def accept_loss(self) -> Flow[None]:
+        """See `Operated.accept_loss`."""
+        yield from self.link.call(ACCEPT, [self._accepted], [round(self._keep_s)])
+
+    @property
+    def _accepted(self) -> str:
+        return f"{tag_of(self._namespace, None)}:accepted"
 
     def rolled(self, operation: Operation) -> Operation:
         """Let go of what rolling windows of this process's own have left behind."""

@@ -110,7 +110,7 @@ def _keys(operation: Shared) -> list[str]:
 
 def _shown(ledger: Counting, operation: Shared, reply: Reply) -> None:
     with ledger.lock:
-        reply.show([(operation.lines[at].account, cast("Sight", operation.sights[at])) for at in operation.shared])
+        ledger.seen(reply, [(operation.lines[at].account, cast("Sight", operation.sights[at])) for at in operation.shared])
         if operation.twins:
             show_twins(operation.twins)
 

@@ -170,9 +170,12 @@ class RedisLedger(Counting):
     def _retune(self, account: Account, sight: Sight, place: Place, value: int) -> Flow[None]:
         words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:
-            reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU").there()
+            reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU")
+            if reply.letter == "L" and (yield from self.begin_anew(account, sight)):
+                words[:2] = "", sight.birth(account)
+                reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU")
             with self.lock:
-                reply.show([(account, sight)])
+                self.seen(reply.there(), [(account, sight)])
         except StoreError as error:
             raise self.refusal(error, account) from None
         with self.lock:

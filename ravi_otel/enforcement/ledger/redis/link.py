@@ -25,8 +25,8 @@ FIRST_S: Final = 1.0
 _MOST_TRIES: Final = 2
 _MOST_MOVES: Final = 5
 _LOST: Final = (
-    "It was emptied, or another one answers: begin a new run, or start the process anew where the limit is a session's, a tenant's or the "
-    "process's own."
+    "It was emptied, or another one answers: begin a new run, or have a session's, a tenant's or the process's own limit counted anew by "
+    "`ravi-otel ledger accept-loss`."
 )
 _LOGIN: Final = "Check the user and the password in its URL, and what the server allows that user."
 _ANSWERED: Final = "It runs, and does not take what it is asked: check the URL, such as its database, and the server's settings."

@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
-from ravi_otel.enforcement.ledger.failing import StoreError, warn_uncounted
+from ravi_otel.enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.journal import Entry
 from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
@@ -122,7 +122,7 @@ class Owed:
             lost = reply.letter == "L"
             settled = None if lost or sent.done is None else sent.done(reply)
         if self._paid(sent, settled) and lost:
-            self._forget(sent, "it has forgotten what was counted in it")
+            self._forget(sent, FORGOTTEN)
 
     def _forget(self, sent: Sent, why: str) -> None:
         with self._lock:

@@ -12,14 +12,13 @@ from typing import Final, NamedTuple
 from ravi_otel.enforcement.ledger.account import Account, kept_back
 from ravi_otel.enforcement.ledger.claims import of_asker, of_others
 from ravi_otel.enforcement.ledger.contract import Line, Reservation
+from ravi_otel.enforcement.ledger.losses import KEEP_S, kept_s
 from ravi_otel.enforcement.ledger.rolling import width_ns
 from ravi_otel.policy.limits import ScopeKind
 
 TOP: Final = 1 << 53
 """The most a script counts with, since its numbers are doubles; what is beyond is kept as this: tighter, never looser."""
 
-WEEK_S: Final = 7 * 86_400
-_DAY_S: Final = 86_400
 _OBSERVE, _DRAINABLE, _SHARED, _TENTH, _ONE, _FREE, _CARVED, _CLAIMED = 8, 16, 32, 64, 128, 256, 512, 1024
 _SHARED_SCOPES: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -62,12 +61,17 @@ class Place:
 
 
 class Sight:
-    """Know what of a place one account object was shown last: `life` is the ledger's, `used` and `revision` are the store's."""
+    """Know what of a place one account object was shown last: `life` is the ledger's, `used` and `revision` are the store's.
 
-    __slots__ = ("facts", "known", "life", "place", "revision", "used", "warn")
+    `seen_ns` is when that was, by the machine's monotonic clock, `kept_s` for how long the store keeps what nobody uses.
+    """
 
-    def __init__(self, life: object, place: Place | None, account: Account) -> None:
+    __slots__ = ("facts", "kept_s", "known", "life", "place", "revision", "seen_ns", "used", "warn")
+
+    def __init__(self, life: object, place: Place | None, account: Account, *, keep_s: float = KEEP_S, now_ns: int = 0) -> None:
         self.life = life
+        self.seen_ns = now_ns
+        self.kept_s = kept_s(account, keep_s)
         self.place = place
         self.used = account.used
         self.revision = 0
@@ -91,7 +95,7 @@ class Sight:
         epoch, width = f"e{secrets.token_hex(6)}", 0
         if account.roll_ns:
             epoch, width = f"r{epoch[1:]}", width_ns(account.roll_ns)  # a script tells by the epoch that the window rolls
-        return f"{epoch} {bounded(value)} {bounded(account.used)} {max(WEEK_S, account.lasts_s)} {width} {account.key}"
+        return f"{epoch} {bounded(value)} {bounded(account.used)} {self.kept_s} {width} {account.key}"
 
 
 def facts_of(sight: Sight, account: Account, line: Line | None = None) -> int:
@@ -197,7 +201,7 @@ def show_twins(twins: Sequence[Twin]) -> None:
     """Show in accounts what became of others of the same place; under the ledger's lock."""
     for twin, sight, account, seen in twins:
         if seen.known:
-            sight.known, sight.revision, sight.used = True, seen.revision, account.used
+            sight.known, sight.revision, sight.used, sight.seen_ns = True, seen.revision, account.used, seen.seen_ns
             twin.epoch, twin.used, twin.held, twin.denied = account.epoch, account.used, account.held, account.denied
             twin.events = account.events
             if twin.value != account.value:

@@ -19,7 +19,7 @@ from ravi_otel.enforcement.ledger.redis.ending import release
 from ravi_otel.enforcement.ledger.redis.leases import Lease
 from ravi_otel.enforcement.ledger.redis.line import Stander, wait
 from ravi_otel.enforcement.ledger.redis.owed import Sent
-from ravi_otel.enforcement.ledger.redis.places import Place, facts_of, show_twins, tag_in
+from ravi_otel.enforcement.ledger.redis.places import Place, Sight, facts_of, show_twins, tag_in
 from ravi_otel.enforcement.ledger.redis.scripts import RELEASE, RESERVE
 from ravi_otel.errors import ConfigurationError
 
@@ -103,7 +103,7 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
         made = "" if lease.made else ledger.leases.lease_ms
         head: list[str | int] = [mode, name, bit, lease.name, made, ledger.day(), ticket, at]
         try:
-            reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
+            reply = yield from _heard(ledger, ask, among, keys, head, words)
             if not _is_over(reply, turns):
                 ledger.leases.made(lease)
                 return _granted(ledger, ask, among, reply, (lease, name, tombstone, bit), look=mode & ONLY_LOOK != 0)
@@ -119,6 +119,27 @@ def _asked(ledger: Counting, ask: Ask, among: Sequence[int], mode: int, stander:
                 ledger.pay_now()
             raise
         ledger.over(lease)
+
+
+def _heard(
+    ledger: Counting, ask: Ask, among: Sequence[int], keys: Sequence[str], head: Sequence[str | int], words: Sequence[str | int]
+) -> Flow[Reply]:
+    """Ask the store, and again where it has forgotten an account that may begin anew."""
+    while True:
+        reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
+        lost = _lost(ask, among, reply)
+        if lost is None or not (yield from ledger.begin_anew(*lost)):
+            return reply
+        with ledger.lock:
+            words = ask.words(among)
+
+
+def _lost(ask: Ask, among: Sequence[int], reply: Reply) -> tuple[Account, Sight] | None:
+    """Give the account that the store has forgotten, where it says that of one."""
+    if reply.letter != "L":
+        return None
+    at = reply.tells(len(among))
+    return ask.seen(among)[at - 1] if at else None
 
 
 def _is_over(reply: Reply, turns: int) -> bool:
@@ -156,7 +177,7 @@ def _granted(
     accounts = ask.accounts(among)
     reply.there()
     with ledger.lock:
-        reply.show(ask.seen(among))
+        ledger.seen(reply, ask.seen(among))
         if ask.twins:
             show_twins(ask.twins)
         if reply.letter == "D":
@@ -232,7 +253,7 @@ def _later(ledger: Counting, ask: Ask, among: Sequence[int], sent: Sent, lease: 
 
     def recorded(reply: Reply) -> Settled:
         with ledger.lock:
-            reply.there().show(ask.seen(among))
+            ledger.seen(reply.there(), ask.seen(among))
         return Settled(reply.crossed(ask.accounts(among), "admission", None))
 
     sent.done, sent.begins = recorded, ask.request.op_id

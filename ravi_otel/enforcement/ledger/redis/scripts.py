@@ -21,6 +21,7 @@ _NEEDS: Final = {
     "list": (),
     "beat": (),
     "look": ("account",),
+    "accept": (),
 }
 
 
@@ -53,3 +54,4 @@ BEAT: Final = _read("beat")
 LOOK: Final = _read("look")
 LIST: Final = _read("list")
 OPERATE: Final = _read("operate")
+ACCEPT: Final = _read("accept")

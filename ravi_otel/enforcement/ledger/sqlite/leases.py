@@ -72,6 +72,10 @@ class Leases:
             _bury(store, process, now_s)
         return len(found)
 
+    def forget(self) -> None:
+        """Have no number any more: it was given in another file."""
+        self.process, self._seen = 0, _NEVER
+
     def sign_off(self, store: Store, now_s: int) -> None:
         """End what this process still holds as if it had died."""
         if self.process:

@@ -141,6 +141,11 @@ class SqliteLedger(Steps):
         closed = self._operate(lambda: self._step(lambda page: operators.close(page, counters), reap=False))
         return cast("Flow[int]", Done(closed))
 
+    def accept_loss(self) -> Flow[None]:
+        """See `Operated.accept_loss`."""
+        self._operate(lambda: self._step(lambda page: page.store.accept(page.now_s), reap=False))
+        return cast("Flow[None]", Done(None))
+
     def _operate(self, act: Callable[[], T]) -> T:
         try:
             return act()
@@ -173,7 +178,7 @@ class SqliteLedger(Steps):
 
     # -- reserve --------------------------------------------------------------------------------------------------
 
-    def _take(self, request: Reservation) -> Grant | Denied:
+    def _take(self, request: Reservation, *, again: bool = False) -> Grant | Denied:
         shared = [line.account for line in request.lines if self._shared(line.account)]
         try:
             if not shared:
@@ -183,7 +188,7 @@ class SqliteLedger(Steps):
                 return operation
             return self._owed.tell(self._step(lambda page: page.judge(request, newcomer=True)))
         except StoreError as error:
-            return self._without_store(request, shared, error)
+            return self._without_store(request, shared, error, again=again)
 
     def _judge_own(self, request: Reservation) -> Grant | Denied:
         judging.expire_all(request.lines, self._now_ns())
@@ -211,7 +216,7 @@ class SqliteLedger(Steps):
         more = self._waiters or self._owed or self._owed.untold or self._past.is_due
         return bool(more) or (alive and self._leases.due(now)) or self._leases.may_reap(now)
 
-    def _without_store(self, request: Reservation, shared: Sequence[Account], error: StoreError) -> Grant | Denied:
+    def _without_store(self, request: Reservation, shared: Sequence[Account], error: StoreError, *, again: bool) -> Grant | Denied:
         """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
         if request.spent:
             self.failed()
@@ -221,7 +226,11 @@ class SqliteLedger(Steps):
             self.failed()
             own = replace(request, lines=[line for line in request.lines if line.account.row is LOCAL])
             return self._locally(lambda: self._judge_own(own))
-        raise self._refusal(error, next((account for account in shared if not account.observe), None)) from None
+        firm = [account for account in shared if not account.observe]
+        if error.reason == "store_lost" and not again and all(account.limit.on_store_failure == "open" for account in firm):
+            self._locally(self.store.give_up)
+            return self._take(request, again=True)
+        raise self._refusal(error, next(iter(firm), None)) from None
 
     # -- settle and release ---------------------------------------------------------------------------------------
 

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from ravi_otel.enforcement.ledger import judging
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
-from ravi_otel.enforcement.ledger.failing import StoreError, warn_uncounted
+from ravi_otel.enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.sqlite.page import Page
 
 _MOST: Final = 100_000
-_FORGOTTEN: Final = "it has forgotten what was counted in it"
 
 Act = Callable[[Page], Settled | None]
 
@@ -99,7 +98,7 @@ class Owed:
         self._charges.clear()
         self._untold.extend(done.settled)
         if done.forgotten:
-            warn_uncounted(_FORGOTTEN)
+            warn_uncounted(FORGOTTEN)
 
     def _sum_up(self) -> None:
         while self._fresh:

@@ -10,9 +10,10 @@ from typing import Any, Final
 from ravi_otel.enforcement.ledger import judging, serving
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told, asked_once
-from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.losses import forget, kept_s, may_begin_anew, tell
 from ravi_otel.enforcement.ledger.rolling import expire
 from ravi_otel.enforcement.ledger.sqlite.past import is_fresh, is_over, note
 from ravi_otel.enforcement.ledger.sqlite.rows import (
@@ -115,7 +116,9 @@ class Page:
         self._before.setdefault(account, (row.used, *photograph(account)))
         found = self.store.all(_SELECT, (row.id,))
         if not found or found[0][1] != account.epoch:
-            raise StoreError("because what was counted in it is gone", "store_lost")
+            self._begin_anew(account, row.seen_s, "because what was counted in it is gone")
+            return self.at_hand(account)
+        row.seen_s = self.now_s
         self._read[row.id] = found[0][2:]
         by_hand = account.used - row.used  # written by the program's own hand, while no call was made
         show(account, found[0])
@@ -140,7 +143,7 @@ class Page:
             "SELECT names.id, declared, value, epoch FROM names JOIN accounts ON accounts.id = names.id WHERE key = ?", (account.key,)
         )
         if account.epoch is not None and (not found or found[0][3] != account.epoch):
-            raise StoreError("because what was counted in it before is not there any more", "store_lost")
+            self._begin_anew(account, self.now_s, "because what was counted in it before is not there any more")
         if not found:
             number = self._make(account)
         else:
@@ -154,12 +157,27 @@ class Page:
                 if number in self._at_hand:
                     self._at_hand[number].revalue(least)
             account.epoch = epoch
-        account.row = row = Row(number, account.used)
+        account.row = row = Row(number, account.used, self.now_s)
         return row
+
+    def _begin_anew(self, account: Account, seen_s: int, lost: str) -> None:
+        """Have an account that the file has forgotten begin anew, where it may (see `losses`); else StoreError."""
+        accepted_s = self.store.accepted_s()
+        why = may_begin_anew(
+            account,
+            seen_ago_s=self.now_s - seen_s,
+            keep_s=self.store.keep_s,
+            accepted_ago_s=None if accepted_s is None else self.now_s - accepted_s,
+        )
+        if why is None:
+            raise StoreError(lost, "store_lost")
+        forget(account)
+        tell(account, why, repr(str(self.store.path)))
+        account.row = None
 
     def _make(self, account: Account) -> int:
         epoch, value = token_hex(6), to_sql(account.value)
-        number = self.store.run(_MAKE, (epoch, value, to_sql(account.used), account.lasts_s, self.now_s)).lastrowid
+        number = self.store.run(_MAKE, (epoch, value, to_sql(account.used), kept_s(account, self.store.keep_s), self.now_s)).lastrowid
         assert number is not None
         self.store.run("INSERT INTO names (key, id, declared) VALUES (?, ?, ?)", (account.key, number, value))
         account.epoch = epoch
@@ -203,7 +221,7 @@ class Page:
         operation = self.operations.get(op_id)
         if operation is None:
             return None
-        self.bring(operation)
+        self.bring(operation, ends=True)
         self.ended.append((op_id, operation, operation.ended))
         del self.operations[op_id]
         if op_id in self._begun:  # in this very transaction: the file has not heard of it, and need not
@@ -224,11 +242,28 @@ class Page:
         self._extended.append((operation, list(operation.share()), operation.observed))
         return judging.extend(operation, more)
 
-    def bring(self, operation: Operation) -> None:
-        """Put an operation on the accounts that count in here."""
+    def bring(self, operation: Operation, *, ends: bool = False) -> None:
+        """Put an operation on the accounts that count in here; one that `ends` goes without those that were lost."""
+        if ends:
+            self._leave_lost(operation)
         accounts = [self.at_hand(line.account) for line in operation.lines]
         if any(account is not line.account for account, line in zip(accounts, operation.lines, strict=True)):
             operation.lines = [replace(line, account=account) for account, line in zip(accounts, operation.lines, strict=True)]
+
+    def _leave_lost(self, operation: Operation) -> None:
+        there: list[tuple[Line, int]] = []
+        for line, hold in operation.holds:
+            try:
+                self.at_hand(line.account)
+            except StoreError as error:
+                if error.reason != "store_lost":
+                    raise
+            else:
+                there.append((line, hold))
+        if len(there) < len(operation.lines) and not operation.ended:
+            operation.lines, operation.held = [line for line, _ in there], [hold for _, hold in there]
+            operation.taken = len(there)
+            warn_uncounted(FORGOTTEN)
 
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
         """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow."""

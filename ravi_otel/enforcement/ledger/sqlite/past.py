@@ -17,7 +17,7 @@ BATCH: Final = 64
 """How many rows of operations that are over a process leaves before it turns them into bits."""
 
 KEPT_S: Final = 7 * 24 * 3600
-"""How long a counter lives after its last use, where its window lasts no longer, and how long it is known what is over."""
+"""How long it is known what is over."""
 
 _PART: Final = 4_096
 _MOST_FORGOTTEN: Final = 1_000
@@ -79,7 +79,8 @@ class Past:
         self._cleaned_s = now_s
         old = now_s - KEPT_S
         gone = store.all(
-            "SELECT id FROM accounts WHERE held IN (0, '0') AND seen < ? - max(lasts, ?) LIMIT ?", (now_s, KEPT_S, _MOST_FORGOTTEN)
+            "SELECT id FROM accounts WHERE held IN (0, '0') AND seen < ? - max(lasts, ?) LIMIT ?",
+            (now_s, min(KEPT_S, round(store.keep_s)), _MOST_FORGOTTEN),
         )
         if gone:
             store.many("DELETE FROM names WHERE id = ?", gone)

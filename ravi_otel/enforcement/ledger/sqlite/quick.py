@@ -57,6 +57,7 @@ def reserve(store: Store, operations: dict[str, Operation], request: Reservation
             store.run(BEGIN, (request.op_id, process, operation.granted, _held(operation), now_s))
             before.write(store, now_s)
             store.commit()
+            store.seen_s = now_s
             return operation
         store.rollback()
     except BaseException as error:
@@ -79,6 +80,7 @@ def settle(store: Store, operation: Operation, actual: Mapping[str, int], now_s:
             settled = judging.settle(operation, actual, guessed=guessed)
             before.write(store, now_s)
             store.commit()
+            store.seen_s = now_s
             return settled
         store.rollback()
     except BaseException as error:
@@ -121,7 +123,7 @@ class _Before:
     def write(self, store: Store, now_s: int) -> None:
         """Write the accounts into their rows."""
         for account, row in zip(self._shared, self._rows, strict=True):
-            row.used = account.used
+            row.used, row.seen_s = account.used, now_s
         store.many(_WRITE, [(account.used, account.held, now_s, account.row.id) for account in self._shared])  # type: ignore[attr-defined]  # a Row
         self.is_written = True
 

@@ -27,12 +27,13 @@ STEADY: Final = 4
 
 
 class Row:
-    """Know where an account is kept; `used` is what this process last saw there, `steady` what seldom changes."""
+    """Know where an account is kept; `used` is what this process last saw there, at `seen_s`, `steady` what seldom changes."""
 
-    __slots__ = ("id", "steady", "used")
+    __slots__ = ("id", "seen_s", "steady", "used")
 
-    def __init__(self, number: int, used: int) -> None:
+    def __init__(self, number: int, used: int, seen_s: int = 0) -> None:
         self.id = number
+        self.seen_s = seen_s
         self.used = used
         self.steady: Columns = ()
 

@@ -14,6 +14,7 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept, warn_uncounted
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
+from ravi_otel.enforcement.ledger.losses import KEEP_S
 from ravi_otel.enforcement.ledger.pulse import Pulse
 from ravi_otel.enforcement.ledger.sqlite.forks import Gate, follow
 from ravi_otel.enforcement.ledger.sqlite.leases import Leases, take_slots_again
@@ -40,6 +41,7 @@ class Steps(ABC):
         *,
         shares: Callable[[Account], bool] = lambda _: True,
         lease_s: float = 30.0,
+        keep_s: float = KEEP_S,
         clock: Clock | None = None,
         create: bool = True,
         busy_s: float | None = None,
@@ -49,7 +51,7 @@ class Steps(ABC):
         self._shares = shares
         self._clock = SystemClock() if clock is None else clock
         self.failed = failed
-        self.store: Final = Store(self.path, create=create, busy_s=busy_s)
+        self.store: Final = Store(self.path, create=create, busy_s=busy_s, keep_s=keep_s)
         self._leases = Leases(lease_s)
         self._lease_s = lease_s
         self._renew()
@@ -158,6 +160,9 @@ class Steps(ABC):
     def _transact(self, page: Page, act: Callable[[Page], T], *, reap: bool) -> tuple[T, bool]:
         """Give what `act` gave, and whether others must know if this process dies."""
         self.store.begin()
+        if self.store.is_another:
+            self._leases.forget()
+            self.store.is_another = False
         now = self._clock.monotonic_ns()
         freed = reap and self._leases.may_reap(now) and self._leases.reap(self.store, now, page.now_s) > 0
         if reap:
@@ -173,6 +178,7 @@ class Steps(ABC):
         process = self._leases.keep(self.store, now) if alive else self._leases.process
         past = self._past.write(self.store, page.now_s) if self._past.is_due else 0
         page.close(process)
+        self.store.seen_s = page.now_s
         self._past.written(past)
         if owed is not None:
             self._owed.written(owed)

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from ravi_otel._private_files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw
 from ravi_otel.enforcement.ledger.failing import StoreError
+from ravi_otel.enforcement.ledger.losses import KEEP_S
 from ravi_otel.enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
 from ravi_otel.enforcement.ledger.sqlite.patience import Patience, Wait
 from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD, make, renew
@@ -20,8 +21,8 @@ from ravi_otel.policy import checks
 
 _WAY_OUT: Final[dict[str, str]] = {
     "store_failed": "Make the file usable again, or name another one, in a directory that this user may write.",
-    "store_lost": "What was used cannot be known any more: begin a new run, or start the process anew where the limit is "
-    "a session's, a tenant's or the process's own.",
+    "store_lost": "What was used cannot be known any more: begin a new run, or have a session's, a tenant's or the process's own limit "
+    "counted anew by `ravi-otel ledger accept-loss`.",
 }
 _ANOTHER_USER: Final = (
     "Its directory belongs to the user who started the run, and this process runs as another one: start the run as that user, "
@@ -75,11 +76,15 @@ class Store:
     """Be the file. Every method raises StoreError and nothing else of SQLite's; none is thread-safe.
 
     `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
-    of another process, None: as `Patience` says.
+    of another process, None: as `Patience` says. `keep_s` is how long a counter of a tenant or a process is kept, `seen_s` when a step
+    was done last, and `is_another` says that since then it was lost, and that another one is counted in.
     """
 
-    def __init__(self, path: Path, *, create: bool, busy_s: float | None) -> None:
+    def __init__(self, path: Path, *, create: bool, busy_s: float | None, keep_s: float = KEEP_S) -> None:
         self.path = path
+        self.keep_s: Final = keep_s
+        self.seen_s = 0
+        self.is_another = False
         self._create = create
         self.patience: Final = Patience(busy_s)
         self._connection: sqlite3.Connection | None = None
@@ -148,6 +153,22 @@ class Store:
             self._connection.executemany(statement, rows)
         except sqlite3.Error as error:
             raise self._failed(error) from error
+
+    def give_up(self) -> None:
+        """Count in whatever file is there now, or is made, though it is not the one that was counted in before."""
+        self.close()
+        self._epoch, self.is_another = None, True
+
+    def accepted_s(self) -> int | None:
+        """Give when an operator accepted that counters were lost, in seconds since 1970; None: nobody did."""
+        assert self._connection is not None
+        return _accepted_s(self._connection)
+
+    def accept(self, now_s: int) -> None:
+        """Write that what was lost until now is accepted; in a transaction."""
+        self.run("CREATE TABLE IF NOT EXISTS accepted (at INTEGER NOT NULL)")
+        self.run("DELETE FROM accepted")
+        self.run("INSERT INTO accepted (at) VALUES (?)", (now_s,))
 
     def version(self) -> int:
         """Give a number that changes when another connection wrote; cheap, outside of transactions."""
@@ -328,7 +349,10 @@ class Store:
         if not isinstance(epoch, str):
             raise StoreError("because it does not say which ledger it is")
         if self._epoch is not None and self._epoch != epoch:
-            raise StoreError("because it was replaced while it was in use", "store_lost")
+            accepted_s = _accepted_s(connection)
+            if accepted_s is None or accepted_s < self.seen_s:
+                raise StoreError("because it was replaced while it was in use", "store_lost")
+            self.is_another = True
         self._epoch = epoch
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
@@ -371,3 +395,10 @@ class Store:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
             self.rollback()
             self.close()
+
+
+def _accepted_s(connection: sqlite3.Connection) -> int | None:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'accepted'").fetchone() is None:
+        return None
+    found = connection.execute("SELECT max(at) FROM accepted").fetchone()[0]
+    return found if isinstance(found, int) else None

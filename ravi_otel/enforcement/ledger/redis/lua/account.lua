@@ -83,7 +83,7 @@ local function open(key, epoch, birth, now, today)
   if not a or (epoch ~= '' and epoch ~= a[EPOCH]) then return nil end
   local last = a[LAST]
   if last ~= now then
-    if math.floor(last / 86400) ~= math.floor(now / 86400) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
+    if math.floor(last / 3600) ~= math.floor(now / 3600) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
     a[LAST], a[DIRTY] = now, true
   end
   a[TODAY] = today
