@@ -534,7 +534,10 @@ def event_sentence(event: LimitEvent) -> str:
         share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if math.isfinite(event.ratio) else "most"  # 80 % when 80 % is reached
         return f"{share} of the {_in_plural(kind)} of {where} used: {used} of {most}"
     what = "observed only: would be refused" if event.decision == "observed" else _consequence(kind)
-    return f"the limit of {_in_plural(kind)} of {where} is reached: {used} of {most} used, {what}"
+    asked = ""
+    if event.requested is not None and event.used < event.threshold:  # else it says no more than that nothing is left
+        asked = f", {format_public_amount(kind, event.requested)} more asked for"
+    return f"the limit of {_in_plural(kind)} of {where} is reached: {used} of {most} used{asked}, {what}"
 
 
 def _in_plural(counted: str) -> str:

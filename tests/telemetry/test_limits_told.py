@@ -211,7 +211,7 @@ def test_a_program_gets_one_sentence_for_each_event_wherever_its_handlers_are(tm
     done = _run(tmp_path, PROGRAM.format(logging=configured))
     assert done.stderr.splitlines() == [
         f"{prefix}ravi-otel: 80 % of the rows of run 'desk' used: 4 of 5",
-        f"{prefix}ravi-otel: the limit of rows of run 'desk' is reached: 4 of 5 used, nothing more is sent",
+        f"{prefix}ravi-otel: the limit of rows of run 'desk' is reached: 4 of 5 used, 2 more asked for, nothing more is sent",
     ]
 
 
