@@ -8,6 +8,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
+from ravi_otel._setup import outside
 from ravi_otel.testing import ScriptedLLM
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -136,3 +137,12 @@ def test_the_import_succeeds_when_what_is_found_cannot_be_wrapped(client, caplog
     finally:
         sys.meta_path.remove(finder)
     assert "cannot be instrumented" in caplog.text
+
+
+def test_a_version_that_is_not_supported_is_named_where_it_could_be_wrapped(client, monkeypatch):
+    name = client[0]
+    ravi_otel.instrument()
+    assert outside() == []
+    monkeypatch.setattr(sys.modules[name], "__version__", "0.1.0")
+    (said,) = outside()
+    assert said.startswith(f"{name} 0.1.0 is outside {name}>=")

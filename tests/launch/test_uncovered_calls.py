@@ -122,6 +122,13 @@ def test_forked_workers_are_counted_together(desk):
     assert desk.sent == 5
 
 
+def test_what_many_threads_ask_at_once_at_the_very_first_is_counted_to_the_last(desk):
+    threads = "\nimport threading\nasking = [threading.Thread(target=ask) for _ in range(16)]\n"
+    threads += "for each in asking: each.start()\nfor each in asking: each.join()"
+    done = desk.launch(*program(threads), flags=[*LIMIT, "--json"])
+    assert [found["requests"] for found in known(done)["uncovered"]] == [desk.sent] == [16], done.err
+
+
 @pytest.mark.parametrize("code", ["", "import ravi_otel\nwith ravi_otel.run(): pass", "import http.client, aiohttp, requests"])
 def test_limits_without_a_call_are_said_and_are_no_failure(desk, code):
     done = desk.launch(sys.executable, "-c", code, flags=LIMIT)

@@ -65,12 +65,14 @@ class _Loading:
 
 
 class _Doors:
-    """Stand before what asks a model without any client of ours; who does so opens them: we begin, and it goes through our wrappers."""
+    """Stand before what asks a model without any client of ours; who does so opens them: we begin, and it goes through our wrappers.
+
+    They stay where they are, open, beneath our wrappers: were they taken away first, what other threads send meanwhile would go unnoticed.
+    """
 
     def __init__(self, here, begin):
         self._here = here
         self._begin = begin
-        self._closed = []
         self._opened = False
         self._provider_at = None
         self._renew()
@@ -86,12 +88,8 @@ class _Doors:
         }
 
     def open(self, _module=None):
-        """Put everything back as it was, and begin; once more where a client was imported again."""
+        """Begin; once more where a client was imported again."""
         with self._lock:
-            closed, self._closed = self._closed, []
-            for owner, name, original, door in closed:
-                if owner.__dict__.get(name) is door:
-                    setattr(owner, name, original)
             self._begin()
             self._opened = True
 
@@ -109,9 +107,11 @@ class _Doors:
             return
 
         def door(*args, **kwargs):
+            if self._opened:
+                return original(*args, **kwargs)
             in_place = owner.__dict__.get(name) is door
             try:
-                opens = not self._opened and asks_model(*args, **kwargs)
+                opens = asks_model(*args, **kwargs)
                 if opens:
                     with self._lock:  # who comes meanwhile waits
                         if not self._opened:
@@ -123,7 +123,6 @@ class _Doors:
         for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
             setattr(door, attribute, getattr(original, attribute))
         door.__wrapped__ = original
-        self._closed.append((owner, name, original, door))
         setattr(owner, name, door)
 
     def _is_known(self, host, port):
