@@ -35,7 +35,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Kind, Limit
-from ravi_otel.runtime.late import drain, later, look_for
+from ravi_otel.runtime.late import drain, later, look_after, look_for, opened
 from ravi_otel.runtime.patience import patience
 from ravi_otel.runtime.state import STATE
 
@@ -194,6 +194,7 @@ class Lent:
             self.expires_ms = now_ms() + int(self.expires_s * 1000)
             self.status, self._scope, self._lots = "held", scope, lots
         _watch()
+        opened()
         try:
             yield from hold_all(scope, lots, patience(scope, blocking=blocking))
         except BaseException:
@@ -373,6 +374,8 @@ def _take(config: Configured, value: str) -> Flow[bool]:
 def _watch() -> None:
     """Look for loans that did not come back, from the first one on: no other program pays for it."""
     look_for((), sweep)
+    look_after(_open)
+    look_after(_held)
 
 
 def sweep() -> None:

@@ -49,7 +49,8 @@ class CallRecord:
     the call failed. `price_date` says how old the price is. `decision` is "admitted", "denied" or "observed" (shadow mode let
     through what a limit would have refused). `requests` counts the attempts that were paid for; `charged` is what a failed call
     was charged whose usage nobody told. `output_cap` is what a strict limit capped each answer at, None where the request went
-    out as it was; `truncated_by_limit` says that an answer ended there. `marks` is for listeners, by their own key.
+    out as it was; `truncated_by_limit` says that an answer ended there. `late_ns` is how long after its end that was found out, as of a
+    stream that was dropped. `marks` is for listeners, by their own key.
     """
 
     call: Call
@@ -81,6 +82,7 @@ class CallRecord:
     charged_nano: int | None = None
     output_cap: int | None = None
     truncated_by_limit: bool = False
+    late_ns: int = 0
     marks: dict[object, object] = field(default_factory=_no_marks)
 
 

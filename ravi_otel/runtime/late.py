@@ -1,20 +1,31 @@
-"""End what nobody will end any more: what finalisers found dropped, and what still lies about while everybody waits for it."""
+"""End what nobody will end any more: what finalisers found dropped, and what still lies about while everybody waits for it.
+
+Finalisers only queue. Whoever comes next empties the queue; while something is open, a thread does so within half a second, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import gc
+import os
+import threading
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from ravi_otel._threads import Turns, without_signals
 from ravi_otel.hooks.guard import swallow
 
 _YOUNG_EVERY_S: Final = 0.05
 _ALL_EVERY_S: Final = 1.0
 _SHARE: Final = 20
+_LOOK_EVERY_S: Final = 0.4
+_LONGEST_END_S: Final = 1.0
+_LINGER_S: Final = 5.0
+"""How long the thread stays when nothing is open any more: the next may come soon."""
 
 _late: deque[Callable[[], object]] = deque()
 _followed: list[Collection[object]] = []
@@ -24,6 +35,7 @@ _sweeps: list[Callable[[], object]] = []
 def later(end: Callable[[], object]) -> None:
     """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
     _late.append(end)
+    _attendant.ring()
 
 
 def later_here(end: Callable[[], object]) -> None:
@@ -46,11 +58,12 @@ def drain() -> None:
         try:
             end = _late.popleft()
         except IndexError:
-            return
+            break
         try:
             end()
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
             swallow("drain", error)
+    _attendant.wait()
 
 
 def look_for(results: Collection[object], sweep: Callable[[], object] | None = None) -> None:
@@ -61,6 +74,19 @@ def look_for(results: Collection[object], sweep: Callable[[], object] | None = N
     _followed.append(results)
     if sweep is not None:
         _sweeps.append(sweep)
+
+
+def look_after(results: Collection[object], look: Callable[[], object] | None = None) -> None:
+    """Have the thread live for as long as `results`, which are still open, has any; it calls `look` a few times a second."""
+    _attendant.results.append(results)
+    if look is not None:
+        _attendant.looks.append(look)
+
+
+def opened() -> None:
+    """Note that there is something to look after; the first starts the thread."""
+    if not _attendant.running:
+        _attendant.start()
 
 
 def attend() -> None:
@@ -98,3 +124,75 @@ class _Collector:
 
 
 _collector: Final = _Collector()
+
+
+class _Attendant:
+    """Be the thread that ends what was dropped while nobody calls anything."""
+
+    def __init__(self) -> None:
+        self.results: list[Collection[object]] = []
+        self.looks: list[Callable[[], object]] = []
+        self.renew()
+
+    def renew(self) -> None:
+        """Start anew in a forked child, where what was open is the parent's."""
+        self.running = False
+        self._starting = Turns()
+        self._gate = threading.Lock()
+        self._busy = False
+        self._working = threading.RLock()
+
+    def wait(self) -> None:
+        """Wait until it has done what it is at, though not for ever: whoever empties the queue may count on its being empty."""
+        if self._busy and self._working.acquire(timeout=_LONGEST_END_S):
+            self._working.release()
+
+    def ring(self) -> None:
+        """Have it look now, by one step in C: a finaliser may ring."""
+        if self.running:
+            with contextlib.suppress(RuntimeError):  # it was rung already
+                self._gate.release()
+
+    def start(self) -> None:
+        """Start the thread, unless somebody is at it."""
+        self._starting.alone(self._start_thread)
+
+    def _start_thread(self) -> None:
+        if self.running:
+            return
+        self.running = True
+        self._gate = threading.Lock()
+        try:
+            with without_signals():
+                contextvars.Context().run(threading.Thread(target=self._live, name="ravi-otel-late", daemon=True).start)
+        except RuntimeError:  # the interpreter is ending, or has no room: who comes next does it
+            self.running = False
+
+    def _live(self) -> None:
+        try:
+            while self._has_work():
+                pass
+        finally:
+            self.running = False
+        if any(self.results):  # one was opened in between, and found the thread still there
+            self.start()
+
+    def _has_work(self) -> bool:
+        """Wait, and do what there is to do; False when nothing was open for a while."""
+        rang = self._gate.acquire(timeout=_LOOK_EVERY_S if any(self.results) else _LINGER_S)
+        for look in self.looks:
+            try:
+                look()
+            except Exception as error:  # noqa: BLE001 - our own bug keeps nothing else from its end
+                swallow("drain", error)
+        with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
+            self._busy = True
+            try:
+                drain()
+            finally:
+                self._busy = False
+        return rang or any(self.results)
+
+
+_attendant: Final = _Attendant()
+os.register_at_fork(after_in_child=_attendant.renew)

@@ -69,6 +69,7 @@ class Settlement:
         "built",
         "capped",
         "claim",
+        "ended_ns",
         "holds",
         "record",
         "refused",
@@ -98,6 +99,7 @@ class Settlement:
         self._ended_by: object = None  # whoever of several came first, and settles it
         self._unknown = 0  # how often it was counted as such while it waited for a look
         self._last_chunk_ns = 0
+        self.ended_ns: int | None = None  # when it really ended, on the engine's clock, where that is found out later
         self._lock = threading.Lock()
 
     def succeed(self, reply: Reply) -> None:
@@ -351,7 +353,10 @@ class Settlement:
     def _told(self, status: Status) -> None:
         record = self.record
         record.status = status
-        record.duration_ns = self.scope.engine.clock.monotonic_ns() - record.started_ns
+        now = self.scope.engine.clock.monotonic_ns()
+        if self.ended_ns is not None:
+            record.late_ns, now = now - self.ended_ns, self.ended_ns
+        record.duration_ns = now - record.started_ns
         if record.call.offers_tools:
             INFERRING.asked(self.scope, record)
         self.scope.engine.listeners.call_ended(record)

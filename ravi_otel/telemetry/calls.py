@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -129,7 +130,8 @@ def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttrib
             if error is not None and record.call.stream and record.status != "refused":
                 attributes.setdefault(semconv.RESPONSE_FINISH_REASONS, ("error",))
     finally:
-        outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record))
+        over = time.time_ns() - record.late_ns if record.late_ns else None
+        outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record), over)
 
 
 def _retry_attributes(retry: RetryRecord, provider: str) -> dict[str, AttributeValue]:

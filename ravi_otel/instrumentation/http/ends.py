@@ -17,13 +17,13 @@ from ravi_otel.instrumentation.http.contract import Collector, Endpoint
 from ravi_otel.instrumentation.http.cutting import interrupt
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel.instrumentation.http.reading import read_body, read_events
-from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
+from ravi_otel.instrumentation.http.standing import held_by_others, interrupting, running, step_aside
 from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
 from ravi_otel.runtime.guard import Guard, blame, guard_of
 from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import drain, later
+from ravi_otel.runtime.late import drain, later, opened
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.settlement import Ending
 from ravi_otel.runtime.stopping import why_over
@@ -38,6 +38,8 @@ CLOSERS: Final = ("close", "aclose")
 READERS: Final = ("read", "aread")
 ITERATORS: Final = ("iter_raw", "aiter_raw")
 _NEVER: Final = 1 << 62
+_QUIET_NS: Final = 200_000_000
+"""How long nothing must have come before it is asked whether somebody still holds a stream."""
 
 
 def _nothing() -> None:
@@ -49,7 +51,7 @@ class Ends:
 
     __slots__ = (
         *("__weakref__", "_body", "_collector", "_copying", "_cut", "_endpoint", "_gone", "_guard", "_heard_ns", "_hides", "_live"),
-        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_streams", "_watching"),
+        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_stream", "_streams", "_watching"),
     )
 
     def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
@@ -62,6 +64,7 @@ class Ends:
         self._pull: weakref.ref[Any] | None = None  # our iterator of events
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
+        self._stream: weakref.ref[Any] | None = None  # the client's own, which holds itself
         self._body: Body | None = None
         self._request: Any = None
         self._streams = False
@@ -85,6 +88,7 @@ class Ends:
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
         OPEN.add(self)
+        opened()
         if self._live.record.call.offers_tools and not self._over:
             INFERRING.follow(self._live.scope, self._live.record, self)
         if clocks.is_over(self._live.scope):  # just now
@@ -246,6 +250,7 @@ class Ends:
     def dropped(self) -> None:
         """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
         if self._end():
+            self._live.ended_ns = self._heard_ns
             later(self._abandoned)
 
     def _lost(self, _: object) -> None:
@@ -253,6 +258,13 @@ class Ends:
             self.dropped()
         except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
             swallow("stream", bug)
+
+    def is_held(self) -> bool:
+        """See `Followed.is_held`; a stream that is read at this moment, or was a moment ago, is."""
+        pull = None if self._pull is None else self._pull()
+        if pull is None or self._stream is None or self._now() - self._heard_ns < _QUIET_NS or running(self._pull):
+            return True
+        return held_by_others(self._stream, pull)
 
     def leave(self) -> None:
         """See `idle.Followed.leave`."""
@@ -266,6 +278,7 @@ class Ends:
         if left > 0:
             return left
         if self._end():
+            self._live.ended_ns = self._heard_ns
             self._fail(GeneratorExit(f"the stream was not read for {LONGEST_IDLE_NS // NANO} s"), IDLE, self._reply(), at_grant=True)
         return LONGEST_IDLE_NS
 

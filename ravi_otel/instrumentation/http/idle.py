@@ -1,4 +1,4 @@
-"""Keep what is open, and end what nobody reads any more: found when the next call comes, without a timer."""
+"""Keep what is open, and end what nobody reads any more, or holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Final, Protocol
 
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.runtime.late import look_for
+from ravi_otel.runtime.late import look_after, look_for
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.stopping import look_through
 
@@ -23,6 +23,10 @@ class Followed(Protocol):
 
     def leave(self) -> None:
         """Forget it without an end: a forked child has it from its parent, who will end it."""
+        ...
+
+    def is_held(self) -> bool:
+        """Tell whether anybody but itself may still hold it."""
         ...
 
     def patience_ns(self) -> int:
@@ -63,7 +67,15 @@ class _Idle:
             self._due_ns = min(self._due_ns, now + followed.patience_ns())
 
 
+def find_dropped() -> None:
+    """Queue every stream that nobody holds but itself: in a quiet program no collection may ever come to find that."""
+    for followed in list(OPEN):
+        if not followed.is_held():
+            followed.dropped()
+
+
 look_for(OPEN, _Idle().sweep)
+look_after(OPEN, find_dropped)
 look_through(OPEN)
 
 

@@ -42,6 +42,7 @@ class Following(Ends):
         source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
         follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
         self._pull = weakref.ref(named(follow, source))
+        self._stream = weakref.ref(stream)
         self._streams = True
         stream._iterator = follow  # noqa: SLF001 - see above
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel.instrumentation.http.idle import OPEN
 from ravi_otel.instrumentation.openai.sockets.session import Session
-from ravi_otel.runtime.late import drain
+from ravi_otel.runtime.late import drain, opened
 
 _by_connection: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -20,6 +20,7 @@ def follow(connection: Any, session: Session) -> None:
     with _lock:
         _by_connection[connection] = session
     OPEN.add(session)
+    opened()
     finalize(connection, session.dropped).atexit = False
 
 
