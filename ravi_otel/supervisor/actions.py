@@ -70,8 +70,9 @@ def _tool(given: dict[Any, Any], signatures: Mapping[str, ToolSignature], may_la
     name = given.get("name")
     if type(name) is not str or checks.flaw_of_name(name) is not None:
         raise InvalidAction("bad_tool_name", f'A tool action has the tool\'s "name", not {checks.show(name)}.', raw)
-    args = given.get("args")
-    args = {} if args is None else args  # as many models write that there are none
+    args: Any = given.get("args")
+    if args is None:  # as many models write that there are none
+        args = cast("dict[str, Any]", {})
     if type(args) not in (dict, MappingProxyType):
         raise InvalidAction("bad_tool_args", f'A tool action has "args", an object, not {checks.show(args)}.', raw)
     signature = signatures.get(name)
