@@ -58,7 +58,7 @@ class StopReasons:
 
     def admit(self, stop_reason: str | None) -> str:
         """Give what may stand on a metric."""
-        found = text(family(stop_reason or StopReason.ERROR))
+        found = text(family(stop_reason or OTHER))
         return found if found in _KNOWN_REASONS else self._own.admit(found)[0] or OTHER
 
 

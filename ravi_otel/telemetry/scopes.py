@@ -249,7 +249,7 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
     if scope.status != "ok":
         attributes[semconv.STATUS] = scope.status
         if scope.stop_reason is not None:
-            attributes[semconv.STOP_REASON] = str(scope.stop_reason)
+            attributes[semconv.STOP_REASON] = text(scope.stop_reason)
     return attributes
 
 

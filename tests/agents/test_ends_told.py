@@ -414,6 +414,18 @@ def test_what_ends_a_plain_agent_is_named_where_the_error_names_it(heard, error,
     assert same(heard.runs()) == [("plain", "error", reason)]
 
 
+@pytest.mark.parametrize("reason", ["", "x" * 5_000, "half a pair \ud800", 7, None])
+def test_a_strange_reason_of_the_programs_own_is_told_short_and_fails_nothing(heard, reason):
+    with pytest.raises(StopRun), ravi_otel.run("r"):
+        raise StopRun(reason, "enough")
+    ((_, status, told),) = heard.spans(semconv.INVOKE_WORKFLOW, "gen_ai.workflow.name")
+    assert (status, len(told) <= 256) == ("error", True)
+    told.encode()
+    (point,) = heard.capture.metric("ravi.run.ends")
+    assert point.attributes["ravi.status"] == "error"
+    assert len(point.attributes["ravi.stop_reason"]) <= 256
+
+
 def test_reasons_of_the_programs_own_stay_few_on_metrics(heard):
     for number in range(150):
         with pytest.raises(StopRun), ravi_otel.run("r"):
