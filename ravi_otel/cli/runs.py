@@ -32,10 +32,11 @@ _STYLES = {
     "uncovered": "yellow",
 }
 _WIDE = 100
+_FOR_ENDS = 30
 _MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")
 _HEADS = ("run", "when", "name", "outcome", "end", *_FIGURES)
-_DROPS = ("name", "when", "seconds", "requests", "outcome", "end", "tokens")
+_DROPS = ("when", "seconds", "name", "requests", "outcome", "end", "tokens")
 _END = _HEADS.index("end")
 N = TypeVar("N", int, float)
 
@@ -76,11 +77,12 @@ def _lost(store: Store, rows: list[sqlite3.Row]) -> frozenset[str]:
 
 def _print(rows: list[tuple[str, ...]], styles: list[str], out: Console) -> None:
     """Print the table; with little room, without the year, and with the end of an id only, which `show` takes as well."""
-    if out.width < _WIDE:
+    ends = any(row[_END] for row in rows)
+    if out.width < _WIDE + (_FOR_ENDS if ends else 0):
         short = [row[0].rpartition("-")[2] for row in rows]
         rows = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, rows, strict=True)]
     heads: tuple[str, ...] = _HEADS
-    if not any(row[_END] for row in rows):
+    if not ends:
         heads, rows = _without_end(heads), [_without_end(row) for row in rows]
     print_columns(out, heads, rows, styles, left=len(heads) - len(_FIGURES), name="name", drops=_DROPS)
     explain([cell for cells in rows for cell in cells[-len(_FIGURES) :]], out)
