@@ -41,10 +41,10 @@ _UNKNOWN: Final = model.SpecialValueMap(
         match=model.SpecialValueMatch.NULL_AND_NAN, result=model.ValueMappingResult(text=NO_DATA, color=_GREY)
     )
 )
-_TRACE: Final = model.RegexMap(
+_ID: Final = model.RegexMap(
     options=model.DashboardRegexMapOptions(pattern="^([0-9a-f]{8})[0-9a-f]{24}$", result=model.ValueMappingResult(text="$1"))
 )
-"""Of a trace's id its first eight characters: they are enough to tell it by, and what is clicked on is the whole."""
+"""Of an id its first eight characters: they are enough to tell it by, and what is clicked on is the whole."""
 _LEAST_WIDTH: Final = 50
 """Grafana's own 150 pixels put the last of nine columns beyond the edge."""
 SCRAPED: Final = "15s"
@@ -242,11 +242,10 @@ def nameless(panel: Table, column_name: str, text: str) -> Table:
     return panel.override_by_name(column_name, [model.DynamicConfigValue("mappings", [unnamed])])
 
 
-def traced(panel: Table, column_name: str, tree: Link) -> Table:
-    """Make a column of trace ids short, each a link to its tree."""
+def shortened(panel: Table, column_name: str) -> Table:
+    """Make a column of ids short."""
     widened(panel, {column_name: 90})
-    panel.override_by_name(column_name, [model.DynamicConfigValue("mappings", [_TRACE])])
-    return linked(panel, column_name, tree)
+    return panel.override_by_name(column_name, [model.DynamicConfigValue("mappings", [_ID])])
 
 
 def dressed(
@@ -278,9 +277,9 @@ def found_traces(
     """Make a table of traces, 9 high, each with a link to its tree."""
     panel = _dressed(table.Panel().datasource(JAEGER), title, description, "none", [query])
     panel.span(width).height(9).filterable(True).min_width(_LEAST_WIDTH)
-    widened(panel, {"Start time": 170, "Duration": 90})
+    widened(panel, {"Start time": 200, "Duration": 90})
     panel.sort_by([common.TableSortByFieldState().display_name("Duration" if slowest else "Start time").desc(True)])
-    return traced(panel, "traceID", tree)
+    return linked(shortened(panel, "traceID"), "traceID", tree)
 
 
 def log_lines(title: str, description: str, expression: str, *, width: int = 24) -> Logs:

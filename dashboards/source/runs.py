@@ -127,8 +127,8 @@ def _run_by_run(board: Board) -> list[p.Table]:
         {"trace_id": "Trace", q.SCOPE: "Limit per", whose: "Whose", run: "Run", "Value #A": "Spent"},
         worst="Spent",
     ).datasource(p.LOKI)
-    p.widened(dearest, {"Limit per": 100, "Run": 110, "Spent": 100})
-    p.traced(dearest, "Trace", tree)
+    p.widened(dearest, {"Limit per": 100, "Spent": 100})
+    p.linked(p.shortened(p.shortened(dearest, "Trace"), "Run"), "Trace", tree)
     return [
         p.found_traces(
             "Refused runs",
