@@ -48,11 +48,23 @@ def test_every_cap_that_is_stated_is_lowered_and_none_is_raised(client, server):
     assert 100 < sent(server)["max_tokens"] < 5_000
 
 
-@pytest.mark.parametrize("cap", ["50000", "5e4", -1, 50_000.5, "many", 0])
+@pytest.mark.parametrize("cap", ["50000", "5e4", 50_000.5, "many"])
 def test_a_cap_that_only_a_lenient_server_reads_is_lowered(client, server, cap):
     with strict():
         chat(client, extra_body={"max_completion_tokens": cap})
     assert 0 < sent(server)["max_completion_tokens"] < 5_000
+
+
+@pytest.mark.parametrize("cap", [0, -1, -1_000_000, "-1", 0.0])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_cap_that_some_servers_take_for_none_is_never_raised(client, server, name, cap):
+    before = len(server.requests)
+    with strict(), pytest.raises(BudgetExhaustedError, match=f"{name}.* in the request hides") as refused:
+        chat(client, extra_body={name: cap})
+    assert refused.value.reason == "unbounded_input"
+    with strict(), pytest.raises(BudgetExhaustedError):
+        client.responses.create(model="gpt-4o", input="hi", extra_body={"max_output_tokens": cap})
+    assert len(server.requests) == before
 
 
 def test_a_small_cap_in_text_is_left_as_it_is(client, server):

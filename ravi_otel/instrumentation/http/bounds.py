@@ -155,6 +155,29 @@ def lenient(value: Any) -> int | None:
     return math.ceil(number) if 0 <= number <= MOST else None
 
 
+def capless(body: Mapping[str, Any], *names: str, least: int = 1) -> str | None:
+    """Return the first cap that is below `least`: some servers take that for none, and what we put in its place would be more."""
+    for name in names:
+        value = body.get(name)
+        if (
+            isinstance(value, (str, int, float))
+            and not isinstance(value, bool)
+            and (number := lenient(value)) is not None
+            and number < least
+        ):
+            return f"{name}={number}"
+        if _is_negative(value):
+            return f"{name} below 0"
+    return None
+
+
+def _is_negative(value: Any) -> bool:
+    try:
+        return isinstance(value, (str, int, float)) and float(value) < 0
+    except (ValueError, OverflowError):
+        return isinstance(value, int) and value < 0
+
+
 def first_of(body: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """Give the first of these fields that a request has."""
     return next((name for name in names if body.get(name)), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.bounds import Parts, bound, first_of, hosted
+from ravi_otel.instrumentation.http.bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel.instrumentation.http.contract import Request
 from ravi_otel.instrumentation.http.fields import count, get, items, text
 from ravi_otel.policy.usage import Call
@@ -22,7 +22,9 @@ def bound_message(request: Request, call: Call) -> None:
     """Bound a message by its body; what the provider keeps or fetches has no bound."""
     body, parts = request.body, Parts()
     tools = body.get("tools")
-    parts.hide(first_of(body, _HIDES) or (hosted(body, _OWN_TOOLS) if isinstance(tools, (list, tuple)) else None))
+    parts.hide(
+        first_of(body, _HIDES) or (hosted(body, _OWN_TOOLS) if isinstance(tools, (list, tuple)) else None) or capless(body, "max_tokens")
+    )
     system = body.get("system")
     if isinstance(system, (list, tuple)):
         parts.take(cast("Sequence[Any]", system))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason
-from ravi_otel.instrumentation.http.bounds import bound
+from ravi_otel.instrumentation.http.bounds import bound, capless
 from ravi_otel.instrumentation.http.contract import Quiet, Request, Wordless
 from ravi_otel.instrumentation.http.fields import count, text, tokens_in, tokens_of_weight, weight_of
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -52,7 +52,7 @@ class Completions(Wordless):
 
     def bound(self, request: Request, call: Call) -> None:
         """See `Endpoint.bound`."""
-        bound(request, call, None)
+        bound(request, call, capless(request.body, "max_tokens_to_sample"))
 
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
         """See `Endpoint.cap`."""

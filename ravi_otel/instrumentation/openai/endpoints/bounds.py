@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.bounds import Parts, bound, first_of, hosted, lenient
+from ravi_otel.instrumentation.http.bounds import Parts, bound, capless, first_of, hosted, lenient
 from ravi_otel.instrumentation.http.contract import Request
 from ravi_otel.instrumentation.http.fields import count, get, items, text
 from ravi_otel.policy.usage import Call
@@ -41,7 +41,7 @@ def at_home(request: Request) -> bool:
 def bound_chat(request: Request, call: Call) -> None:
     """Bound a chat by its body."""
     body, parts = request.body, Parts()
-    parts.hide(first_of(body, _CHAT_HIDES) or hosted(body, _CHAT_TOOLS) or _searches(body))
+    parts.hide(first_of(body, _CHAT_HIDES) or hosted(body, _CHAT_TOOLS) or _searches(body) or capless(body, *_CHAT_CAPS))
     messages = body.get("messages")
     if not isinstance(messages, (list, tuple)):
         parts.hide("messages")
@@ -92,6 +92,7 @@ def bound_completion(request: Request, call: Call) -> None:
     """Bound a completion by its body; without a cap OpenAI's are 16 tokens long, and are not to become longer."""
     body, parts, counted = request.body, Parts(), call.choices
     call.output_cap = lenient(body.get("max_tokens"))
+    parts.hide(capless(body, "max_tokens", least=0))
     if call.output_cap is None and at_home(request):
         call.output_cap = _COMPLETION_DEFAULT
     each = max(1, count(body.get("n")) or 1, count(body.get("best_of")) or 1)
@@ -107,7 +108,7 @@ def bound_response(request: Request, call: Call) -> None:
     body, parts = request.body, Parts()
     call.least_cap = _LEAST_OF_RESPONSES
     call.output_cap = lenient(body.get("max_output_tokens")) or None
-    parts.hide(first_of(body, _RESPONSES_HIDE) or hosted(body, _RESPONSES_TOOLS) or _searches(body))
+    parts.hide(first_of(body, _RESPONSES_HIDE) or hosted(body, _RESPONSES_TOOLS) or _searches(body) or capless(body, "max_output_tokens"))
     given = body.get("input")
     if not isinstance(given, (str, list, tuple)):
         parts.hide("input")
