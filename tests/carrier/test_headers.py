@@ -265,10 +265,10 @@ def test_what_is_not_believed_is_held_to_what_somebody_said_instead(carrying, li
 
     with continue_run({}, limits=limits, otherwise=otherwise) as run:
         assert pay() == "paid"
-        assert len(run.limits) == len(limits) + len(otherwise or [])
+        assert len(run.scope.readings()) == len(limits) + len(otherwise or [])
     with ravi_otel.run(limits=["turns=5"]), continue_run({}) as run:
         assert pay() == "paid"
-        assert run.limits == []
+        assert run.scope.readings() == []
 
 
 def test_a_decorated_function_is_held_to_it_each_time_and_one_that_is_believed_is_not(carrying):
