@@ -404,7 +404,7 @@ def _told(board: Board) -> list[object]:
     return [
         p.lines(
             "Alerts over time",
-            "How many alerts of each name were pending or fired.",
+            "How many alerts of each name were pending or fired. RaviWatchdog always fires: where it is missing, no rule was worked out.",
             "none",
             p.series('sum by (alertname, alertstate) (ALERTS{alertname=~"Ravi.+"})', "{{alertname}} {{alertstate}}"),
             width=12,
