@@ -76,11 +76,9 @@ def look_for(results: Collection[object], sweep: Callable[[], object] | None = N
         _sweeps.append(sweep)
 
 
-def look_after(results: Collection[object], look: Callable[[], object] | None = None) -> None:
-    """Have the thread live for as long as `results`, which are still open, has any; it calls `look` a few times a second."""
+def look_after(results: Collection[object]) -> None:
+    """Have the thread live for as long as `results`, which are still open, has any."""
     _attendant.results.append(results)
-    if look is not None:
-        _attendant.looks.append(look)
 
 
 def opened() -> None:
@@ -131,7 +129,6 @@ class _Attendant:
 
     def __init__(self) -> None:
         self.results: list[Collection[object]] = []
-        self.looks: list[Callable[[], object]] = []
         self.renew()
 
     def renew(self) -> None:
@@ -180,11 +177,6 @@ class _Attendant:
     def _has_work(self) -> bool:
         """Wait, and do what there is to do; False when nothing was open for a while."""
         rang = self._gate.acquire(timeout=_LOOK_EVERY_S if any(self.results) else _LINGER_S)
-        for look in self.looks:
-            try:
-                look()
-            except Exception as error:  # noqa: BLE001 - our own bug keeps nothing else from its end
-                swallow("drain", error)
         with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
             self._busy = True
             try:

@@ -17,7 +17,7 @@ from ravi_otel.instrumentation.http.contract import Collector, Endpoint
 from ravi_otel.instrumentation.http.cutting import interrupt
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel.instrumentation.http.reading import read_body, read_events
-from ravi_otel.instrumentation.http.standing import held_by_others, interrupting, running, step_aside
+from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
 from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
@@ -38,8 +38,6 @@ CLOSERS: Final = ("close", "aclose")
 READERS: Final = ("read", "aread")
 ITERATORS: Final = ("iter_raw", "aiter_raw")
 _NEVER: Final = 1 << 62
-_QUIET_NS: Final = 200_000_000
-"""How long nothing must have come before it is asked whether somebody still holds a stream."""
 
 
 def _nothing() -> None:
@@ -51,7 +49,7 @@ class Ends:
 
     __slots__ = (
         *("__weakref__", "_body", "_collector", "_copying", "_cut", "_endpoint", "_gone", "_guard", "_heard_ns", "_hides", "_live"),
-        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_stream", "_streams", "_watching"),
+        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_streams", "_watching"),
     )
 
     def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
@@ -64,7 +62,6 @@ class Ends:
         self._pull: weakref.ref[Any] | None = None  # our iterator of events
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
-        self._stream: weakref.ref[Any] | None = None  # the client's own, which holds itself
         self._body: Body | None = None
         self._request: Any = None
         self._streams = False
@@ -258,13 +255,6 @@ class Ends:
             self.dropped()
         except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
             swallow("stream", bug)
-
-    def is_held(self) -> bool:
-        """See `Followed.is_held`; a stream that is read at this moment, or was a moment ago, is."""
-        pull = None if self._pull is None else self._pull()
-        if pull is None or self._stream is None or self._now() - self._heard_ns < _QUIET_NS or running(self._pull):
-            return True
-        return held_by_others(self._stream, pull)
 
     def leave(self) -> None:
         """See `idle.Followed.leave`."""

@@ -1,4 +1,4 @@
-"""Keep what is open, and end what nobody reads any more, or holds."""
+"""Keep what is open, and end what nobody reads any more."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ class Followed(Protocol):
 
     def leave(self) -> None:
         """Forget it without an end: a forked child has it from its parent, who will end it."""
-        ...
-
-    def is_held(self) -> bool:
-        """Tell whether anybody but itself may still hold it."""
         ...
 
     def patience_ns(self) -> int:
@@ -67,15 +63,8 @@ class _Idle:
             self._due_ns = min(self._due_ns, now + followed.patience_ns())
 
 
-def find_dropped() -> None:
-    """Queue every stream that nobody holds but itself: in a quiet program no collection may ever come to find that."""
-    for followed in list(OPEN):
-        if not followed.is_held():
-            followed.dropped()
-
-
 look_for(OPEN, _Idle().sweep)
-look_after(OPEN, find_dropped)
+look_after(OPEN)
 look_through(OPEN)
 
 

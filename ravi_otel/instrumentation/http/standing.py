@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
-import sys
 import weakref
 from collections.abc import Callable
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, MethodType
@@ -141,47 +139,6 @@ def named(ours: Any, source: Any) -> Any:
     if isinstance(source, (GeneratorType, AsyncGeneratorType)):
         ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
     return ours
-
-
-def held_by_others(held: weakref.ref[Any], inside: Any) -> bool:
-    """Whether anything refers to an object besides `inside`, a suspended generator, and those generators that it reads from."""
-    before = _references_from(inside, held)
-    in_all = _references(held) - _OF_COUNTING
-    # Of an object that is in use the number of either may change at any moment.
-    return in_all > before or _references_from(inside, held) != before
-
-
-def _references(held: weakref.ref[Any]) -> int:
-    value = held()
-    return sys.getrefcount(value)
-
-
-def _references_from(generator: Any, held: weakref.ref[Any]) -> int:
-    value, found, waiting, seen = held(), 0, [generator], set[int]()
-    while waiting and len(seen) < _MOST_FRAMES:
-        one = waiting.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        for other in gc.get_referents(one):
-            if other is value:
-                found += 1
-            elif isinstance(other, (GeneratorType, AsyncGeneratorType)):
-                waiting.append(other)
-    return found
-
-
-class _Held:
-    """Be an object that can be referred to weakly."""
-
-
-def _of_counting() -> int:
-    """Return how many of the references to an object are there because they are counted: Pythons differ in that."""
-    one = [_Held()]
-    return _references(weakref.ref(one[0])) - 1
-
-
-_OF_COUNTING: Final = _of_counting()
 
 
 def running(held: weakref.ref[Any] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import weakref
@@ -19,6 +20,22 @@ from ravi_otel.runtime.state import STATE
 
 _LAST: Final = 2
 """What `_take` says of the event after which a stream is cut, besides True (hide it) and False."""
+
+
+def _apart(stream: Any) -> Any:
+    """Return the iterator of a stream's events, such that it does not hold the stream.
+
+    The client's own is a generator of the stream's, so the two hold each other, and a stream that nobody else holds would be found by the
+    next full collection, whenever that comes. The same generator of a copy reads from the same response.
+    """
+    source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
+    frame = getattr(source, "gi_frame", None) or getattr(source, "ag_frame", None)
+    code = getattr(getattr(type(stream), "__stream__", None), "__code__", None)
+    if frame is None or frame.f_code is not code or frame.f_lineno != code.co_firstlineno:
+        return source  # another iterator than a stream of these clients makes, or one that was read already
+    reader = copy.copy(stream)
+    reader._iterator = None  # noqa: SLF001 - the generator that is left, and which holds the stream
+    return reader.__stream__()
 
 
 class Following(Ends):
@@ -39,10 +56,9 @@ class Following(Ends):
         self.response(stream.response)
 
     def _between(self, stream: Any) -> None:
-        source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
+        source = _apart(stream)
         follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
-        self._pull = weakref.ref(named(follow, source))
-        self._stream = weakref.ref(stream)
+        self._pull = weakref.ref(named(follow, source), self._lost)
         self._streams = True
         stream._iterator = follow  # noqa: SLF001 - see above
 

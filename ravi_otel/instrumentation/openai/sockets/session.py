@@ -259,10 +259,6 @@ class Session:
         """See `idle.Followed.leave`."""
         self.over = True
 
-    def is_held(self) -> bool:
-        """See `idle.Followed.is_held`; a connection is in no cycle, and being dropped ends it by itself."""
-        return True
-
     def patience_ns(self) -> int:
         """See `idle.Followed.patience_ns`; a connection may be silent for as long as its program likes."""
         return LONGEST_IDLE_NS
