@@ -7,6 +7,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from types import FrameType, FunctionType
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
@@ -29,9 +30,14 @@ def _apart(stream: Any) -> Any:
     next full collection, whenever that comes. The same generator of a copy reads from the same response.
     """
     source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
-    frame = getattr(source, "gi_frame", None) or getattr(source, "ag_frame", None)
-    code = getattr(getattr(type(stream), "__stream__", None), "__code__", None)
-    if frame is None or frame.f_code is not code or frame.f_lineno != code.co_firstlineno:
+    frame: FrameType | None = getattr(source, "gi_frame", None) or getattr(source, "ag_frame", None)
+    make: object = getattr(cast("object", type(stream)), "__stream__", None)
+    if (
+        frame is None
+        or not isinstance(make, FunctionType)
+        or frame.f_code is not make.__code__
+        or frame.f_lineno != make.__code__.co_firstlineno
+    ):
         return source  # another iterator than a stream of these clients makes, or one that was read already
     reader = copy.copy(stream)
     reader._iterator = None  # noqa: SLF001 - the generator that is left, and which holds the stream
