@@ -90,6 +90,11 @@ def with_leaf(scope: Leaf | None) -> Context:
     return context if _dress is None or scope is None else _dress(scope, context)
 
 
+def without_leaf(context: Context) -> Context:
+    """Give `context` without any scope, to keep for long: a scope that only we refer to is one that the program has dropped."""
+    return Context({key: value for key, value in context.items() if key != _LEAF})
+
+
 def dress_with(dress: Callable[[Any, Context], Context] | None) -> None:
     """Have each context in which a scope is the leaf made into another by `dress`, which never raises; None ends that."""
     global _dress  # noqa: PLW0603 - one process, one way to dress

@@ -210,6 +210,8 @@ class Ending:
 
 
 COMPLETED: Final = Ending("ok", StopReason.SUCCESS)
+ABANDONED: Final = Ending("error", StopReason.ABANDONED)
+"""The end of a scope that was entered and dropped, so that nobody can leave it."""
 
 
 def _reason_of(error: BaseException) -> tuple[str, Phase] | None:

@@ -59,7 +59,13 @@ class Scope:
 
     Made by `opening.open_scope`. Accounts and templates may be added while it is open; everything else is fixed. After
     it closed its counters can still move: a stream that outlives its scope settles where it was admitted.
+
+    Whatever can still do work in it refers to it: handles, contexts, threads, tasks, calls, scopes inside. What only keeps a list of
+    scopes refers to them weakly, so that one which the program has dropped is found out: `when_dropped` is called then, by a
+    finaliser, and may go on with it.
     """
+
+    when_dropped: Callable[[Scope], object] | None = None  # of the class: one that could not be made has it too
 
     def __init__(
         self,
@@ -122,6 +128,10 @@ class Scope:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {refusal.place(self.facts)} {self.status}>"
+
+    def __del__(self) -> None:
+        if self.when_dropped is not None and not self.abandoned:
+            self.when_dropped(self)
 
     # -- where it is ----------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
     PAUSED = "paused"
     CLOSED = "closed"
+    ABANDONED = "abandoned"
     STORE_FAILED = "store_failed"
     STORE_LOST = "store_lost"
     LIMIT_TOKENS = "limit_tokens"

@@ -6,6 +6,7 @@ counted, so that a run which spawns agents for days stays as small as it was.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
@@ -83,12 +84,13 @@ class _Family:
 
 
 class Node:
-    """Be the place of one run or agent in the tree; `scope` is None once it has ended, and how it ended is kept."""
+    """Be the place of one run or agent in the tree; how it ended is kept when it has `ended`."""
 
-    __slots__ = ("below", "children", "facts", "family", "folded", "outer", "priority", "scope", "spend", "status")
+    __slots__ = ("_scope", "below", "children", "ended", "facts", "family", "folded", "outer", "priority", "spend", "status")
 
     def __init__(self, scope: Scope, outer: Node | None) -> None:
-        self.scope: Scope | None = scope
+        self._scope = weakref.ref(scope)  # one that the program drops must be free to go
+        self.ended = False
         self.facts = scope.facts
         self.outer = outer
         self.family: _Family = _Family() if outer is None else outer.family
@@ -101,9 +103,11 @@ class Node:
 
     def read(self) -> tuple[str, str, Spend]:
         """Give status, priority and spend, of now or of the end."""
-        scope = self.scope
-        if scope is None:
-            return self.status, self.priority, self.spend
+        scope = self._scope()
+        return (self.status, self.priority, self.spend) if scope is None or self.ended else self.read_of(scope)
+
+    def read_of(self, scope: Scope) -> tuple[str, str, Spend]:
+        """Give those of its scope, as they are now."""
         lease = scope.lease
         status = "paused" if scope.status == "open" and lease is not None and lease.paused else scope.status
         ranked = lease or self.facts.supervision
@@ -126,10 +130,10 @@ def enter(scope: Scope) -> None:
 def leave(scope: Scope) -> None:
     """Note how a run or an agent has ended, and count those that ended long before."""
     node: Node | None = scope.node
-    if node is None or node.scope is None:
+    if node is None or node.ended:
         return
-    node.status, node.priority, node.spend = node.read()
-    node.scope = None
+    node.status, node.priority, node.spend = node.read_of(scope)
+    node.ended = True
     if node.outer is not None:
         node.family.ended.append(node)
         _fold(node.family)
@@ -193,8 +197,8 @@ def _below(node: Node, guide: str) -> list[tuple[Node | Sum, str, bool]]:
     rest = Sum()
     rest.take_in(node.below)
     if len(children) > MOST_BELOW:
-        ranked = [child for child in children if child.scope is not None]
-        ranked += [child for child in reversed(children) if child.scope is None]  # the living, then who ended last
+        ranked = [child for child in children if not child.ended]
+        ranked += [child for child in reversed(children) if child.ended]  # the living, then who ended last
         shown_ones, left = set(ranked[: MOST_BELOW - 1]), ranked[MOST_BELOW - 1 :]
         children = [child for child in children if child in shown_ones]
         _add_all(rest, left)

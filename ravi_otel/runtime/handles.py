@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial, wraps
 from types import TracebackType
@@ -13,7 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 from ravi_otel import _current
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement import weighted
-from ravi_otel.enforcement.ending import Ending
+from ravi_otel.enforcement.ending import ABANDONED, Ending
 from ravi_otel.enforcement.last_call import WrapUp
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel.enforcement.scope import Scope
@@ -30,7 +33,7 @@ from ravi_otel.policy.meta import RunMeta
 from ravi_otel.policy.supervision import Supervision
 from ravi_otel.runtime import board, family
 from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import drain, later_here, look_for
+from ravi_otel.runtime.late import drain, later, later_here, look_for
 from ravi_otel.runtime.progress import MOST, Progress
 from ravi_otel.runtime.resuming import refuse_twice
 from ravi_otel.runtime.resumption import resumption
@@ -42,6 +45,7 @@ R = TypeVar("R")
 
 _log = logging.getLogger("ravi_otel")
 _said: set[bool] = set()
+_gone: deque[Scope] = deque()
 _NONE_ALLOWS = (
     'no limit around it allows to be set aside. Declare those that may be with suspend="allow", which is :suspend=allow in words.'
 )
@@ -158,6 +162,7 @@ class ScopeHandle:
         try:
             scope = self._scope = open_scope(parent.engine, parent, self._ask)
             self._enter(scope)
+            scope.when_dropped = _dropped
         except BaseException as error:  # a signal: nobody will leave what was not entered
             if self._attachment is not None:
                 self.__exit__(type(error), error, None)
@@ -189,14 +194,13 @@ class ScopeHandle:
         scope = self._scope
         if attachment is None or scope is None:
             return False
+        scope.when_dropped = None
         if self._entered is not None:
             self._entered.leave()
         # An async generator that is dropped ends in a task of its own, whose context is a copy of one that keeps the scope.
         scope.stranded = not attachment.restore() or isinstance(error, GeneratorExit)
         if isinstance(error, GeneratorExit):
-            scope.ended_ns = scope.engine.clock.monotonic_ns()  # its clocks stand still from here on, whoever does the rest
-            scope.end_as(Ending.of(error))
-            STATE.forget(scope)
+            _end_now(scope, Ending.of(error))
             later_here(partial(_finish, scope, error))  # a finaliser may be running, which must not take a lock
             return False
         drain()
@@ -254,6 +258,43 @@ def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -
     return swallowed
 
 
+def _end_now(scope: Scope, ending: Ending) -> None:
+    """Write how it ended, and when: its clocks stand still from here on, and nobody joins it, whoever does the rest; takes no lock."""
+    scope.ended_ns = scope.engine.clock.monotonic_ns()
+    scope.end_as(ending)
+    STATE.forget(scope)
+
+
+def _dropped(scope: Scope) -> None:
+    """End a scope that was entered and that nobody can leave any more; runs in finalisers, so that it takes no lock."""
+    if sys.is_finalizing():
+        return
+    scope.when_dropped = None
+    _end_now(scope, ABANDONED)
+    _gone.append(scope)
+    later_here(_finish_gone)
+
+
+def _finish_gone() -> None:
+    """Close those that were dropped, inner ones first: a collection finds a run and its agents in any order."""
+    gone: list[Scope] = []
+    with suppress(IndexError):
+        while True:
+            gone.append(_gone.popleft())
+    gone.sort(key=lambda scope: len(scope.upwards()), reverse=True)
+    for scope in gone:
+        later(partial(_finish_dropped, scope))
+
+
+def _finish_dropped(scope: Scope) -> None:
+    if scope.abandoned:  # it was found out right before this process was forked: the parent ends it
+        return
+    if scope.facts.kind is ScopeKind.RUN:
+        board.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
+    scope.conclude(ABANDONED)
+    _finish(scope, None)
+
+
 def _settle_late() -> None:
     STATE.engine.settle_late()
 
@@ -285,6 +326,7 @@ class Run(ScopeHandle):
 
         However many there are it is at most some hundred lines: of those that ended the last hundred, and the rest as one figure.
         """
+        drain()
         return family.draw(self.scope.node)
 
     def progress(self, *, most: int = MOST) -> Progress:

@@ -42,8 +42,7 @@ def _from_json(given: object) -> Snapshot:
 
 def refuse_twice(snapshot: Snapshot) -> None:
     """Raise ConfigurationError when the run that the snapshot was taken of is still open here."""
-    with STATE.lock:
-        known: list[Scope] = list(STATE.top_runs.values())
+    known = STATE.open_runs()
     leaf = _current.entered()
     if isinstance(leaf, Scope):
         known += leaf.upwards()

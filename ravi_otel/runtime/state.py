@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
@@ -54,7 +55,7 @@ class State:
     def __init__(self) -> None:
         self._place = _Place(Engine(), (), None)
         self.lock = threading.Lock()
-        self.top_runs: dict[str, Scope] = {}
+        self.top_runs: dict[str, weakref.ref[Scope]] = {}  # by scope id; one that the program drops must be free to go
         self.instrumented = False
         self.options = Options()
         self.when_told: Callable[[], object] = lambda: None
@@ -111,13 +112,18 @@ class State:
         if place.untold:
             self._tell(place)
         if len(self.top_runs) == 1:
-            with self.lock:
-                runs = list(self.top_runs.values())
+            runs = self.open_runs()
             if len(runs) == 1 and runs[0].facts.session_id is None and runs[0].facts.tenant_id is None:
                 return runs[0], False
         if place.surrounding is not None:
             return place.surrounding, True
         return place.root, False
+
+    def open_runs(self) -> list[Scope]:
+        """List the runs that were opened outside any other and are open."""
+        with self.lock:
+            known = [held() for held in self.top_runs.values()]
+        return [run for run in known if run is not None]
 
     def around(self) -> Scope:
         """Give the scope to open the next one under."""
@@ -131,7 +137,7 @@ class State:
         """Note a run that was opened outside any other."""
         if scope.parent is None or scope.parent is self.surrounding or scope.parent.facts.run_id is None:
             with self.lock:
-                self.top_runs[scope.facts.scope_id] = scope
+                self.top_runs[scope.facts.scope_id] = weakref.ref(scope)
 
     def left(self, scope: Scope) -> None:
         """Note that a run was closed."""

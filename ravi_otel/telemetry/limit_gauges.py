@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -84,8 +85,8 @@ class LimitGauges(Listener):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._active: dict[str, ScopeView] = {}
-        self._waiting: deque[ScopeView] = deque(maxlen=_MOST_WAITING)
+        self._active: dict[str, weakref.ref[ScopeView]] = {}  # one that the program drops must be free to go
+        self._waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
         self._touched: set[tuple[str | None, ...]] = set()
         self._used_guard = Guard()
         self._names_guard = Guard()
@@ -101,10 +102,10 @@ class LimitGauges(Listener):
     def scope_opened(self, scope: ScopeView) -> None:
         """Remember the scope, and show its limits' event counters at 0."""
         if len(self._active) < _MOST_ACTIVE:
-            self._active[scope.facts.scope_id] = scope
+            self._active[scope.facts.scope_id] = weakref.ref(scope)
         elif self._pipeline.decided:
             self._pipeline.dropped("too_many_open_scopes")
-        self._waiting.append(scope)
+        self._waiting.append(weakref.ref(scope))
         self._touch_waiting()
 
     def call_started(self, record: CallRecord) -> None:  # noqa: ARG002 - the listener's signature
@@ -144,10 +145,10 @@ class LimitGauges(Listener):
         instruments = self._pipeline.signals().instruments
         while self._waiting:
             try:
-                scope = self._waiting.popleft()
+                scope = self._waiting.popleft()()
             except IndexError:
                 return
-            for each in (scope, *_outer(scope)):
+            for each in () if scope is None else (scope, *_outer(scope)):
                 for reading in each.readings():
                     self._touch(instruments, each.facts.agent_name, reading)
 
@@ -199,7 +200,9 @@ class LimitGauges(Listener):
                 continue
             self._left[scope_id] = (outer, now_s + _LINGERS_S if until_s is None else until_s)
             shown[scope_id] = outer
-        for scope in list(self._active.values()):
+        for scope in [held() for held in list(self._active.values())]:
+            if scope is None or scope.status != "open":  # it was dropped, or is just being left
+                continue
             shown[scope.facts.scope_id] = scope
             shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))
         return shown.values()

@@ -47,7 +47,8 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
 
 def scope_error(scope: ScopeView) -> str | None:
     """Give the `error.type` of a run or agent: of an error alone, since one that was stopped, paused or cancelled did not fail."""
-    return error_type("error", None, scope.error) if scope.status == "error" else None
+    stated = StopReason.ABANDONED if scope.stop_reason == StopReason.ABANDONED else None
+    return error_type("error", stated, scope.error) if scope.status == "error" else None
 
 
 class StopReasons:

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._current import Attachment
+from ravi_otel._current import Attachment, without_leaf
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.loop_records import HandoffEvent
@@ -72,7 +72,8 @@ class Scopes(Listener):
         tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
         opened = None if tracer is None else _start(tracer, scope, self._pipeline.above.context())
         parent = self._states.get(scope.parent_id or "")
-        state = _State(scope, opened, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
+        kept = None if opened is None else Open(opened.span, without_leaf(opened.context))
+        state = _State(scope, kept, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
         if len(self._states) < _MOST_OPEN:
             self._states[scope.facts.scope_id] = state
             if kind is ScopeKind.AGENT:
