@@ -49,7 +49,12 @@ from ravi_otel.runtime.config import check_for_run, effective, read_tags, with_l
     is_flag=True,
     help="Accept calls of models that the limits cannot cover, through other clients or plain HTTP: say so, and keep the program's status.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No report at the end.")
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="No report, and no word of limits that fill up; only of those that were not in force, or did not cover a call.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as one line of JSON.")
 @click.option(
     "--report", "place", type=click.Path(path_type=Path, dir_okay=False), help="A file for the report, instead of standard error."
@@ -72,7 +77,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     place: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND, observe every call it makes with the `openai` package, and hold it to limits.
+    """Run COMMAND, observe every call it makes with the `openai`, `anthropic` and `groq` packages, and hold it to limits.
 
     \b
       ravi-otel run --limit tokens=20000 --limit cost=0.50usd --limit time=90s -- python my_agent.py

@@ -105,7 +105,7 @@ class ScopeHandle:
         return self.scope.readings_around()
 
     def remaining(self, kind: str) -> float | None:
-        """Give what is left of `kind` in it, over all scopes around: see `Scope.remaining`."""
+        """Return what is left of `kind` in it (USD, seconds or a count), the least that any limit around leaves; None without one."""
         return self.scope.remaining(kind)
 
     def set_limit(self, kind: str, value: float) -> None:

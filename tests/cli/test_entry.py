@@ -25,6 +25,12 @@ def test_help_lists_every_command(option):
     assert [line.split()[0] for line in done.output.partition("Commands:")[2].splitlines() if line.strip()] == list(COMMANDS)
 
 
+def test_the_help_of_run_names_every_client_that_is_held():
+    text = " ".join(CliRunner().invoke(commands, ["run", "--help"]).output.split())
+    assert "`openai`, `anthropic` and `groq`" in text
+    assert "no word of limits that fill up; only of those that were not in force, or did not cover a call" in text
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_the_line_of_help_that_the_list_shows(name):
     found = commands.get_command(click.Context(commands), name)
