@@ -121,6 +121,77 @@ def test_a_stream_that_breaks_ends_its_span_once_and_holds_nothing(sisters: Any,
     assert (found.attributes or {})["gen_ai.response.finish_reasons"] == ("error",)
 
 
+async def items(source: Any) -> list[Any]:
+    return [item async for item in source] if hasattr(source, "__aiter__") else list(source)
+
+
+async def by_parse(response: Any) -> None:
+    made = await got(response.parse())
+    if hasattr(type(made), "__stream__"):
+        await items(made)
+
+
+async def by_read(response: Any) -> None:
+    await got(response.read())
+
+
+async def by_text(response: Any) -> None:
+    await got(response.text())
+
+
+async def by_lines(response: Any) -> None:
+    await items(response.iter_lines())
+
+
+async def by_bytes(response: Any) -> None:
+    await items(response.iter_bytes())
+
+
+async def by_json(response: Any) -> None:
+    await got(response.json())
+
+
+def raw_claude(where: str, form: str, reader: Any, *, stream: bool) -> Any:
+    async def program(client: Any) -> None:
+        at = client.beta.messages if where == "beta" else client.messages
+        made = getattr(at, form).create(**CLAUDE, **({"stream": True} if stream else {}))
+        if form == "with_raw_response":
+            await reader(await got(made))
+        elif hasattr(made, "__aenter__"):
+            async with made as response:
+                await reader(response)
+        else:
+            with made as response:
+                await reader(response)
+
+    return program
+
+
+BODY_READERS = [by_parse, by_read, by_text, by_lines, by_bytes]
+
+
+@pytest.mark.parametrize(
+    ("stream", "reader"),
+    [*((False, one) for one in (*BODY_READERS, by_json)), *((True, one) for one in BODY_READERS)],
+    ids=lambda each: each.__name__ if callable(each) else "stream" if each else "whole",
+)
+@pytest.mark.parametrize("form", ["with_raw_response", "with_streaming_response"])
+@pytest.mark.parametrize("where", ["messages", "beta"])
+def test_a_raw_response_tells_its_model_and_usage_however_it_is_read(
+    sisters: Any, where: str, form: str, stream: bool, reader: Any, colour: str
+):
+    with sisters.instrumented(), ravi_otel.run("r", limits=["tokens=1000"]) as run:
+        sisters.run("anthropic", colour, raw_claude(where, form, reader, stream=stream), Text("hello", usage=(11, 7)))
+        drain()
+        assert run.stats().total_tokens == run.limits[0].used == 18
+
+    (found,) = attributes(sisters, "chat claude-opus-4-8")
+    assert found["gen_ai.response.model"] == "claude-opus-4-8"
+    assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (11, 7)
+    assert "ravi.usage.source" not in found
+    assert "error.type" not in found
+
+
 @pytest.mark.parametrize(
     ("package", "program"), [("anthropic", claude), ("anthropic", claude_stream), ("groq", llama), ("groq", llama_stream)]
 )
