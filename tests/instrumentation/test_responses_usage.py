@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ravi_otel
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.testing import Capture, ScriptedLLM, Text
 
 USED = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}
 
@@ -38,6 +41,48 @@ def test_every_detail_is_read():
 def test_no_more_is_written_to_the_cache_than_was_sent_and_not_read_from_it():
     found = usage_of({"usage": USED | {"input_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 90}}})
     assert found.cached_input_tokens + found.cache_write_tokens <= found.input_tokens
+
+
+@pytest.mark.parametrize("missing", [{}, {"input_tokens": None}, {"output_tokens": None}])
+def test_a_part_that_is_not_told_is_what_the_total_leaves(missing: dict[str, None]):
+    lacks = next(iter(missing), "output_tokens")
+    told = {name: value for name, value in USED.items() if name != lacks} | missing
+    assert usage_of({"usage": told}) == Usage(input_tokens=100, output_tokens=50)
+
+
+@pytest.mark.parametrize("total", [99, 100, 0, -1, "150", "many", None, True, 2**60, [150]])
+def test_a_total_that_leaves_nothing_tells_nothing_of_a_part(total: Any):
+    assert Responses().reply({"usage": {"input_tokens": 100, "total_tokens": total}}).usage is None
+
+
+@pytest.mark.parametrize("part", [-1, "many", float("nan"), True, [1]])
+def test_a_part_that_is_no_count_is_not_made_up_from_the_total(part: Any):
+    assert Responses().reply({"usage": USED | {"output_tokens": part}}).usage is None
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("api", "inputs"), [("chat", "prompt_tokens"), ("responses", "input_tokens")])
+def test_a_limit_settles_at_a_total_that_is_told_with_one_part(api: str, inputs: str, stream: bool, instrumented: Capture):
+    told = Text("hello", usage={inputs: 100, "total_tokens": 150})
+    more: dict[str, Any] = {"stream": True} if stream else {}
+    with (
+        ScriptedLLM(lambda _: told) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client,
+        ravi_otel.run("r", limits=["tokens=100000"]) as run,
+    ):
+        if api == "responses":
+            made: Any = client.responses.create(model="gpt-4o-mini", input="Hi.", **more)
+        else:
+            asks = more and more | {"stream_options": {"include_usage": True}}
+            made = client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "Hi."}], **asks)
+        if stream:
+            list(made)
+        spend, (reading,) = run.stats(), run.limits
+    assert (spend.input_tokens, spend.output_tokens, spend.estimated_calls, spend.unreported_calls) == (100, 50, 0, 0)
+    assert reading.used == 150
+    attributes = instrumented.spans("chat gpt-4o-mini")[0].attributes or {}
+    assert attributes["gen_ai.usage.output_tokens"] == 50
+    assert "ravi.usage.source" not in attributes
 
 
 SEARCHED = [

@@ -118,12 +118,17 @@ def _part(details: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
-    """Read a usage object; None when it is missing or its totals are no counts."""
+    """Read a usage object; None when it is missing or its counts are none. One that it lacks is what its total leaves."""
     told = _told(usage)
     given = count(told[inputs] if inputs in told else get(usage, inputs))
     made = 0 if outputs is None else count(told[outputs] if outputs in told else get(usage, outputs))
     if given is None or made is None:
-        return None
+        if told.get(inputs) is None:
+            given = _left(told, made)
+        elif outputs is not None and told.get(outputs) is None:
+            made = _left(told, given)
+        if given is None or made is None:
+            return None
     of_input, of_output, more = _told(told.get(input_details)), _told(told.get(output_details)), _beyond(usage)
     if not (of_input or of_output or more):
         return Usage(input_tokens=given, output_tokens=made)
@@ -141,6 +146,12 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
         image_output_tokens=_part(of_output, "image_tokens", made),
         rejected_prediction_tokens=_part(of_output, "rejected_prediction_tokens", made),
     )
+
+
+def _left(told: Mapping[str, Any], part: int | None) -> int | None:
+    """Give what a told total leaves beside one part of it; None where either is unknown, or nothing is left: unknown is not 0."""
+    total = count(told.get("total_tokens"))
+    return None if total is None or part is None or part >= total else total - part
 
 
 def _first(found: Mapping[str, Any], names: Sequence[str], most: int) -> int:
