@@ -11,6 +11,7 @@ from ravi_otel.enforcement.entry import children_of, most_children
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
+from ravi_otel.enforcement.ledger.refreshing import as_of, newest, refresh
 from ravi_otel.enforcement.series import MOST_READ, Series, counters
 from ravi_otel.enforcement.terms import in_force
 from ravi_otel.hooks.records import LimitReading
@@ -26,6 +27,7 @@ _WHOLE: Final = {Kind.INPUT_TOKENS.value: Kind.TOKENS.value, Kind.OUTPUT_TOKENS.
 
 def reading(scope: Scope, account: Account) -> LimitReading:
     """Read one limit of `scope`; a window that rolls here lets go of what is over first."""
+    own, account = account, newest(account)
     used = _used(scope, account)
     kind = account.limit.kind
     return LimitReading(
@@ -40,6 +42,7 @@ def reading(scope: Scope, account: Account) -> LimitReading:
         events=account.events,
         window=account.window,
         counted_for=account.counted_for,
+        as_of=as_of(scope.engine.ledger, own),
     )
 
 
@@ -59,11 +62,14 @@ def _used(scope: Scope, account: Account) -> int:
 def readings_around(scope: Scope) -> list[LimitReading]:
     """Read every limit that holds in `scope`: its own first, then those of each scope around it, from the nearest on.
 
-    Of a limit around that counts by somebody it is the counter of whom this scope is for, by model the fullest.
+    Of a limit around that counts by somebody it is the counter of whom this scope is for, by model the fullest. A shared ledger is asked,
+    once for all of them, where what is known is older than a second.
     """
     renewed = [account for each in tuple(scope.series) for account in each.current()[:MOST_READ] or each.counting(scope.facts)]
-    own = [reading(scope, account) for account in (*scope.accounts, *renewed)]
-    return own + [reading(owner, account) for owner, account in _around(scope)]
+    held = [(scope, account) for account in (*scope.accounts, *renewed)]
+    held += _around(scope)
+    refresh(scope.engine.ledger, (account for _, account in held))
+    return [reading(owner, account) for owner, account in held]
 
 
 def _around(scope: Scope) -> Iterator[tuple[Scope, Account]]:
@@ -86,7 +92,9 @@ def remaining(scope: Scope, kind: str) -> float | None:
         held = [(owner, account) for owner, limit in in_force(scope) for account in _counting(limit, scope)]
         if asked.agent is not None and asked.agent != scope.facts.agent_name:  # what an agent of that name would have
             held += [(owner, account) for owner in scope.upwards() for account in counters(owner) if account.limit.agent == asked.agent]
-    left = [_left(scope, owner, account) for owner, account in held if _limits(account, asked) and not account.observe]
+    bounds = [(owner, account) for owner, account in held if _limits(account, asked) and not account.observe]
+    refresh(scope.engine.ledger, (account for _, account in bounds))
+    left = [_left(scope, owner, newest(account)) for owner, account in bounds]
     least = min((amount for amount in left if amount is not None), default=None)
     return None if least is None else public_amount(asked.kind, max(0, least))
 

@@ -124,7 +124,9 @@ class LimitReading:
 
     `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded"). A limit that begins anew is read
     as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`. `scope` and
-    `scope_name` say whose limit it is.
+    `scope_name` say whose limit it is. What a shared ledger counts is read `as_of` a time, in UTC: when it last told this process. It is
+    asked where that is more than a second ago, and what is known stands where it does not answer. None where this process counts alone,
+    or has heard nothing from the ledger yet and knows its own use only.
     """
 
     limit: Limit
@@ -138,6 +140,7 @@ class LimitReading:
     events: tuple[str, ...]
     window: str | None = None
     counted_for: str | None = None
+    as_of: datetime | None = None
 
     def __repr__(self) -> str:
         """Write it in a line, the limit as the grammar does and amounts for people."""
@@ -146,7 +149,8 @@ class LimitReading:
         whose = self.scope.value if self.scope_name is None else f"{self.scope.value} {self.scope_name!r}"
         when = "" if self.window is None else f", window={self.window!r}"
         whom = "" if self.counted_for is None else f", counted_for={self.counted_for!r}"
-        return f"LimitReading({format_limit(self.limit)!r}, {figures}, of {whose}{when}{whom})"
+        at = "" if self.as_of is None else f", as of {self.as_of.isoformat(timespec='seconds')}"
+        return f"LimitReading({format_limit(self.limit)!r}, {figures}, of {whose}{when}{whom}{at})"
 
     @property
     def title(self) -> str:

@@ -77,6 +77,7 @@ class Account:
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
     `ledger.rolling` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
+    `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `ledger.refreshing`.
     `ends_s` is when its window of the calendar ends, in UTC epoch seconds, None without one; `wall_s` reads the clock that windows go by.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
@@ -90,7 +91,9 @@ class Account:
         "_key",
         "_near",
         "_part",
+        "asked_ns",
         "buckets",
+        "copy",
         "declared",
         "denied",
         "drainable",
@@ -162,6 +165,8 @@ class Account:
         self.line: list[object] = []
         self.row: object = None
         self.slice: object = None  # what a ledger that takes slices knows of it
+        self.asked_ns = 0
+        self.copy: object = None
         self.epoch: str | None = None
         self.twins: tuple[Account, ...] = ()
         self.named_store = False

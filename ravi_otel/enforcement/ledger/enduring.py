@@ -368,7 +368,7 @@ def _twin(account: Account) -> StandIn:
     twin = copy.copy(account)
     twin.__class__ = StandIn
     assert isinstance(twin, StandIn)
-    twin.held, twin.line, twin.row, twin.slice, twin._claims = 0, [], None, None, {}  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]  # its own, of the class it is derived from
+    twin.held, twin.line, twin.row, twin.slice, twin.copy, twin._claims = 0, [], None, None, None, {}  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]  # its own, of the class it is derived from
     twin.buckets = dict(account.buckets)
     twin.tune()
     return twin

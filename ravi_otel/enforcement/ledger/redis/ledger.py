@@ -10,6 +10,7 @@ been asleep only, the real amount corrects that later, once. A message that was 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast
 
@@ -21,12 +22,13 @@ from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Gr
 from ravi_otel.enforcement.ledger.failing import StoreError, warn_uncounted
 from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel.enforcement.ledger.redis import ending, operators, reserving
-from ravi_otel.enforcement.ledger.redis.answers import Reply
+from ravi_otel.enforcement.ledger.redis.answers import STRANGE, Reply
 from ravi_otel.enforcement.ledger.redis.asking import Ask
 from ravi_otel.enforcement.ledger.redis.counting import Counting
 from ravi_otel.enforcement.ledger.redis.line import wake_first
 from ravi_otel.enforcement.ledger.redis.places import TOP, Place, Sight, bounded, facts_of, tag_of
 from ravi_otel.enforcement.ledger.redis.scripts import CLOCK, LOOK, RETUNE
+from ravi_otel.enforcement.ledger.refreshing import Copy
 
 T = TypeVar("T")
 _PAID_AT_THE_END_S: Final = 0.75
@@ -143,15 +145,62 @@ class RedisLedger(Counting):
         if sight.place is None:
             return True
         try:
-            state = run_sync(self.link.call(LOOK, [sight.place.key], [self.day(), f"{facts_of(sight, account)} {sight.warn}"]))
-            if state is None:
+            (state,) = run_sync(self._look([(account, sight, sight.place)]))
+            if not state:
                 return False
-            shown = Reply(b"S;;%b" % state if isinstance(state, bytes) else state)
             with self.lock:
-                shown.show([(account, sight)])
+                Reply(b"S;;%b" % state).show([(account, sight)])
         except StoreError as error:
             raise self.refusal(error, account) from None
         return True
+
+    def seen_ns(self, account: Account) -> int | None:
+        """See `Refreshing.seen_ns`."""
+        sight = self.sight(account)
+        return self.now_ns() - (self._clock.monotonic_ns() - sight.seen_ns) if sight.known else None
+
+    def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
+        """See `Refreshing.copies`: one round trip, of a Cluster one for each slot."""
+        asked = [(account, sight, place) for account in accounts if (place := (sight := self.sight(account)).place) is not None]
+        slots = dict.fromkeys(place.tag for _, _, place in asked) if self.link.clustered else [None]
+        found: dict[Account, Copy | None] = {}
+        until = time.monotonic() + self.link.timeout_s
+        for tag in slots:
+            if found and time.monotonic() >= until:
+                break
+            these = [one for one in asked if tag in (None, one[2].tag)]
+            try:
+                states = run_sync(self._look(these, first=False))
+            except StoreError:
+                if not found:
+                    raise
+                break
+            with self.lock:
+                found |= {account: self._copy(account, sight, state) for (account, sight, _), state in zip(these, states, strict=True)}
+        return [found.get(account) for account in accounts]
+
+    def _copy(self, account: Account, sight: Sight, state: bytes) -> Copy | None:
+        """Copy an account as the store has it, with what was used by hand since; under the lock."""
+        if state in (b"", b"U"):
+            return None
+        one, by_hand = Copy(account, self.now_ns()), max(0, account.used - sight.used) if sight.known else 0
+        seen = Sight(self.life, sight.place, one.account)
+        Reply(b"S;;%b" % state).show([(one.account, seen)])
+        if account.epoch not in (None, one.account.epoch) or seen.revision < sight.revision:
+            return None
+        one.account.used += by_hand
+        return one
+
+    def _look(self, asked: Sequence[tuple[Account, Sight, Place]], *, first: bool = True) -> Flow[list[bytes]]:
+        """Ask for the states of these; empty where there is none."""
+        words = [f"{facts_of(sight, account)} {sight.warn}" for account, sight, _ in asked]
+        states = yield from self.link.call(LOOK, [place.key for _, _, place in asked], [self.day(), *words], first=first)
+        if not isinstance(states, list) or len(cast("list[object]", states)) != len(asked):
+            raise StoreError(STRANGE)
+        found = [state for state in cast("list[object]", states) if isinstance(state, bytes)]
+        if len(found) != len(asked):
+            raise StoreError(STRANGE)
+        return found
 
     def reap(self, *, everybody: bool = False) -> int:
         """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Tell how many."""

@@ -146,14 +146,15 @@ class Link:
 
     # -- one call -------------------------------------------------------------------------------------------------
 
-    def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
+    def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], *, first: bool = True) -> Flow[Any]:
         """Run a script; what it returned (bytes, int, None or a list of these), or StoreError.
 
-        A process's first call connects, logs in and brings the script along: it has more time than a round trip, once.
+        A process's first call connects, logs in and brings the script along: it has more time than a round trip, once,
+        unless it is not to count as the `first`.
         """
         if self._pid != os.getpid():  # behind Python's back
             self.reset_after_fork()
-        return self._call(script, keys, args, self.timeout_s) if self._met else self._first(script, keys, args)
+        return self._call(script, keys, args, self.timeout_s) if self._met or not first else self._first(script, keys, args)
 
     def _first(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
         try:

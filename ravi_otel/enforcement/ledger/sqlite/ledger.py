@@ -191,12 +191,12 @@ class SqliteLedger(Steps):
             return self._without_store(request, shared, error, again=again)
 
     def _judge_own(self, request: Reservation) -> Grant | Denied:
-        judging.expire_all(request.lines, self._now_ns())
+        judging.expire_all(request.lines, self.now_ns())
         return judging.judge(request, self._operations, newcomer=True)
 
     def _expired(self, operation: Operation) -> Operation:
         """Have the windows of an operation's accounts, all of this process's own, let go of what is over."""
-        judging.expire_all(operation.lines, self._now_ns())
+        judging.expire_all(operation.lines, self.now_ns())
         return operation
 
     def _take_at_once(self, request: Reservation) -> Operation | None:

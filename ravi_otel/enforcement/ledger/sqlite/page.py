@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
@@ -14,6 +14,7 @@ from ravi_otel.enforcement.ledger.failing import FORGOTTEN, StoreError, warn_unc
 from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.losses import forget, kept_s, may_begin_anew, tell
+from ravi_otel.enforcement.ledger.refreshing import Copy
 from ravi_otel.enforcement.ledger.rolling import expire
 from ravi_otel.enforcement.ledger.sqlite.past import is_fresh, is_over, note
 from ravi_otel.enforcement.ledger.sqlite.rows import (
@@ -35,6 +36,8 @@ from ravi_otel.enforcement.ledger.sqlite.store import Store, from_sql, to_sql
 LIVE, PROVISIONAL, OVER, GIVEN_BACK = 0, 1, 2, 3
 _SELECT: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone
 _LOOK: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = (SELECT id FROM names WHERE key = ?)"  # noqa: S608 - constants alone
+_COPY: Final = f"SELECT names.key, accounts.{COLUMNS} FROM names JOIN accounts ON accounts.id = names.id WHERE names.key IN "  # noqa: S608 - constants alone
+_MOST_AT_ONCE: Final = 500
 UPDATE: Final = (
     "UPDATE accounts SET used=?, held=?, value=?, denied=?, near=?, exceeded=?, draining=?, events=?, rolling=?, seen=? WHERE id=?"
 )
@@ -431,3 +434,28 @@ def look(store: Store, account: Account, now_ns: int) -> bool:
         shown(account, found[0])
         expire(account, now_ns)
     return bool(found)
+
+
+def copies(store: Store, accounts: Sequence[Account], now_ns: int) -> list[Copy | None]:
+    """Copy accounts as their rows are now, outside of transactions; None where there is no row, or another life's."""
+    rows: dict[str, tuple[Any, ...]] = {}
+    keys = [account.key for account in accounts]
+    for at in range(0, len(keys), _MOST_AT_ONCE):
+        some = keys[at : at + _MOST_AT_ONCE]
+        for key, *row in store.look(f"{_COPY}({', '.join('?' * len(some))})", some):
+            rows[key] = tuple(row)
+    return [_copy(account, rows.get(account.key), now_ns) for account in accounts]
+
+
+def _copy(account: Account, found: tuple[Any, ...] | None, now_ns: int) -> Copy | None:
+    if found is None or account.epoch not in (None, found[1]):
+        return None
+    one, row = Copy(account, now_ns), account.row
+    by_hand = account.used - row.used if isinstance(row, Row) and row is not LOCAL else 0
+    try:
+        show(one.account, found)
+    except StoreError:  # of the others it may say what can be read
+        return None
+    one.account.used += max(0, by_hand)
+    expire(one.account, now_ns)
+    return one

@@ -16,12 +16,13 @@ from ravi_otel.enforcement.ledger.judging import Operation
 from ravi_otel.enforcement.ledger.line import Waiter
 from ravi_otel.enforcement.ledger.losses import KEEP_S
 from ravi_otel.enforcement.ledger.pulse import Pulse
+from ravi_otel.enforcement.ledger.refreshing import Copy
 from ravi_otel.enforcement.ledger.sqlite.forks import Gate, follow
 from ravi_otel.enforcement.ledger.sqlite.leases import Leases, take_slots_again
 from ravi_otel.enforcement.ledger.sqlite.owed import Owed
-from ravi_otel.enforcement.ledger.sqlite.page import Page, Stander, look
+from ravi_otel.enforcement.ledger.sqlite.page import Page, Stander, copies, look
 from ravi_otel.enforcement.ledger.sqlite.past import Past
-from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL
+from ravi_otel.enforcement.ledger.sqlite.rows import LOCAL, Row
 from ravi_otel.enforcement.ledger.sqlite.store import Store, sentence
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind, public_amount
@@ -114,9 +115,18 @@ class Steps(ABC):
     def read(self, account: Account) -> bool:
         """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
         try:
-            return self._locally(lambda: look(self.store, account, self._now_ns()))
+            return self._locally(lambda: look(self.store, account, self.now_ns()))
         except StoreError as error:
             raise self._refusal(error, account) from None
+
+    def seen_ns(self, account: Account) -> int | None:
+        """See `Refreshing.seen_ns`: the file says the second."""
+        row = account.row
+        return row.seen_s * _NS if isinstance(row, Row) and row is not LOCAL and row.seen_s else None
+
+    def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
+        """See `Refreshing.copies`."""
+        return self._locally(lambda: copies(self.store, accounts, self.now_ns()))
 
     # -- one step -------------------------------------------------------------------------------------------------
 
@@ -142,7 +152,7 @@ class Steps(ABC):
     def _step(self, act: Callable[[Page], T], *, reap: bool = True) -> T:
         """Do something in one transaction, or not at all."""
         self._come_in()
-        page = Page(self.store, self._shares, self._operations, self._waiters, self._now_ns())
+        page = Page(self.store, self._shares, self._operations, self._waiters, self.now_ns())
         with self.gate.lock:
             self._leases.remember()
             try:
@@ -190,7 +200,7 @@ class Steps(ABC):
         self.failed()
         return unkept(sentence(error, self.path), error.reason, account)
 
-    def _now_ns(self) -> int:
+    def now_ns(self) -> int:
         """Read the machine's wall clock, by which windows roll and counters age."""
         return int(self._clock.time() * _NS)
 

@@ -209,9 +209,11 @@ class Store:
 
     def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
         """Ask one query without changing anything, also of a file that cannot be written."""
-        if self._own() is not None:
+        own, found = self._own(), self._where()
+        if own is not None:
+            if found != self._place:
+                raise StoreError("because it was replaced while it was in use", "store_lost")
             return self.all(statement, values)
-        found = self._where()
         if found is None:
             raise StoreError("because there is no such file", "store_lost")
         try:
