@@ -144,8 +144,8 @@ class ExecutionTracker:
         `cost` is in USD. What is added stays added when it raises. It is added to the run around, too, and raises for a limit around that
         is passed. Where a call was begun in the run that is charged by itself, only the tracker's own sum grows, and on a bound
         tracker nothing does, unless `external` says that the spend was made elsewhere. `op_id` names the piece of work: what was added
-        under it, in this run, or by this tracker while it served none, is not added again. Where limits only observe, a bound tracker
-        raises nothing.
+        under it, to this run, or by this tracker while it served no scope, is not added there again. Where limits only observe, a bound
+        tracker raises nothing.
         """
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
@@ -163,7 +163,7 @@ class ExecutionTracker:
                 tell = self._risen()
         around = _around() if bound is None else bound
         if around is not None and any(added):
-            self._charge(around, added, key if bound is not None else None, external=external)
+            self._charge(around, added, key, external=external)
         if tell is not None:
             tell()
         if bound is None or not bound.observes:

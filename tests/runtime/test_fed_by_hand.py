@@ -125,3 +125,16 @@ def test_nothing_is_counted_twice(client, ask, stage, steps, bound, late):
         tracker.consume(tokens=held_back)
         assert run.stats().total_tokens == agent.stats().total_tokens == calls + elsewhere
         assert tracker.tokens == calls + elsewhere + (0 if bound else unseen)
+
+
+def test_one_piece_of_work_that_several_trackers_are_fed_counts_once_in_their_run():
+    own, team = ExecutionTracker(max_tokens=1_000), ExecutionTracker(max_tokens=1_000)
+    with ravi_otel.run("r", limits=["tokens=25"]) as run:
+        for number in range(2):
+            for tracker in (own, team, own):
+                tracker.consume(tokens=10, turns=1, op_id=f"answer {number}")
+        assert (run.stats().total_tokens, run.stats().turns) == (20, 2)
+    assert (own.tokens, own.turns) == (team.tokens, team.turns) == (20, 2)
+    with ravi_otel.run("another") as another:
+        ExecutionTracker().consume(tokens=10, op_id="answer 0")
+        assert another.stats().total_tokens == 10
