@@ -87,6 +87,12 @@ def opened() -> None:
         _attendant.start()
 
 
+def collect_soon() -> None:
+    """Have the thread collect garbage: something was dropped that may be part of a cycle. A finaliser may ask for it."""
+    _attendant.collects = True
+    _attendant.ring()
+
+
 def attend() -> None:
     """Do what there is to do while a call waits in line for what others hold.
 
@@ -106,7 +112,12 @@ class _Collector:
         self._young_at = 0.0
         self._all_at = 0.0
 
+    def is_due(self) -> bool:
+        """Whether everything may be collected again."""
+        return gc.isenabled() and time.monotonic() >= self._all_at
+
     def run(self) -> None:
+        """Collect, unless that was done a moment ago."""
         began = time.monotonic()
         if began < self._young_at:
             return
@@ -134,6 +145,7 @@ class _Attendant:
     def renew(self) -> None:
         """Start anew in a forked child, where what was open is the parent's."""
         self.running = False
+        self.collects = False
         self._starting = Turns()
         self._gate = threading.Lock()
         self._busy = False
@@ -177,6 +189,9 @@ class _Attendant:
     def _has_work(self) -> bool:
         """Wait, and do what there is to do; False when nothing was open for a while."""
         rang = self._gate.acquire(timeout=_LOOK_EVERY_S if any(self.results) else _LINGER_S)
+        if self.collects and _collector.is_due():
+            self.collects = False
+            _collector.run()
         with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
             self._busy = True
             try:

@@ -22,9 +22,10 @@ WORDS = Text("one two three four five six", usage=(10, 6))
 def uncollected() -> Iterator[None]:
     """Have no collection come by itself, as in a quiet program."""
     gc.collect()
-    gc.disable()
+    before = gc.get_threshold()
+    gc.set_threshold(0)
     yield
-    gc.enable()
+    gc.set_threshold(*before)
 
 
 def until(is_so: Callable[[], bool], most_s: float = 20.0) -> float:
@@ -107,3 +108,14 @@ def test_no_thread_stays_when_nothing_is_open(stage: Any, clients: Any) -> None:
     assert len(ours()) == 1
     stream.close()
     until(lambda: ours() == [])
+
+
+def test_a_response_whose_stream_was_dropped_unread_is_still_followed(stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(WORDS))
+    with ravi_otel.run("r", limits=["tokens=100000"]) as run:
+        response = client.chat.completions.create(**ASK).response
+        threading.Event().wait(1.0)
+        assert chats(instrumented) == []
+        assert b"[DONE]" in response.read()
+        assert run.limits[0].used > 0 == run.limits[0].held
+        assert len(chats(instrumented)) == 1

@@ -222,7 +222,7 @@ def test_a_path_that_is_no_url_is_left_to_the_client():
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_that_fails_after_a_redirect_was_a_request(made, http):
+def test_a_redirected_request_whose_connection_fails_is_paid_for_too(made, http):
     def answer(request: Any) -> Any:
         if request.url.host == "dead":
             raise http.ConnectError("refused")
@@ -232,7 +232,7 @@ def test_a_connection_that_fails_after_a_redirect_was_a_request(made, http):
     with run("r", limits=[request_limit(5)]) as scope:
         with pytest.raises(openai.APIConnectionError):
             client.chat.completions.create(**CHAT)
-        assert scope.limits[0].used == 1
+        assert scope.limits[0].used == 2
 
 
 def test_a_connection_that_was_never_had_is_no_request(made, http):

@@ -23,7 +23,7 @@ from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
 from ravi_otel.runtime.guard import Guard, blame, guard_of
 from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import drain, later, opened
+from ravi_otel.runtime.late import collect_soon, drain, later, opened
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.settlement import Ending
 from ravi_otel.runtime.stopping import why_over
@@ -48,7 +48,20 @@ class Ends:
     """Know what is open of one call, and give each way it can end its settlement."""
 
     __slots__ = (
-        *("__weakref__", "_body", "_collector", "_copying", "_cut", "_endpoint", "_gone", "_guard", "_heard_ns", "_hides", "_live"),
+        *(
+            "__weakref__",
+            "_begun",
+            "_body",
+            "_collector",
+            "_copying",
+            "_cut",
+            "_endpoint",
+            "_gone",
+            "_guard",
+            "_heard_ns",
+            "_hides",
+            "_live",
+        ),
         *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_streams", "_watching"),
     )
 
@@ -60,6 +73,7 @@ class Ends:
         self._endpoint = endpoint
         self._collector: Collector = endpoint.collector(live.record.call)
         self._pull: weakref.ref[Any] | None = None  # our iterator of events
+        self._begun = False  # something was read from it
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
         self._body: Body | None = None
@@ -255,6 +269,13 @@ class Ends:
             self.dropped()
         except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
             swallow("stream", bug)
+
+    def _unreadable(self, _: object) -> None:
+        """Hear that a stream is gone; one that was never read may have left its response to somebody, which only a collection tells."""
+        if self._begun:
+            self._lost(None)
+        else:
+            collect_soon()
 
     def leave(self) -> None:
         """See `idle.Followed.leave`."""

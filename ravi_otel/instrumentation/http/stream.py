@@ -64,7 +64,7 @@ class Following(Ends):
     def _between(self, stream: Any) -> None:
         source = _apart(stream)
         follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
-        self._pull = weakref.ref(named(follow, source), self._lost)
+        self._pull = weakref.ref(named(follow, source), self._unreadable)
         self._streams = True
         stream._iterator = follow  # noqa: SLF001 - see above
 
@@ -121,7 +121,7 @@ class Following(Ends):
         return found
 
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
-        take = self._take
+        take, self._begun = self._take, True
         try:
             for item in source:
                 verdict = take(item)
@@ -149,7 +149,7 @@ class Following(Ends):
             raise ends_with
 
     async def _follow_async(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        take = self._take
+        take, self._begun = self._take, True
         try:
             async for item in source:
                 verdict = take(item)
