@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
@@ -43,10 +43,10 @@ class WrapUp:
                 f"wrap_up(): no limit of {refusal.place(scope.facts)}, or around it, keeps anything back for a last call. "
                 'Give one on_exceed="final".'
             )
-        leaf = _current.leaf()
-        base: Scope = leaf if isinstance(leaf, type(scope)) and scope in leaf.upwards() else scope
+        leaf: Any = _current.leaf()
+        base: Scope = scope if leaf is None or scope not in leaf.upwards() else leaf
         facts = replace(base.facts, scope_id=uuid.uuid4().hex, kind=ScopeKind.BLOCK, name="wrap_up")
-        self._inner = type(scope)(base.engine, facts, base)
+        self._inner = base.block(facts)
         self._last = self._inner.wrapping = LastCall(finals, base.wrapping)
         self._attachment = _current.Attachment(_current.with_leaf(self._inner))
         self._attachment.__enter__()

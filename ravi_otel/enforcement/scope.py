@@ -61,11 +61,8 @@ class Scope:
     it closed its counters can still move: a stream that outlives its scope settles where it was admitted.
 
     Whatever can still do work in it refers to it: handles, contexts, threads, tasks, calls, scopes inside. What only keeps a list of
-    scopes refers to them weakly, so that one which the program has dropped is found out: `when_dropped` is called then, by a
-    finaliser, and may go on with it.
+    scopes refers to them weakly, so that one which the program has dropped is found out: see `watch`.
     """
-
-    when_dropped: Callable[[Scope], object] | None = None  # of the class: one that could not be made has it too
 
     def __init__(
         self,
@@ -122,16 +119,13 @@ class Scope:
         self._formulas: tuple[Formula, ...] = ()
         self._clocks: clocks.Clocks = ()
         self.waits = clocks.NO_WAITS
+        self.when_dropped: Callable[[Scope], object] | None = None
         self.alarms: dict[Account, Any] = {}
         self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
         self.tallies: Tallies = tuple(scope.tally for scope in self.charged())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {refusal.place(self.facts)} {self.status}>"
-
-    def __del__(self) -> None:
-        if self.when_dropped is not None and not self.abandoned:
-            self.when_dropped(self)
+        return f"<Scope {refusal.place(self.facts)} {self.status}>"
 
     # -- where it is ----------------------------------------------------------------------------------------------
 
@@ -166,6 +160,15 @@ class Scope:
         outside any run and agent.
         """
         return meta_of(self)
+
+    def watch(self, when_dropped: Callable[[Scope], object] | None) -> None:
+        """Have a finaliser call `when_dropped`, which may go on with it, when nobody refers to it any more; None ends that."""
+        self.when_dropped = when_dropped
+        self.__class__ = Scope if when_dropped is None else _Watched  # pyright: ignore[reportAttributeAccessIssue]  # of the same layout
+
+    def block(self, facts: ScopeFacts) -> Scope:
+        """Make a bare scope inside this one."""
+        return Scope(self.engine, facts, self)
 
     def upwards(self) -> tuple[Scope, ...]:
         """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
@@ -459,3 +462,11 @@ class Scope:
     def end_as(self, ending: Ending) -> None:
         """Write how it ended, where all who tell of it read it."""
         self.status, self.stop_reason = ending.status, ending.stop_reason
+
+
+class _Watched(Scope):
+    """Be a scope that was entered and not left yet: no other has a finaliser, in which an interruption of the program would be lost."""
+
+    def __del__(self) -> None:
+        if self.when_dropped is not None and not self.abandoned:
+            self.when_dropped(self)

@@ -162,7 +162,7 @@ class ScopeHandle:
         try:
             scope = self._scope = open_scope(parent.engine, parent, self._ask)
             self._enter(scope)
-            scope.when_dropped = _dropped
+            scope.watch(_dropped)
         except BaseException as error:  # a signal: nobody will leave what was not entered
             if self._attachment is not None:
                 self.__exit__(type(error), error, None)
@@ -194,7 +194,7 @@ class ScopeHandle:
         scope = self._scope
         if attachment is None or scope is None:
             return False
-        scope.when_dropped = None
+        scope.watch(None)
         if self._entered is not None:
             self._entered.leave()
         # An async generator that is dropped ends in a task of its own, whose context is a copy of one that keeps the scope.
@@ -269,7 +269,7 @@ def _dropped(scope: Scope) -> None:
     """End a scope that was entered and that nobody can leave any more; runs in finalisers, so that it takes no lock."""
     if sys.is_finalizing():
         return
-    scope.when_dropped = None
+    scope.watch(None)
     _end_now(scope, ABANDONED)
     _gone.append(scope)
     later_here(_finish_gone)
