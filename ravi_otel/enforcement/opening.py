@@ -19,7 +19,7 @@ from ravi_otel.enforcement.shared_slots import shared_slots
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import SpawnTracker
-from ravi_otel.enforcement.tab import ExecutionTracker
+from ravi_otel.enforcement.tab import ExecutionTracker, end_turns
 from ravi_otel.enforcement.terms import PLAIN, Terms, close_suspension
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
@@ -150,6 +150,8 @@ def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
 
 def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
+    if scope.turns_told:
+        end_turns(scope, quiet=isinstance(error, GeneratorExit))
     swallowed = scope.end(error, catch=catch)
     close_suspension(scope)
     give_back(scope)

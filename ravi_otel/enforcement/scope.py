@@ -16,7 +16,7 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.metas import meta_of
 from ravi_otel.enforcement.readings import reading, readings_around, remaining
-from ravi_otel.enforcement.replayed import Remembered
+from ravi_otel.enforcement.replayed import Key, Remembered
 from ravi_otel.enforcement.retuning import set_limit
 from ravi_otel.enforcement.series import Series, at_this_moment, counters
 from ravi_otel.enforcement.snapshot import Snapshot
@@ -27,7 +27,7 @@ from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL, Formula, formula_of
-from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind
+from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
@@ -92,6 +92,7 @@ class Scope:
         self.entry: Entry | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
         self.tally = Tally()
+        self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
         self.accounts: list[Account] = []
         self.series: list[Series] = []  # limits that renew, or count by somebody
         self.templates: list[tuple[Limit, str]] = []
@@ -305,6 +306,14 @@ class Scope:
         """Tell whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
         around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
         return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).tally.requests > 0
+
+    def leaves_room(self, kind: str, amount: int) -> bool:
+        """Tell whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
+        for account in self.chain:
+            aside = account.observe or account in self.free or account.limit.on_exceed is Outcome.ASK
+            if account.kind == kind and account.used + amount > account.value and not aside:
+                return False
+        return True
 
     def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
         """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""

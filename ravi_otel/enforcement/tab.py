@@ -29,6 +29,7 @@ class Bound(Protocol):
     facts: ScopeFacts
     tally: Tally
     tallies: Tallies
+    turns_told: dict[object, tuple[int, Key | None]]
 
     @property
     def remembered(self) -> Remembered:
@@ -46,6 +47,10 @@ class Bound(Protocol):
 
     def is_charged_by_calls(self) -> bool:
         """Tell whether a model call was begun in its run that is charged by itself."""
+        ...
+
+    def leaves_room(self, kind: str, amount: int) -> bool:
+        """Tell whether so much more of `kind` passes no limit that would refuse a call for it."""
         ...
 
     def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
@@ -66,8 +71,9 @@ class ExecutionTracker:
     scope's tab, which the runtime charges the calls to. Nothing is charged twice: what `consume()` brings is the run's, and the tab's,
     as long as no call was begun in the run that is charged by itself, such as those of a client that is instrumented. From then on it
     only checks there, unless `external=True` reports spend made elsewhere, and says so once when it has brought more than the calls
-    have used. It serves one live scope at a time and keeps what was used from one to the next; owned by an agent object it serves all
-    scopes that the object's runs open, at once.
+    have used. Turns that are told alone may be those of calls still to come: they wait for the next `consume()`, or the scope's end, to
+    tell whether calls are charged by themselves. It serves one live scope at a time and keeps what was used from one to the next; owned
+    by an agent object it serves all scopes that the object's runs open, at once.
     """
 
     __slots__ = (
@@ -117,10 +123,11 @@ class ExecutionTracker:
             return self._tokens, self._cost, self._turns
         # A call whose use was never told is in the account, at what was held for it, and not in the tally.
         charged = {account.kind: account.used for account in self.accounts.values()}
+        told = sum(each.turns_told[self][0] for each in self._scopes if self in each.turns_told and not each.is_charged_by_calls())
         return (
             max(self._tokens + sum(each.input_tokens + each.output_tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
             max(self._cost + sum(each.cost_nano for each in tallies), charged.get(Kind.COST, 0)),
-            max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)),
+            max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)) + told,
         )
 
     @property
@@ -144,8 +151,9 @@ class ExecutionTracker:
         `cost` is in USD. What is added stays added when it raises. It is added to the run around, too, and raises for a limit around that
         is passed. Where a call was begun in the run that is charged by itself, only the tracker's own sum grows, and on a bound
         tracker nothing does, unless `external` says that the spend was made elsewhere. `op_id` names the piece of work: what was added
-        under it, to this run, or by this tracker while it served no scope, is not added there again. Where limits only observe, a bound
-        tracker raises nothing.
+        under it, to this run, or by this tracker while it served no scope, is not added there again. Turns that come without tokens and
+        cost are added to the run with the next `consume()`, or as the scope ends, unless a call was begun by then that is charged by
+        itself, and at once where they pass a limit. Where limits only observe, a bound tracker raises nothing.
         """
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
@@ -171,8 +179,16 @@ class ExecutionTracker:
 
     def _charge(self, scope: Bound, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
         """Charge a scope what its calls are not charged with by themselves, and hold it to the limits around."""
-        if external or not scope.is_charged_by_calls():
-            _absorb(scope, added, key)
+        tell: list[Callable[[], None]] = []
+        with whole():
+            if not external:
+                tell.extend(self.end_turns(scope))
+            by_calls = not external and scope.is_charged_by_calls()
+            if not by_calls and (external or not self._waits(scope, added, key)):
+                tell.extend(_absorb(scope, added, key))
+        for each in tell:
+            each()
+        if not by_calls:
             scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
             return
         more_than_calls = self._unadded[0] > scope.tally.input_tokens + scope.tally.output_tokens or self._unadded[1] > scope.tally.turns
@@ -184,6 +200,28 @@ class ExecutionTracker:
                 "themselves: report what was spent elsewhere with consume(..., external=True).",
                 refusal.place(scope.facts),
             )
+
+    def _waits(self, scope: Bound, added: tuple[int, int, int], key: Key | None) -> bool:
+        """Have turns wait that are told alone, where they fit; until the next of them nobody knows whether calls are charged here."""
+        turns, most, bound = added[2], self.budget.max_turns, any(each is scope for each in self._scopes)
+        if any(added[:2]) or (key is not None and key in scope.remembered):
+            return False
+        if bound and most is not None and not scope.observes and self._used()[2] + turns > most:
+            return False
+        if not scope.leaves_room(Kind.TURNS, turns):
+            return False
+        scope.turns_told[self] = turns, key
+        return True
+
+    def end_turns(self, scope: Bound) -> list[Callable[[], None]]:
+        """Charge the turns that wait in a scope, unless it is charged by its calls; give what tells what was crossed."""
+        turns, key = scope.turns_told.pop(self, (0, None))
+        if not turns:
+            return []
+        if not scope.is_charged_by_calls():
+            return _absorb(scope, (0, 0, turns), key)
+        self._unadded = [self._unadded[0], self._unadded[1] + turns]
+        return []
 
     def _risen(self) -> Callable[[], None] | None:
         """Write what was used by hand where no ledger keeps it, and give what tells that a limit is near or passed."""
@@ -295,18 +333,29 @@ def _around() -> Bound | None:
     return cast("Bound | None", _current.leaf())
 
 
-def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> None:
-    """Charge a scope what was spent elsewhere, unless its run has charged it before."""
+def end_turns(scope: Bound, *, quiet: bool) -> None:
+    """Charge a scope that ends the turns that wait in it; when quiet, nobody is told what was crossed."""
+    tell: list[Callable[[], None]] = []
+    with whole():
+        for tracker in list(scope.turns_told):
+            if isinstance(tracker, ExecutionTracker):
+                tell.extend(tracker.end_turns(scope))
+    for each in () if quiet else tell:
+        each()
+
+
+def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
+    """Charge a scope what was spent elsewhere, unless its run has charged it before; give what tells what was crossed."""
     memory = None if key is None else bound.remembered
     with whole():
         if memory is not None and key in memory:
-            return
+            return []
         add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
         add_counts(bound.tallies, turns=added[2])
         tell = bound.absorb_untold({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
         if memory is not None and key is not None:
             memory.add(key)
-    tell()
+    return [tell]
 
 
 def _amounts(tokens: int, cost: float | Decimal, turns: int) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -138,3 +139,100 @@ def test_one_piece_of_work_that_several_trackers_are_fed_counts_once_in_their_ru
     with ravi_otel.run("another") as another:
         ExecutionTracker().consume(tokens=10, op_id="answer 0")
         assert another.stats().total_tokens == 10
+
+
+# -- turns that are told before their calls -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["a tab", "bare"])
+def test_a_turn_that_is_told_before_its_call_is_the_call_s(client, ask, heard, bound):
+    tracker = ExecutionTracker(max_turns=1)
+    with ravi_otel.run("r", limits=["turns=1"]) as run, ravi_otel.agent("a", budget=tracker if bound else None) as agent:
+        tracker.consume(turns=1)
+        assert tracker.turns == 1
+        ask(client)
+        assert tracker.turns == run.stats().turns == agent.stats().turns == 1
+    assert tracker.turns == run.stats().turns == 1
+    assert [event.event for event in heard.limits] == [event.event for event in heard.limits if event.event == "limit_nearing"]
+
+
+def loop(send, tracker, most, *, fed):
+    """Work as programs do that keep their own count: take a turn, call, and tell what it used."""
+    for done in range(most):
+        try:
+            if fed:
+                tracker.consume(turns=1)
+            used = send()
+        except BudgetExhaustedError:
+            return done
+        if fed:
+            tracker.consume(tokens=used)
+    return most
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(most=st.integers(1, 4), own=st.integers(1, 4) | st.none(), around=st.integers(1, 4) | st.none(), bound=st.booleans())
+def test_a_loop_that_feeds_its_tracker_goes_as_far_as_one_that_does_not(client, ask, stage, caplog, most, own, around, bound):
+    stage.answer = Text("ok", usage=(3, 4))
+    ends = []
+    for fed in (False, True):
+        tracker = ExecutionTracker(max_turns=own)
+        with (
+            caplog.at_level(logging.WARNING, "ravi_otel"),
+            ravi_otel.run("r", limits=[] if around is None else [f"turns={around}"]) as run,
+            ravi_otel.agent("a", budget=tracker if bound or not fed else None) as agent,
+        ):
+            done = loop(lambda: ask(client) and 7, tracker, most, fed=fed)
+        ends.append([done, *((each.stats().turns, each.stats().total_tokens) for each in (run, agent))])
+        if bound or not fed:
+            assert (tracker.turns, tracker.tokens) == (done, 7 * done)
+    if bound or own is None:
+        assert ends[0] == ends[1]
+    else:  # it is the program's own count, which refuses the turn and not the call
+        assert ends[1] == [min(most, own, around or most), *[(ends[1][0], 7 * ends[1][0])] * 2]
+    assert not [entry for entry in caplog.records if entry.name == "ravi_otel"]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    fed=st.lists(st.sampled_from([{"turns": 1}, {"tokens": 7}, {"turns": 2, "tokens": 3}, {"turns": 1, "external": True}])),
+    bound=st.booleans(),
+)
+def test_what_is_told_of_calls_that_nobody_sees_is_counted_once_everywhere(instrumented, fed, bound):
+    tracker = ExecutionTracker()
+    turns, tokens = (sum(each.get(what, 0) for each in fed) for what in ("turns", "tokens"))
+    with ravi_otel.run("r", session_id=f"s {uuid4()}", tenant_id=f"t {uuid4()}") as run:
+        with ravi_otel.agent("a", budget=tracker if bound else None) as agent:
+            for each in fed:
+                tracker.consume(**each)
+            assert tracker.turns == turns
+        around = run.scope.upwards()[:-1]
+        assert [scope.facts.kind for scope in around] == ["run", "session", "tenant"]
+        assert [(scope.stats().turns, scope.stats().total_tokens) for scope in (agent, *around)] == [(turns, tokens)] * 4
+    assert (tracker.turns, tracker.tokens) == (turns, tokens)
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["a tab", "bare"])
+def test_turns_of_calls_that_nobody_sees_are_held_to_every_limit_at_once(heard, bound):
+    own = ExecutionTracker(max_turns=2)
+    with ravi_otel.run("r"), ravi_otel.agent("a", budget=own if bound else None):
+        for _ in range(2):
+            own.consume(turns=1)
+        with pytest.raises(BudgetExhaustedError, match=r"^Turn budget exceeded: 3 > 2"):
+            own.consume(turns=1)
+    tracker = ExecutionTracker()
+    with ravi_otel.run("r", limits=["turns=2"]) as run, ravi_otel.agent("a", budget=tracker if bound else None):
+        for _ in range(2):
+            tracker.consume(turns=1)
+        with pytest.raises(BudgetExhaustedError, match="3 of 2 turns used in run 'r'"):
+            tracker.consume(turns=1)
+    assert run.stats().turns == 3
+    assert [event.scope for event in heard.limits if event.event == "limit_exceeded"] == ["agent", "run"]
+
+
+def test_a_turn_under_one_id_counts_once_also_while_it_waits():
+    own, team = ExecutionTracker(max_turns=1), ExecutionTracker(max_turns=1)
+    with ravi_otel.run("r", limits=["turns=1"]) as run:
+        for tracker in (own, team, own, team):
+            tracker.consume(turns=1, op_id="step 1")
+    assert run.stats().turns == own.turns == team.turns == 1
