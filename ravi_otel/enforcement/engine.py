@@ -20,6 +20,7 @@ from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.series import resets_at
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Admission, Limit, Outcome, public_amount
 from ravi_otel.pricing import PriceBook
 
@@ -35,7 +36,8 @@ class Engine:
     """Be the one thing that scopes, calls and tools share.
 
     `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
-    says for how many seconds to hold back a refusal before it is raised. `admission` and `warn_at` are for limits that state none,
+    says for how many seconds to hold back a refusal before it is raised, `when_opened` hears of each scope that was opened and never
+    raises. `admission` and `warn_at` are for limits that state none,
     `unusable` is why nothing may begin: the limits cannot be read, and nobody else would say so.
     `learned` is how long answers were. `joined` keeps session and tenant scopes by kind and id, the least recently used out first
     beyond 10,000; one that is in use stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
@@ -51,6 +53,7 @@ class Engine:
     observe: bool = False
     firm: frozenset[Limit] = frozenset()
     pause_after: Callable[[BaseException], float] | None = None
+    when_opened: Callable[[ScopeFacts], object] | None = None
     admission: Admission = Admission.ESTIMATE
     warn_at: float = DEFAULT_WARN_AT
     unusable: str | None = None

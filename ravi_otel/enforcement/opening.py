@@ -114,6 +114,8 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
         raise
     if ask.kind is ScopeKind.AGENT:
         _note_first(scope)
+    if engine.when_opened is not None:
+        engine.when_opened(scope.facts)
     return scope
 
 

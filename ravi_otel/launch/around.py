@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.opening import Opening
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.budgets import HistoryRetention
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Limit, ScopeKind
 
 Declared = tuple[Limit, str]
 """A limit, and what a refusal tells its reader to change."""
+Place = tuple[ScopeKind, str | None]
+"""A kind of scope that the program opens itself, and of which name: None is any."""
+_INSIDE: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
@@ -50,3 +55,41 @@ def _is_of_service(plan: Plan, limit: Limit) -> bool:
 def is_shared(account: Account) -> bool:
     """Tell that other processes of the program count for the same limit."""
     return account.facts.surrounding or account.facts.kind in _SHARED
+
+
+# -- what limits wait for -----------------------------------------------------------------------------------------
+
+
+def places_of(limit: Limit) -> tuple[Place, ...]:
+    """Give the scopes that the program has to open for a limit to hold; none where it holds for the whole program."""
+    places: list[Place] = []
+    if limit.scope is not None and limit.scope in _INSIDE:
+        places.append((limit.scope, limit.scope_name))
+    if limit.agent is not None:
+        places.append((ScopeKind.AGENT, limit.agent))
+    return tuple(places)
+
+
+def spell(place: Place) -> str:
+    """Write a place as one text, `agent researcher`, which no other place is written as."""
+    kind, name = place
+    return str(kind) if name is None else f"{kind} {name}"
+
+
+class Openings:
+    """Hear of the scopes that are opened, and tell of the first at each place that a limit of the plan waits for."""
+
+    def __init__(self, plan: Plan, tell: Callable[[str], object]) -> None:
+        self._tell = tell
+        self._waiting = {place for limit, _ in _declared(plan) for place in places_of(limit)}
+
+    def __bool__(self) -> bool:
+        """Whether anything is waited for."""
+        return bool(self._waiting)
+
+    def __call__(self, facts: ScopeFacts) -> None:
+        """Tell of it, if it is the first at its place; twice where two threads open it at once, which changes nothing."""
+        for place in ((facts.kind, None), (facts.kind, facts.name)):
+            if place in self._waiting:
+                self._waiting.discard(place)
+                self._tell(spell(place))

@@ -18,7 +18,7 @@ from ravi_otel.enforcement.ending import is_unkept
 from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.instrumentation.uncovered import UNCOVERED, Uncovered
 from ravi_otel.launch import notes
-from ravi_otel.launch.around import of_service, run_of
+from ravi_otel.launch.around import Openings, of_service, run_of
 from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
@@ -72,6 +72,7 @@ def begin(text: str | None = None) -> None:
 def surroundings(plan: Plan) -> Surroundings:
     """Make of a plan what is put around the process."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
+    openings = Openings(plan, partial(_leave, plan, "opened"))
     threads = Threads(lambda error: _uncaught(plan, error, thread=True), _SAID)
 
     def refused(sentence: str, unkept: bool) -> None:
@@ -94,6 +95,7 @@ def surroundings(plan: Plan) -> Surroundings:
         warn_at=plan.warn_at,
         prices=plan.prices or None,
         pause_after=Brake(plan, limits, refused),
+        when_opened=openings or None,
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
         store=Path(plan.directory).absolute().parents[1],

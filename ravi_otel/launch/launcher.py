@@ -16,11 +16,12 @@ from ravi_otel._version import __version__
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel.enforcement.opening import open_scope, process_root
+from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
-from ravi_otel.launch.around import of_service, run_of
+from ravi_otel.launch.around import Place, of_service, places_of, run_of, spell
 from ravi_otel.launch.counting import Counters, open_in_launcher, read_at_end
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
@@ -28,7 +29,7 @@ from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
-from ravi_otel.policy.limits import format_limit
+from ravi_otel.policy.limits import Kind, format_limit
 from ravi_otel.runtime.config import Policy
 from ravi_otel.runtime.engines import service_in
 
@@ -45,7 +46,7 @@ _UNREAD: Final = 120
 """What Python makes of its exit status, whatever it was, when nobody takes the rest of its output."""
 
 _MOST_NAMED: Final = 8
-"""Hosts that one sentence names."""
+"""Hosts, limits or scopes that one sentence names."""
 
 _MOST_LOOKED_THROUGH: Final = 1 << 20
 """Bytes of spans that are read for a call."""
@@ -134,13 +135,15 @@ class Launch:
         said.extend(self._not_counted(ended, stored))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
+        budgets = _budgets(plan, ledger, service_in(self._environ), said, gone=not ended.survivors) if counted else ()
+        said.extend(self._not_opened(ended, budgets))
         stored = _written(
             stored,
             said,
             outcome=outcome,
             status=ended.status,
             uncovered=tuple(asdict(each) for each in ended.uncovered),
-            budgets=_budgets(plan, ledger, service_in(self._environ), said, gone=not ended.survivors) if counted else (),
+            budgets=budgets,
         )
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
@@ -219,6 +222,24 @@ class Launch:
                 told.append("No call of a model was seen: there was nothing for the limits to count.")
         return told
 
+    def _not_opened(self, ended: Ended, budgets: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Say which limits held nothing, because the program never opened what they are for."""
+        if self._not_attached(ended):
+            return []
+        refused = {row["limit"] for row in budgets if row["denied"]}  # an agent that its own limit refused was not opened either
+        missed: dict[Place, None] = {}
+        limits: list[str] = []
+        for limit in (each.limit for each in self._policy.limits):
+            missing = [place for place in places_of(limit) if spell(place) not in ended.opened]
+            if missing and not (limit.kind == Kind.AGENTS_TOTAL and limit.label in refused):
+                limits.append(format_limit(limit))
+                missed.update(dict.fromkeys(missing))
+        if not limits:
+            return []
+        what = _listed([f"no {kind}" if name is None else f"no {kind} {named(name)}" for kind, name in missed])
+        when = "so far" if ended.survivors else "in this program"
+        return [f"The {'limit' if len(limits) == 1 else 'limits'} {_listed(limits)} held for nothing: {what} was opened {when}."]
+
     def _not_attached(self, ended: Ended) -> list[str]:
         what = "The limits were NOT in force" if self._policy.limits and not self._policy.observe else "The program was not observed"
         if ended.failed:
@@ -240,6 +261,12 @@ def _has_calls(stored: StoredRun) -> bool:
         return True
     record = load("ravi_otel.local.store.reading").read_run(stored)
     return any(getattr(child, "what", "") == "call" for branch in record.branches() for child in branch.children)
+
+
+def _listed(words: Sequence[str]) -> str:
+    """Write words in a row, the first of many: `a, b and 3 others`."""
+    shown = [*words[:_MOST_NAMED], *([f"{len(words) - _MOST_NAMED:,} others"] if len(words) > _MOST_NAMED else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def _unknown(ended: Ended, *, limited: bool) -> list[str]:

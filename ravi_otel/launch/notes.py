@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-What = Literal["attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered"]
-_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered"})
+What = Literal["attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered", "opened"]
+_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered", "opened"})
 _LONGEST: Final = 2_000
 _MOST: Final = 64 << 20
 
@@ -30,6 +30,7 @@ class Note:
     its end in order, and everything it had to tell was told. "imported": it has imported the library `text`, which we do not wrap.
     "outside": it has a client in a version that is none of those we support; `text` says which.
     "uncovered": it has asked models past all limits; `text` is JSON of the fields of an `Uncovered`, so far.
+    "opened": it has opened a scope that a limit waits for; `text` is its kind, and its name where the limit has one.
     `at_ns` is monotonic; `thread` is true where only a thread ended, `unkept` where the refusal was the store's doing.
     """
 

@@ -45,7 +45,8 @@ class Ended:
     ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
     the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
     the store's doing. `imported` are libraries of models that we do not wrap, `outside` clients in
-    versions that we do not support, `by_process` what asked models past all limits.
+    versions that we do not support, `by_process` what asked models past all limits. `opened` are the kinds
+    and names of scopes that limits waited for and the program opened.
     """
 
     pid: int = 0
@@ -63,6 +64,7 @@ class Ended:
     survivors: list[int] = field(default_factory=list[int])
     imported: dict[str, None] = field(default_factory=dict[str, None])
     outside: dict[str, None] = field(default_factory=dict[str, None])
+    opened: set[str] = field(default_factory=set[str])
     by_process: dict[tuple[int, str, str], Uncovered] = field(default_factory=dict[tuple[int, str, str], Uncovered])
 
     @property
@@ -162,6 +164,8 @@ class Program:
             self._refused(note, child)
         elif note.what in ("imported", "outside"):
             (ended.imported if note.what == "imported" else ended.outside)[note.text] = None
+        elif note.what == "opened":
+            ended.opened.add(note.text)
         elif note.what == "uncovered":
             told = read_uncovered(note.text)
             if told is not None:

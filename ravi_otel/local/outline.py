@@ -188,7 +188,7 @@ def _urgency(branch: Branch) -> list[str]:
 
 def _scope_figures(branch: Branch, spend: Spend) -> Figures:
     calls = [leaf for leaf in _leaves(branch) if leaf.generative and leaf.sent and leaf.status != "open"]
-    rough = any(_is_rough(leaf) for leaf in calls)
+    rough = spend.estimated_calls > 0 or any(_is_rough(leaf) for leaf in calls)  # what a failed call is charged stands in no leaf
     assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
     partly = untold(branch, spend) > 0
     if not spend.requests and not calls:

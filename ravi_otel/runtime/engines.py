@@ -46,6 +46,7 @@ def make_engine(settings: Settings, around: Surroundings | None, listeners: List
         observe=observe or around.observe,
         firm=frozenset() if around.observe else frozenset((*around.run.limits, *(limit for limit, _ in around.of_service))),
         pause_after=around.pause_after,
+        when_opened=around.when_opened,
         admission=settings.admission if settings.admission is not Admission.ESTIMATE else around.admission,
         warn_at=around.warn_at or settings.warn_at,
     )

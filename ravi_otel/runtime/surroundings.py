@@ -9,6 +9,7 @@ from pathlib import Path
 from ravi_otel.enforcement.ledger.choosing import Choice
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.opening import Opening
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Admission, Limit
 from ravi_otel.pricing.overrides import PriceMap
 from ravi_otel.telemetry import Sink
@@ -20,8 +21,8 @@ class Surroundings:
 
     `of_service` are limits of the process besides, for all processes of its service, each with what a refusal tells its reader to change.
     `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
-    the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_told` is called at the
-    first work in each process, `when_left` at its end, if it ends in order.
+    the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_opened` hears of each
+    scope that is opened; `when_told` is called at the first work in each process, `when_left` at its end, if it ends in order.
     """
 
     run: Opening
@@ -33,6 +34,7 @@ class Surroundings:
     warn_at: float | None = None
     prices: PriceMap | None = None
     pause_after: Callable[[BaseException], float] | None = None
+    when_opened: Callable[[ScopeFacts], object] | None = None
     when_told: Callable[[], object] = lambda: None
     when_left: Callable[[], object] = lambda: None
     store: Path | None = None

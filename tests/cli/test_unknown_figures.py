@@ -18,8 +18,8 @@ def half_told(shelf, run):
     shelf.call(run, (11, 0), 0.000004, model="silent", **{"ravi.usage.source": "estimated", "ravi.status": "cancelled"})
 
 
-def failed(shelf, run):
-    shelf.call(run, None, None, model="silent", **{"ravi.status": "error", "error.type": "AuthenticationError"})
+def failed(shelf, run, **charged):
+    shelf.call(run, None, None, model="silent", **{"ravi.status": "error", "error.type": "AuthenticationError"}, **charged)
 
 
 def facts(shelf):
@@ -61,6 +61,23 @@ def test_a_stream_left_at_its_beginning_has_a_lower_bound_for_its_cost(shelf):
     assert (row["input_tokens"], row["output_tokens"], row["calls_without_usage"]) == ("11", "", "1")
     leaf = json.loads(shelf("show", "--json").stdout)["nodes"][-1]
     assert (leaf["input_tokens"], leaf["output_tokens"]) == (11, None)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_a_failed_call_is_charged_is_an_estimate_in_every_command(shelf, beside):
+    run = shelf.add()
+    if beside:
+        shelf.call(run, (100, 20), 0.5)
+    charged = {"ravi.usage.charged.input_tokens": 16, "ravi.usage.charged.output_tokens": 0, "ravi.usage.charged.cost_usd": 0.000006}
+    failed(shelf, run, **charged)
+    listed = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line).split()
+    shown = next(line for line in shelf("show").stdout.splitlines() if "run desk" in line).split()
+    summed = shelf("cost").stdout.splitlines()
+    if beside:
+        assert (listed[-3], shown[-3:]) == ("≥~136", ["≥~116", "≥~20", "≥~$0.5000"])
+    else:
+        assert (listed[-3], shown[-3:]) == ("≥~16", ["≥~16", "?", "≥~$0.000006"])
+    assert (shown[-1], shown[-1] in summed[-1]) == (listed[-2], True)
 
 
 def test_embeddings_answer_without_output_and_are_not_unknown_for_it(shelf):
