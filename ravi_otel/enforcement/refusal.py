@@ -531,7 +531,7 @@ def event_sentence(event: LimitEvent) -> str:
     if event.by is not None:
         where += f", {_whom(event.by, event.counted_for)}"
     if event.event == "limit_nearing":
-        share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if math.isfinite(event.ratio) else "most"  # 80 % when 80 % is reached
+        share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if math.isfinite(event.ratio * 100) else "most"  # 80 % when 80 % is reached
         return f"{share} of the {_in_plural(kind)} of {where} used: {used} of {most}"
     what = "observed only: would be refused" if event.decision == "observed" else _consequence(kind)
     asked = ""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 
@@ -85,6 +85,7 @@ def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(as_js
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers(), event=st.sampled_from(EVENTS))
+@example(name="", amount=1.7e308, event="limit_nearing")
 def test_whatever_the_names_and_amounts_the_sentence_is_one_line_without_what_moves_a_cursor(telemetry, make, caplog, name, amount, event):
     caplog.clear()
     telemetry.limit_event(

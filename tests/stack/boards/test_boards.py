@@ -29,7 +29,7 @@ WATCHED_S = float(os.environ.get("RAVI_BOARDS_S", "330"))
 
 SHOWN_S = 1800
 
-ZERO_IS_WELL = {"Lost in the collector", "Rules that fail", "Targets down", "Services silent", "Agents paused"}
+ZERO_IS_WELL = {"Lost in the collector", "Rules that fail", "Targets down", "Services silent", "Agents paused", "Fullest queue"}
 """What stays 0 while everything works, or is 0 between two moments of it."""
 
 

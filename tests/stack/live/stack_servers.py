@@ -70,7 +70,7 @@ class Stack(Answers):
         guard: Guard,
         webhook: Webhook,
         but: Mapping[tuple[str | int, ...], Any],
-        intervals: Mapping[str, str],
+        intervals: Mapping[str, str] = INTERVALS,
     ):
         self._intervals = intervals
         self.webhook = webhook

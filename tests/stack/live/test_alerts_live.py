@@ -95,8 +95,10 @@ def watch(stack: Stack, cases: list[Case], status: str, since: dict[str, float])
                 found[case] = (time.monotonic() - since[case.named()], told)
         return len(found) == len(cases)
 
-    waited_for = f"{status}: {[(case.alert, case.named()) for case in cases if case not in found]}"
-    wait_for(all_told, waited_for, WITHIN_S if status == "firing" else OVER_WITHIN_S)
+    try:
+        wait_for(all_told, status, WITHIN_S if status == "firing" else OVER_WITHIN_S)
+    except AssertionError as late:
+        raise AssertionError(f"{late}; not told: {[(case.alert, case.named()) for case in cases if case not in found]}") from None
     return found
 
 

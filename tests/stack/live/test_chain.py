@@ -93,7 +93,9 @@ def test_a_refusal_is_a_log_record_whose_trace_jaeger_has(stack: Stack, service:
     (record,) = wait_for(lambda: limit_records(stack, service), "the limit's record in Loki")
     spans = whole_trace(stack, record["labels"]["trace_id"])
     refused = [span for span in spans if span["attributes"].get("error.type") == "ravi.limit_exceeded"]
-    assert names(refused) == ["chat gpt-4o-mini", "invoke_workflow triage"]
+    assert names(refused) == ["chat gpt-4o-mini"]
+    stopped = [span for span in spans if span["attributes"].get("ravi.stop_reason") == "limit_requests"]
+    assert "invoke_workflow triage" in names(stopped)
     assert record["labels"]["ravi_limit_kind"] == "requests"
 
 

@@ -112,7 +112,7 @@ def test_answered_by_another_model_are_only_those_that_were(moving: Stack):
 def test_points_lead_to_traces_that_jaeger_has(moving: Stack):
     def traced(query: str) -> bool:
         found = dict.fromkeys(one["labels"].get("trace_id") for one in reversed(moving.exemplars(query)))  # each trace once
-        return any(trace and moving.jaeger(trace) for trace in list(found)[:20])
+        return any(trace and moving.jaeger(trace) for trace in list(found)[:200])
 
     questions = {query.where: filled(query.text) for query in promql() if query.target.get("exemplar") and "traces_span" not in query.text}
     assert len(questions) > 15
@@ -170,7 +170,7 @@ def test_a_program_of_a_moment_is_told_in_full(stack: Stack):
     assert shown("budgets.json: Spent, by tag tenant B") == [({"ravi_tag_tenant": "b"}, 1)]
     assert shown("calls.json: Failed A") == [({}, 0)]
     assert 0 < shown("calls.json: Slow calls take A")[0][1] < 60
-    assert shown("runs.json: Runs that fail A") == [({}, 1)]  # one that was refused something
+    assert shown("runs.json: Runs that fail A") == [({}, 0)]  # one that a limit stopped has not failed
     now = time.time()
     bars = stack.query_range(asked_for["budgets.json: Refused, by kind and scope A"], now - 300, now, 15)
     assert [(one["metric"], sum(float(value) for _, value in one["values"])) for one in bars] == [
