@@ -22,7 +22,7 @@ def test_a_label_is_read_like_its_kind(label, reason):
 
 
 def test_the_enum_is_closed():
-    plain = {"success", "error", "cancelled", "deadline", "paused", "closed", "store_failed", "store_lost", "limit_custom"}
+    plain = {"success", "error", "cancelled", "deadline", "paused", "closed", "store_failed", "store_lost", "limit_custom", "abandoned"}
 
     budgets = {"max_steps", "max_tool_calls", "max_seconds"}
     agents = {"ask_timeout", "not_accepted", "human_rejected", "history_error", "middleware_terminated"}
