@@ -120,10 +120,11 @@ def _tag(name: str) -> str:
 
 
 def _events(event: str, title: str, color: str, *, shown: bool) -> dashboard.AnnotationQuery:
-    query = loki.Dataquery().expr(queries.limit_events(f'event_name="{event}"')).query_type("range").max_lines(200).ref_id("Anno")
+    told = queries.limit_events(f'event_name="{event}"', queries.OF_SCOPES)
+    query = loki.Dataquery().expr(told).query_type("range").max_lines(200).ref_id("Anno")
     made = dashboard.AnnotationQuery().name(title).datasource(panels.LOKI).enable(shown).icon_color(color).target(query)
     limit = "{{ravi_limit_kind}} of {{ravi_limit_scope}}: {{ravi_limit_used}} of {{ravi_limit_threshold}}"
-    made.expr(queries.limit_events(f'event_name="{event}"'))
+    made.expr(told)
     return (
         made.title_format(f"{title}: {{{{gen_ai_agent_name}}}}")
         .text_format(limit)

@@ -243,9 +243,14 @@ def refused(*where: str) -> str:
 EVENTS_TOLD: Final = (
     f"Each limit that came near or was exceeded, newest first: whose it is ({SCOPE}, {label(semconv.LIMIT_SCOPE_NAME)}), used, limit and "
     "the trace it happened in. Agent and run are told of limits within a run; a tenant's, session's or process's is of many, and its "
-    "trace says whose call it was."
+    "trace says whose call it was. An event with "
+    f"{label(semconv.LIMIT_TRACKER)} is of a tracker that the program feeds itself: the scope is where it was fed, and has no such limit."
 )
 """What the records of `limit_events` have."""
+
+
+OF_SCOPES: Final = f'{label(semconv.LIMIT_TRACKER)}=""'
+"""What leaves out events of trackers that programs feed themselves: no scope has their limits."""
 
 
 def limit_events(*more: str) -> str:

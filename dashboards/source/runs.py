@@ -116,7 +116,7 @@ def _run_by_run(board: Board) -> list[p.Table]:
     tree = board.to_tree("Show its tree")
     run = label(semconv.RUN_ID)
     whose = label(semconv.LIMIT_SCOPE_NAME)
-    cost = q.limit_events(f'{q.KIND}="cost"', f"unwrap {label(semconv.LIMIT_USED)}")
+    cost = q.limit_events(f'{q.KIND}="cost"', q.OF_SCOPES, f"unwrap {label(semconv.LIMIT_USED)}")
     dearest = p.rows(
         "Dearest of those near a limit of cost",
         "What was spent against each limit of cost when it was last told near or exceeded, the dearest first: of an agent, a run, a "

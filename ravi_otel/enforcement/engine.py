@@ -94,6 +94,8 @@ class Engine:
     def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster", "degraded"]:
         if isinstance(crossing, Degraded):
             return "degraded"
+        if crossing.tracker is not None:
+            return "process"
         return "cluster" if self.ledger.spans(crossing.account) else "process"
 
     def count(self, what: Counted, account: Account | None = None, amount: float = 1, *, observed: bool = False) -> None:
@@ -184,4 +186,5 @@ def limit_event(crossing: Crossing, enforcement: str = "process", asked: int | N
         by=account.limit.by,
         counted_for=account.counted_for,
         resets_at=resets_at(account),
+        tracker=crossing.tracker,
     )

@@ -39,6 +39,11 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.leases import Lease, NoSlot
     from ravi_otel.enforcement.scope import Scope
 
+_WIDE: Final = 80
+"""Characters of a name that are shown: as wide as a line."""
+
+_MOST_RATIO: Final = 1e9
+
 _TYPED: Final = re.compile(r"[A-Za-z0-9_.:@/-]{1,80}")
 """Names that a command line takes as they are."""
 MILLI: Final = NANO // 1_000
@@ -109,7 +114,8 @@ def _as_limited(account: Account) -> str:
 
 def named(name: str) -> str:
     """Quote a name that came from outside, with nothing in it that moves a cursor, and short."""
-    return repr(name if len(name) <= 80 else f"{name[:77]}...")  # noqa: PLR2004 - as wide as a line
+    shown = repr(name if len(name) <= _WIDE else f"{name[: _WIDE - 3]}...")
+    return shown if len(shown) <= _WIDE + 2 else f"{shown[: _WIDE - 2]}...{shown[0]}"  # one that has to be escaped throughout
 
 
 def place(facts: ScopeFacts) -> str:
@@ -385,6 +391,11 @@ def late(account: Account) -> DeadlineExceededError:
     )
 
 
+def parameter_of_tracker(kind: Kind) -> str:
+    """Name the limit of an ExecutionTracker: `ExecutionTracker.max_tokens`."""
+    return f"ExecutionTracker.{_OF_TRACKER[kind][1]}"
+
+
 def consumed(kind: Kind, used: int, limit: int, bound: ScopeFacts | None) -> BudgetExhaustedError:
     """Write the error of an ExecutionTracker that was given more than its budget; programs know how it begins."""
     title, field = _OF_TRACKER[kind]
@@ -526,12 +537,17 @@ def event_sentence(event: LimitEvent) -> str:
         event.scope_id, event.scope, event.scope_name, event.run_id, event.run_name, agent_name=event.agent_name, agent_id=event.agent_id
     )
     where = place(facts)
+    share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if abs(event.ratio) < _MOST_RATIO else "most"  # 80 % when 80 % is reached
+    if event.tracker is not None:
+        what = f"{used} of {most}" if kind == Kind.COST else f"{used} of {most} {_in_plural(kind)}"
+        if event.event == "limit_nearing":
+            return f"{share} of {event.tracker} used: {what}, fed in {where}; a consume() past it raises, and no call is refused for it"
+        return f"{event.tracker} is passed: {what} used, fed in {where}; consume() raises, and no call is refused for it"
     if event.per is not None:
         where += f", {event.per} {event.window}" if event.window else f", in {event.per}"
     if event.by is not None:
         where += f", {_whom(event.by, event.counted_for)}"
     if event.event == "limit_nearing":
-        share = f"{math.floor(event.ratio * 100 + 1e-9)} %" if math.isfinite(event.ratio * 100) else "most"  # 80 % when 80 % is reached
         return f"{share} of the {_in_plural(kind)} of {where} used: {used} of {most}"
     what = "observed only: would be refused" if event.decision == "observed" else _consequence(kind)
     asked = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Protocol, cast
 
@@ -169,11 +170,11 @@ class ExecutionTracker:
                 self._cost += added[1]
                 self._turns += added[2]
                 tell = self._risen()
+        if tell is not None:  # before a limit around may raise, which would be the last that is heard of it
+            tell()
         around = _around() if bound is None else bound
         if around is not None and any(added):
             self._charge(around, added, key, external=external)
-        if tell is not None:
-            tell()
         if bound is None or not bound.observes:
             self._check()
 
@@ -224,7 +225,7 @@ class ExecutionTracker:
         return []
 
     def _risen(self) -> Callable[[], None] | None:
-        """Write what was used by hand where no ledger keeps it, and give what tells that a limit is near or passed."""
+        """Write what was used by hand where no ledger keeps it, and give what tells that a limit is near or passed, and where."""
         scope: Any = _current.leaf() or _current.root()
         if scope is None:
             return None
@@ -237,8 +238,10 @@ class ExecutionTracker:
         crossings: list[Crossing] = []
         for kind, limit, used in zip(_KINDS, limits, self._used(), strict=True):
             if limit is not None:
-                account = self._bare.get(kind) or Account(limit, scope.facts, origin="ExecutionTracker", warn_at=engine.warn_at)
-                crossings.extend(rise(self._bare.setdefault(kind, account), used))
+                name = refusal.parameter_of_tracker(kind)
+                account = self._bare.get(kind) or Account(limit, scope.facts, origin=name, warn_at=engine.warn_at)
+                account.facts = scope.facts  # it may have been fed elsewhere before
+                crossings.extend(replace(each, tracker=name) for each in rise(self._bare.setdefault(kind, account), used))
         return (lambda: engine.tell(crossings)) if crossings else None
 
     def _check(self) -> None:

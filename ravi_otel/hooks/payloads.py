@@ -237,6 +237,7 @@ def limit(name: HookEvent, event: LimitEvent, trace: Trace) -> Payload:
         "by": event.by,
         "counted_for": event.counted_for,
         "resets_at": event.resets_at,
+        "tracker": event.tracker,
     }
 
 

@@ -248,7 +248,9 @@ class LimitEvent:
     `per` and `by` are the limit's, `window` the one it is told of, once each, and `counted_for` whose part is near or used up.
     `resets_at` is when it is below its warning level again if nothing more is used, in UTC: the end of its window, or when enough has
     left a rolling one; None of a limit without a window. `requested` is how much more than `used` was asked for at least by what was
-    refused, None where nothing was: `exceeded_by` is what that would have been beyond the limit, else what is.
+    refused, None where nothing was: `exceeded_by` is what that would have been beyond the limit, else what is. `tracker` is the parameter
+    of an `ExecutionTracker` that a program feeds itself, such as "ExecutionTracker.max_tokens", where the limit is that tracker's: the
+    scope is then where `consume()` was called. It has no such limit, and no call is refused for it.
     """
 
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -278,6 +280,7 @@ class LimitEvent:
     counted_for: str | None = None
     resets_at: datetime | None = None
     requested: float | None = None
+    tracker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ def _event(event: LimitEvent) -> Fields:
         "ratio": _number(event.ratio),
         "phase": event.phase,
         "decision": event.decision,
+        "tracker": event.tracker,
     }
 
 

@@ -257,8 +257,12 @@ def _is_rough(leaf: Leaf) -> bool:
 def _event_note(event: LimitEvent) -> tuple[Tone, str]:
     kind, used, of = clean(event.limit_kind, 30), amount(event.limit_kind, event.used), amount(event.limit_kind, event.threshold)
     place = f"{event.scope.value} {clean(event.scope_name)}".rstrip()
+    tracker = None if event.tracker is None else clean(event.tracker, 40)
     if event.event == "limit_nearing":
-        return "warning", f"{percent(event.ratio)} of the {kind} of {place}: {used} of {of}"
+        which = f"the {kind} of {place}" if tracker is None else f"{tracker} in {place}"
+        return "warning", f"{percent(event.ratio)} of {which}: {used} of {of}"
+    if tracker is not None:
+        return "warning", f"{tracker} passed in {place}: {used} of {of} used, consume() raised"
     asked = "" if event.requested is None else f", {amount(event.limit_kind, event.requested)} more asked for"
     return "refused", f"{kind} of {place} exceeded: {used} of {of} used{asked}"
 

@@ -174,6 +174,7 @@ class _Board(Listener):
             "used": event.used,
             "ratio": event.ratio,
             "decision": event.decision,
+            "tracker": event.tracker,
         }
         name, agent = (event.agent_name, event.agent_id) if at is None else (at.facts.agent_name, at.facts.agent_id)
         parent, depth = (None, None) if place is None else (_text(place.parent_id), place.depth)

@@ -49,8 +49,8 @@ class ProgressEvent:
     besides; calls `op_id, operation, provider, model, stream`, ended ones `status, input_tokens, output_tokens, cost_usd,
     duration_s, error_type, limit_kind, retries` besides; a retry `op_id, attempt, status, wait_s, error_type`; tools `op_id,
     tool_name`, ended ones `status, duration_s, error_type, limit_kind` besides; limits `limit_kind, scope, scope_name, threshold,
-    used, ratio, decision`; spawn events `priority, active, paused, max_agents`; a restart `attempt, wait_s, error_type`; a report or
-    command `text` and what was given with it.
+    used, ratio, decision, tracker`; spawn events `priority, active, paused, max_agents`; a restart `attempt, wait_s, error_type`; a report
+    or command `text` and what was given with it.
     What is not known is None: a cost of None is no cost of 0.
     """
 

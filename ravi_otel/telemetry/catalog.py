@@ -206,6 +206,7 @@ _LIMIT_ATTRIBUTES: Final = (
         LIMIT_BY="What the limit counts by: user, model, tenant, or a tag.",
         LIMIT_COUNTED_FOR="Whose part of such a limit it is; on spans and events, never on a metric.",
         LIMIT_RESETS_AT="When a limit with a window is below its warning level again, if nothing more is used: a time in UTC.",
+        LIMIT_TRACKER="Whose limit it is instead, of a tracker that the program feeds: the scope is where. Not in ravi.limit.events.",
         LIMIT_SCOPE_ID="The id of that scope.",
         LIMIT_LABEL="The limit as it is written.",
         LIMIT_REASON="Why a call was refused, or limits were set aside.",

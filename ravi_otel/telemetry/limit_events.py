@@ -49,6 +49,7 @@ _NAMES: Final = {
     "by": semconv.LIMIT_BY,
     "counted_for": semconv.LIMIT_COUNTED_FOR,
     "resets_at": semconv.LIMIT_RESETS_AT,
+    "tracker": semconv.LIMIT_TRACKER,
 }
 """The payload's names, and the attributes they are."""
 
@@ -76,8 +77,9 @@ class LimitEvents(Listener):
         attributes: dict[str, AttributeValue] = {_NAMES[name]: value for name, value in payload.items() if value is not None}
         if found.span.is_recording():
             found.span.add_event(_EVENTS[event.event], {**attributes, semconv.LIMIT_SCOPE_ID: event.scope_id})
-        counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
-        signals.instruments.limit_events.add(1, counted, found.context)
+        if event.tracker is None:  # the scope has no such limit: counted there, an alert would name it
+            counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
+            signals.instruments.limit_events.add(1, counted, found.context)
         nearing = event.event == "limit_nearing"
         asked = "" if payload["requested"] is None else f" used, {payload['requested']} more asked for"
         signals.logger.emit(
@@ -85,7 +87,7 @@ class LimitEvents(Listener):
                 context=found.context,
                 severity_number=SeverityNumber.WARN if nearing else SeverityNumber.ERROR,
                 severity_text="WARN" if nearing else "ERROR",
-                body=f"{event.event} {payload['limit_kind']} of {payload['scope']}: {payload['used']} of {payload['threshold']}{asked}",
+                body=f"{event.event} {_limit_of(event, payload)}: {payload['used']} of {payload['threshold']}{asked}",
                 attributes=attributes,
                 event_name=_EVENTS[event.event],
             )
@@ -105,10 +107,16 @@ class LimitEvents(Listener):
         return Open(span, context)
 
 
+def _limit_of(event: LimitEvent, payload: dict[str, Any]) -> str:
+    """Name the limit in few words: `tokens of run`, and of a tracker that the program feeds `ExecutionTracker.max_tokens in run`."""
+    return f"{payload['limit_kind']} of {payload['scope']}" if event.tracker is None else f"{payload['tracker']} in {payload['scope']}"
+
+
 def _payload(event: LimitEvent) -> dict[str, Any]:
-    """Give the payload by its names; unknown and not finite are None. Windows, and whose part it is, stand there where there are any."""
+    """Give the payload by its names; unknown and not finite are None. Windows, whose part it is, and a tracker are there if any."""
     again = None if event.resets_at is None else f"{event.resets_at:%Y-%m-%dT%H:%M:%SZ}"
-    renewed = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for, "resets_at": again}
+    given = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for, "resets_at": again}
+    given["tracker"] = event.tracker
     return {
         "agent_name": optional_text(event.agent_name),
         "agent_id": optional_text(event.agent_id),
@@ -127,7 +135,7 @@ def _payload(event: LimitEvent) -> dict[str, Any]:
         "phase": event.phase,
         "enforcement": event.enforcement,
         "decision": event.decision,
-        **{name: text(given) for name, given in renewed.items() if given is not None},
+        **{name: text(value) for name, value in given.items() if value is not None},
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from io import StringIO
 from uuid import uuid4
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ravi_otel
-from ravi_otel import BudgetExhaustedError, ExecutionTracker
+from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager
+from ravi_otel.local import RunRecord, as_json, console, render
 from ravi_otel.testing import Text
 
 
@@ -42,6 +45,71 @@ def test_it_is_told_outside_any_run_too(heard):
         ("limit_exceeded", "cost", "process", 1.5, 1, "denied"),
         ("limit_nearing", "turns", "process", 1, 1, "admitted"),
     ]
+
+
+def lines(caplog):
+    return [entry.getMessage() for entry in caplog.records if entry.name == "ravi_otel.limits"]
+
+
+def test_its_own_limit_is_told_as_the_tracker_s_and_not_as_the_run_s(instrumented, caplog, client, ask):
+    heard, hooks, read = [], HookManager(), RunRecord()
+    hooks.register(HookEvent.LIMIT_EXCEEDED, heard.append)
+    instrumented.listen(read)
+    tracker = ExecutionTracker(max_tokens=50, max_cost_usd=1)
+    with ravi_otel.run("c", hooks=hooks) as run:
+        progress = run.progress()
+        tracker.consume(tokens=45, cost=0.25)
+        with pytest.raises(BudgetExhaustedError):
+            tracker.consume(tokens=15, cost=0.75)
+        ask(client)  # the run has no such limit, and goes on
+    goes_on = "and no call is refused for it"
+    assert lines(caplog) == [
+        f"ravi-otel: 90 % of ExecutionTracker.max_tokens used: 45 of 50 tokens, fed in run 'c'; a consume() past it raises, {goes_on}",
+        f"ravi-otel: ExecutionTracker.max_tokens is passed: 60 of 50 tokens used, fed in run 'c'; consume() raises, {goes_on}",
+        f"ravi-otel: 100 % of ExecutionTracker.max_cost_usd used: $1.00 of $1.00, fed in run 'c'; a consume() past it raises, {goes_on}",
+    ]
+    (told,) = heard
+    assert (told["tracker"], told["scope_name"], told["limit_kind"]) == ("ExecutionTracker.max_tokens", "c", "tokens")
+    read_on = [each.data["tracker"] for each in progress if each.event.startswith("limit_")]
+    assert read_on == ["ExecutionTracker.max_tokens", "ExecutionTracker.max_tokens", "ExecutionTracker.max_cost_usd"]
+    (kept,) = [node for node in json.loads(as_json(read))["nodes"] if node["name"] == "c"]
+    assert [event["tracker"] for event in kept["events"]] == read_on
+    shown = console(StringIO(), width=200)
+    render(read, shown)
+    text = shown.file.getvalue()
+    assert "90 % of ExecutionTracker.max_tokens in run c: 45 of 50" in text
+    assert "ExecutionTracker.max_tokens passed in run c: 60 of 50 used, consume() raised" in text
+    assert "tokens of run c" not in text
+
+
+def test_an_event_names_the_run_it_is_fed_in_now(heard):
+    tracker = ExecutionTracker(max_tokens=100)
+    with ravi_otel.run("first"):
+        tracker.consume(tokens=10)
+    with ravi_otel.run("second") as second:
+        tracker.consume(tokens=75)
+    assert [(event.scope_name, event.run_id, event.tracker) for event in heard.limits] == [
+        ("second", second.id, "ExecutionTracker.max_tokens"),
+    ]
+
+
+def test_it_is_told_also_where_a_limit_around_refuses_first(heard):
+    tracker = ExecutionTracker(max_tokens=50)
+    with ravi_otel.run("r", limits=["tokens=40"]), pytest.raises(BudgetExhaustedError, match="60 of 40 tokens used in run 'r'"):
+        tracker.consume(tokens=60)
+    assert [(event.event, event.threshold, event.tracker) for event in heard.limits] == [
+        ("limit_nearing", 50, "ExecutionTracker.max_tokens"),
+        ("limit_exceeded", 50, "ExecutionTracker.max_tokens"),
+        ("limit_nearing", 40, None),
+        ("limit_exceeded", 40, None),
+    ]
+
+
+def test_the_limit_of_a_tab_is_its_scope_s_own(heard):
+    tracker = ExecutionTracker(max_tokens=50)
+    with ravi_otel.agent("a", budget=tracker), pytest.raises(BudgetExhaustedError):
+        tracker.consume(tokens=60)
+    assert {event.tracker for event in heard.limits} == {None}
 
 
 @pytest.mark.parametrize("bound", [True, False], ids=["a tab", "bare"])

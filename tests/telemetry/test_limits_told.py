@@ -86,6 +86,8 @@ def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(as_js
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers(), event=st.sampled_from(EVENTS))
 @example(name="", amount=1.7e308, event="limit_nearing")
+@example(name="\x1f\U0002ebe1" * 200, amount=-1.7e308, event="limit_nearing")
+@example(name="\x1f\U0002ebe1" * 200, amount=-1.7e308, event="limit_exceeded")
 def test_whatever_the_names_and_amounts_the_sentence_is_one_line_without_what_moves_a_cursor(telemetry, make, caplog, name, amount, event):
     caplog.clear()
     telemetry.limit_event(
@@ -164,6 +166,15 @@ def test_one_that_is_reached_says_what_is_let_through_no_more(telemetry, make, c
 def test_one_that_is_only_observed_says_so(telemetry, make, caplog):
     telemetry.limit_event(make.limit_event("limit_exceeded", decision="observed", scope=ScopeKind.RUN, scope_name="r", used=101), None)
     assert _line(caplog).getMessage().endswith("101 of 100 used, observed only: would be refused")
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_a_limit_of_a_tracker_is_told_as_such_and_counted_as_no_scope_s(telemetry, backend, make, caplog, event):
+    telemetry.limit_event(make.limit_event(event, tracker="ExecutionTracker.max_tokens"), None)
+    (log,) = backend.logs()
+    assert log.body == f"{event} ExecutionTracker.max_tokens in agent: 80 of 100"
+    assert log.attributes["ravi.limit.tracker"] == _line(caplog).tracker == "ExecutionTracker.max_tokens"
+    assert backend.value("ravi.limit.events") == 0
 
 
 def test_the_fields_of_a_programs_own_record_factory_stay(telemetry, make, caplog):

@@ -108,7 +108,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Tell that an account passed its warning level or its limit just now."""
+    """Tell that an account passed its warning level or its limit just now; `tracker` names the tracker's parameter that is its limit."""
 
     account: Account
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -116,6 +116,7 @@ class Crossing:
     decision: str
     used: int
     held: int
+    tracker: str | None = None
 
 
 class Grant:

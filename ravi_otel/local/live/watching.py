@@ -151,7 +151,7 @@ class Watch(Listener):
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Note it with the limit's scope, and with the one it happened in."""
         for scope_id in {event.scope_id, *(() if at is None else (at.facts.scope_id,))}:
-            self._hear(scope_id, event.event, event.limit_kind)
+            self._hear(scope_id, event.event, event.tracker or event.limit_kind)
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Note it with its run."""

@@ -162,6 +162,7 @@ def event_of(event: SpanEvent) -> LimitEvent | None:
         by=text_of(said, semconv.LIMIT_BY),
         counted_for=text_of(said, semconv.LIMIT_COUNTED_FOR),
         requested=number_of(said, semconv.LIMIT_REQUESTED),
+        tracker=text_of(said, semconv.LIMIT_TRACKER),
     )
 
 
