@@ -173,7 +173,7 @@ def _messages_line(account: Account, call: Call, _expected: Estimate) -> Line | 
 def _cost_line(account: Account, call: Call, expected: Estimate) -> Line | None:
     if expected.cost is None or expected.least_cost is None:
         if account.limit.on_unpriced == "warn" or account.observe or call.unread:
-            # Let through while there is anything left; a price that comes with the answer, or a batch's results, is charged.
+            # Let through while there is anything left; a price that comes with the answer is charged.
             least = int(call.job)
             return Line(account, least, least)
         raise owned(unpriced(account, call.provider, call.model), account)

@@ -80,7 +80,7 @@ class Call:
     the caller stated, None when nothing was. `messages` counts input items, None where the endpoint has none. `parameters`
     are neutral names (temperature, max_tokens, …) for telemetry. `unread` marks a request that a bug of ours kept from being
     read: it is counted as a request, and not refused for want of a price. `job` says that it begins work which is paid for
-    when its results are there. `content` is what the request says, None unless it is captured. `changes` names what we
+    later, and whose usage nobody reads. `content` is what the request says, None unless it is captured. `changes` names what we
     changed in the request. `told_elsewhere` says that somebody else makes a span for it, and of a whole "call" the metrics
     too. `expected` is what the call is thought to use, where its endpoint knows better than `input_estimate` and a guess:
     pictures, sound and characters. `fetches` says that it asks no model, and brings what one has made. `session` says that
@@ -124,24 +124,13 @@ class Call:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Spent:
-    """Say what one model used before the call that tells it, by which tier it is paid, and what it cost once that is known."""
-
-    model: str | None
-    usage: Usage
-    tier: str | None = None
-    cost_nano: int | None = None
-
-
-@dataclass(slots=True, unsafe_hash=True)
 class Reply:
     """Describe what came back; None and () are unknown.
 
     `answers` counts choices or output items, for message limits. `error_type` is set when the body itself reports a
     failure although the status was 200 (a failed Responses object, an error event on a stream). `pending` says that the
     answer is still being made: its usage comes with a later look at it, under `id`. `awaited` says that this is such a look.
-    `output` is what the answer says, None unless it is captured. `spent` is what was used before this call and is told by it,
-    to be counted once for its `id`. `tool_uses` are the tools that the program is asked to run.
+    `output` is what the answer says, None unless it is captured. `tool_uses` are the tools that the program is asked to run.
     """
 
     id: str | None = None
@@ -156,7 +145,6 @@ class Reply:
     pending: bool = False
     awaited: bool = False
     output: Sequence[Message] | None = None
-    spent: tuple[Spent, ...] = ()
     tool_uses: tuple[ToolUse, ...] = ()
 
 

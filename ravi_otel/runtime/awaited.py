@@ -63,7 +63,6 @@ class Awaited:
     def __init__(self) -> None:
         self._kept: OrderedDict[Key, tuple[float, Collected]] = OrderedDict()
         self._streamed: OrderedDict[Key, Reply | None] = OrderedDict()
-        self._fetched: OrderedDict[Key, None] = OrderedDict()
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
         self._lock = threading.RLock()
 
@@ -75,7 +74,8 @@ class Awaited:
         if key is not None:
             with self._lock:
                 self._streamed[key] = None
-                _trim(self._streamed)
+                while len(self._streamed) > MOST_KEPT:
+                    self._streamed.popitem(last=False)
 
     def early(self, key: Key | None) -> Reply | None:
         """Give what a look at a stream brought before it was left, once; an empty answer where no look will ever find it."""
@@ -141,16 +141,6 @@ class Awaited:
             with self._lock:
                 self._streamed.pop(key, None)
 
-    def fetched(self, key: Key | None) -> bool:
-        """Tell whether what is stored under this name is brought for the first time; True where it has no name."""
-        if key is None:
-            return True
-        with self._lock:
-            first = key not in self._fetched
-            self._fetched[key] = None
-            _trim(self._fetched)
-        return first
-
     def give_up(self) -> None:
         """Settle everything that still waits at what it holds; for the end of the process."""
         with self._lock:
@@ -163,11 +153,6 @@ class Awaited:
         self._lock = threading.RLock()
         self._kept = OrderedDict()
         self._streamed = OrderedDict()
-
-
-def _trim(names: OrderedDict[Key, Reply | None] | OrderedDict[Key, None]) -> None:
-    while len(names) > MOST_KEPT:
-        names.popitem(last=False)
 
 
 def _settle(calls: list[tuple[Collected, Reply]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from ravi_otel.enforcement.ending import belongs_to
@@ -49,11 +48,6 @@ def spoken(call: Call, prices: PriceBook) -> Usage | None:
     usage = Usage(characters=call.expected.characters, source="estimated")
     card = prices.card(call.provider, call.model)
     return None if card is None or card.cost_nano(usage) is None else usage
-
-
-def stored(reply: Reply) -> Reply:
-    """Give an answer that tells what was used before it as what a model said: its name is a file's, and no answer's."""
-    return replace(reply, id=None, model=reply.spent[0].model if len(reply.spent) == 1 else None)
 
 
 def unpriced_of(scope: Scope, error: BudgetError) -> ScopeKind | None:

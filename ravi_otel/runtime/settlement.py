@@ -15,11 +15,11 @@ from ravi_otel.enforcement.tally import add_counts, add_usage
 from ravi_otel.errors import BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, Status
-from ravi_otel.policy.usage import Call, Reply, Usage, added
+from ravi_otel.policy.usage import Call, Reply, Usage
 from ravi_otel.runtime.attempts import charge_rest
 from ravi_otel.runtime.awaited import AWAITED, Told, bring, key_of, summed
 from ravi_otel.runtime.capping import Capped, learn
-from ravi_otel.runtime.charging import is_free, price, spoken, stored, unpriced_of
+from ravi_otel.runtime.charging import is_free, price, spoken, unpriced_of
 from ravi_otel.runtime.conversations import CONVERSATIONS
 from ravi_otel.runtime.inferring import INFERRING
 
@@ -118,8 +118,9 @@ class Settlement:
                 self._leave_nothing_held()
 
     def _answered_whole(self, reply: Reply) -> None:
-        spent = spoken(self.record.call, self.scope.engine.prices) if reply.usage is None else reply.usage
-        if spent is None and self._held:
+        call = self.record.call
+        spent = spoken(call, self.scope.engine.prices) if reply.usage is None else reply.usage
+        if spent is None and self._held and not call.job:  # what a job will use is not what was held of it
             self.record.usage = self._expected.usage()
         else:
             self.record.usage = spent
@@ -130,13 +131,10 @@ class Settlement:
         record, call = self.record, self.record.call
         key = key_of(call, reply.id)
         begun = call.generative and not (reply.awaited and AWAITED.waits(key))
-        if reply.spent:
-            self._add_spent(reply)
-            reply = stored(reply)
-        elif reply.pending and begun:
+        if reply.pending and begun:
             self._keep(reply, status, error_type)
             return True
-        elif reply.awaited:
+        if reply.awaited:
             earlier = None if reply.pending else AWAITED.take(key, reply)
             if earlier is None and call.generative and not reply.pending:
                 return False
@@ -168,21 +166,6 @@ class Settlement:
         if self._held:
             self.scope.engine.settle(self.record.op_id, admission.actual_amounts(Usage(), 0, None, self.scope.formulas), self.record)
             self._settled = True
-
-    def _add_spent(self, reply: Reply) -> None:
-        """Add what was used before this call, each part at its own price, the first time that it is brought."""
-        if not AWAITED.fetched(key_of(self.record.call, reply.id)):
-            return
-        record = self.record
-        total = record.usage = added(part.usage for part in reply.spent)
-        for part in reply.spent:
-            part.cost_nano = self._charge(Reply(model=part.model, service_tier=part.tier), part.usage)
-        known = [part.cost_nano for part in reply.spent if part.cost_nano is not None]
-        record.cost_nano = sum(known) if len(known) == len(reply.spent) else None
-        models = {part.model for part in reply.spent}
-        amounts = admission.actual_amounts(total, sum(known), None, self.scope.formulas)
-        self.scope.absorb(amounts, models.pop() if len(models) == 1 else None)
-        bring(record, summed(record))
 
     def collect(self, reply: Reply, at: CallRecord | None) -> Told:
         """See `Collected.collect`."""

@@ -17,6 +17,9 @@ from ravi_otel.telemetry.conventions import Convention
 PENDING: Final = "pending"
 """The source of usage that a later look will bring."""
 
+UNREAD: Final = "unread"
+"""The source of usage that nobody here will be told: of a batch, a training or an assistant's run."""
+
 _REQUEST_IDS: Final = {"anthropic": "request-id"}
 _REQUEST_ID: Final = "x-request-id"
 """The header by which a provider names a request, and the one by which most do."""
@@ -197,11 +200,13 @@ def _add_times(attributes: dict[str, AttributeValue], first_chunk_ns: int, first
 
 
 def _add_unknown(attributes: dict[str, AttributeValue], record: CallRecord) -> None:
-    """Add what is known of a call whose usage nobody told: what it was charged, or that a later look brings it."""
+    """Add what is known of a call whose usage nobody told: what it was charged, that a later look brings it, or that none will."""
     if record.charged is not None:
         _add_charged(attributes, record.charged, record.charged_nano)
     elif record.reply is not None and record.reply.pending:
         attributes[semconv.USAGE_SOURCE] = PENDING
+    elif record.call.job and record.status == "ok":
+        attributes[semconv.USAGE_SOURCE] = UNREAD
 
 
 def _add_charged(attributes: dict[str, AttributeValue], charged: Usage, cost_nano: int | None) -> None:

@@ -146,7 +146,7 @@ _CALL_ATTRIBUTES: Final = (
         "conditionally_required", "",
         USAGE_COST_SOURCE="Where the price is from.",
         USAGE_COST_DATE="The day the price table is of, or the release it came with.",
-        USAGE_SOURCE="Where token counts are from, if not from the provider: estimated, reserved, or pending; of metrics, estimated.",
+        USAGE_SOURCE="Where tokens are from, if not from the provider: estimated, reserved, pending or unread; of metrics, estimated.",
     ),
     *_own("conditionally_required", "{request}", REQUEST_COUNT="Requests that a call paid for, where that is not one."),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel.instrumentation.http.echoes import OTHER, code, shaped, was_sent
-from ravi_otel.policy.usage import Reply, Spent, Usage
+from ravi_otel.policy.usage import Reply
 from ravi_otel.testing import Capture, Raw
 
 HEX = "4f3a9c1e2b7d4e6f8a1b2c3d4e5f6a7b"
@@ -112,11 +112,6 @@ def test_an_id_the_program_asked_for_is_told() -> None:
 
 def test_a_key_in_the_query_is_not_told() -> None:
     assert shaped(Reply(id=UUID), Sent(path=f"/v1/things?key={UUID}")).id is None
-
-
-def test_what_a_batch_says_of_its_models_is_looked_at_too() -> None:
-    told = shaped(Reply(spent=(Spent(KEY, Usage(), KEY), Spent("gpt-4o", Usage(), "batch"))))
-    assert [(one.model, one.tier) for one in told.spent] == [(None, None), ("gpt-4o", "batch")]
 
 
 @pytest.mark.parametrize(

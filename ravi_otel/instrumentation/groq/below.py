@@ -26,15 +26,6 @@ class Below:
         """See `Endpoint.usage_on_request`."""
         return False
 
-    @property
-    def reads_bytes(self) -> bool:
-        """See `Endpoint.reads_bytes`."""
-        return self._inner.reads_bytes
-
-    def parse(self, body: bytes) -> Any:
-        """See `Endpoint.parse`."""
-        return self._inner.parse(body)
-
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
         return self._inner.call(_shown(request))

@@ -42,19 +42,17 @@ class Body:
     usage comes last, and an estimate is scaled by what was left out.
     """
 
-    __slots__ = ("_any_type", "_ends_itself", "_headers", "_kept", "_kind", "_share", "_size", "_stated", "ended", "streamed")
+    __slots__ = ("_ends_itself", "_headers", "_kept", "_kind", "_share", "_size", "_stated", "ended", "streamed")
 
-    def __init__(self, response: Any, *, any_type: bool = False) -> None:
-        """Begin the copy of a response's body; `any_type` keeps one of any content."""
+    def __init__(self, response: Any) -> None:
         self._kind = _library_class(response)
         self._headers = {name: value for name in _DESCRIBING if (value := response.headers.get(name)) is not None}
         content_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
         self.streamed = content_type == "text/event-stream"
-        kept = any_type or self.streamed or content_type.endswith("json") or content_type.startswith("text/")
+        kept = self.streamed or content_type.endswith("json") or content_type.startswith("text/")
         self._kept: list[bytes] | None = [] if kept else None
-        self._any_type = any_type
         self._share = (1, 1)  # what of the events was read
-        self._ends_itself = not any_type and content_type.endswith("json")
+        self._ends_itself = content_type.endswith("json")
         self._stated = response.headers.get("content-length")
         self._size = 0
         self.ended = False
@@ -84,7 +82,7 @@ class Body:
     def content(self) -> bytes:
         """Give it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
         found = b"".join(self._decoded())
-        if not self._any_type and _is_heavy(found):
+        if _is_heavy(found):
             raise ValueError("too many values")
         return found
 

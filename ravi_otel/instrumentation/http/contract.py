@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -131,11 +130,6 @@ class Endpoint(Protocol):
         """Tell that a stream of it tells its usage only when asked to (`stream_options`)."""
         ...
 
-    @property
-    def reads_bytes(self) -> bool:
-        """Tell that its answers are no JSON, and are read all the same."""
-        ...
-
     def call(self, request: Request) -> Call:
         """Describe the request."""
         ...
@@ -146,10 +140,6 @@ class Endpoint(Protocol):
 
     def collector(self, call: Call) -> Collector:
         """Begin to follow a stream."""
-        ...
-
-    def parse(self, body: bytes) -> Any:
-        """Turn the bytes of a complete answer into what `reply` reads; raises where it cannot."""
         ...
 
     def asked(self, request: Request) -> Asked | None:
@@ -184,15 +174,6 @@ class Wordless:
     def usage_on_request(self) -> bool:
         """See `Endpoint.usage_on_request`."""
         return False
-
-    @property
-    def reads_bytes(self) -> bool:
-        """See `Endpoint.reads_bytes`."""
-        return False
-
-    def parse(self, body: bytes) -> Any:
-        """See `Endpoint.parse`."""
-        return json.loads(body)
 
     def asked(self, request: Request) -> Asked | None:  # noqa: ARG002 - the protocol's
         """See `Endpoint.asked`."""

@@ -65,9 +65,6 @@ def shaped(reply: Reply, request: Any = None, asked: str | None = None) -> Reply
         reply.system_fingerprint = _name(reply.system_fingerprint, request)
     if reply.conversation_id is not None:
         reply.conversation_id = _id(reply.conversation_id, request)
-    for one in reply.spent:
-        one.model = None if one.model is None else _name(one.model, request)
-        one.tier = None if one.tier is None else _word(one.tier)
     return reply
 
 

@@ -283,7 +283,7 @@ class Following(Ends):
         if self._body is not None:
             return None
         try:
-            self._body = Body(response, any_type=self._endpoint.reads_bytes)
+            self._body = Body(response)
         except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
             swallow("stream", error)
         return self._body

@@ -63,6 +63,9 @@ _HOME: Final = frozenset({"", "openai", "azure.ai.openai"})
 _JOBS: Final = Shapes("batches evals/*/runs fine_tuning/jobs")
 """Where work is begun that is paid for later, and told to nobody here: a request, and nothing once a limit is used up."""
 
+_RUNS: Final = Shapes("threads/runs threads/*/runs threads/*/runs/*/submit_tool_outputs")
+"""Where an assistant is set to work: paid for later as well, and refused by a cost limit like any call without a price."""
+
 _ROOT: Final = "openai"
 
 
@@ -99,7 +102,9 @@ class Other(Wordless):
     def call(self, request: Request) -> Call:
         """See `Endpoint.call`."""
         host, body, shape = request.host, request.body, named(request.path, _WORDS)
-        job = begins_a_job(request.path)
+        parts = below_version(segments(request.path), _ROOT)
+        unread = _JOBS.has(parts)
+        job = unread or _RUNS.has(parts)
         return Call(
             operation=shape,
             endpoint=shape,
@@ -113,7 +118,7 @@ class Other(Wordless):
             server_address=host.address,
             server_port=host.port,
             job=job,
-            unread=job,  # nobody can say what it will cost: it is not refused for want of a price
+            unread=unread,  # nobody can say what it will cost: it is not refused for want of a price
         )
 
     def reply(self, result: Any) -> Reply:
@@ -179,8 +184,3 @@ def asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
     """
     parts = below_version(parts, _ROOT)
     return not (_FREE.has(parts) or (provider in _HOME and _FREE_AT_HOME.has(parts)))
-
-
-def begins_a_job(path: str) -> bool:
-    """Tell whether a POST to `path` begins a batch, a training or a trial, which is paid for when it runs."""
-    return _JOBS.has(below_version(segments(path), _ROOT))

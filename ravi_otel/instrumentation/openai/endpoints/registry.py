@@ -7,8 +7,6 @@ from typing import Final
 
 from ravi_otel.instrumentation.http.contract import Endpoint
 from ravi_otel.instrumentation.http.paths import READS, segments
-from ravi_otel.instrumentation.openai.endpoints.assistants import of_runs
-from ravi_otel.instrumentation.openai.endpoints.batches import of_batches
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.instrumentation.openai.endpoints.completions import Completions
 from ravi_otel.instrumentation.openai.endpoints.embeddings import Embeddings
@@ -16,7 +14,7 @@ from ravi_otel.instrumentation.openai.endpoints.images import Images
 from ravi_otel.instrumentation.openai.endpoints.moderations import Moderations
 from ravi_otel.instrumentation.openai.endpoints.other import Other, Plain, asks_a_model
 from ravi_otel.instrumentation.openai.endpoints.responses import Compact, Responses
-from ravi_otel.instrumentation.openai.endpoints.responses_looks import Look, look_at
+from ravi_otel.instrumentation.openai.endpoints.responses_looks import look_at
 from ravi_otel.instrumentation.openai.endpoints.speech import Speech
 from ravi_otel.instrumentation.openai.endpoints.transcriptions import Transcriptions
 from ravi_otel.instrumentation.openai.endpoints.videos import Videos
@@ -48,11 +46,10 @@ def endpoint_for(method: str, path: str, base: str = "", provider: str = "") -> 
     """
     parts = segments(path, base)
     if method in READS:
-        return look_at(method, parts, path) or of_batches(method, parts, path, provider) or of_runs(method, parts, path) or _PLAIN
+        return look_at(method, parts, path) or _PLAIN
     known = _ENDPOINTS.get(parts[-2:]) or _ENDPOINTS.get(parts[-1:])
     if known is not None:
         return known
-    found = look_at("POST", parts, path) or of_batches("POST", parts, path, provider) or of_runs("POST", parts, path)
     if asks_a_model(segments(path), provider):
-        return _OTHER if found is None or isinstance(found, (Look, Plain)) else found
-    return found or _PLAIN
+        return _OTHER
+    return look_at("POST", parts, path) or _PLAIN
