@@ -1,4 +1,4 @@
-"""What a chat or a completion says is told as the convention has it, whole and in pieces alike."""
+"""What a chat says is told as the convention has it, whole and in pieces alike."""
 
 from __future__ import annotations
 
@@ -188,14 +188,10 @@ def test_thoughts_and_sounds_of_an_answer_are_told(captured, ask):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_completion_is_told(captured, ask, stream):
-    ask(lambda client: client.completions.create(model=MODEL, prompt=["One", "Two"], suffix="End", stream=stream), Text("and then"))
-    told = on_span(captured, "input")
-    assert [each["parts"][0] for each in told] == [
-        *({"type": "text", "content": "One"}, {"type": "text", "content": "Two"}),
-        {"type": "suffix", "content": "End"},
-    ]
-    assert on_span(captured)[0]["parts"] == [{"type": "text", "content": "and then"}]
+def test_the_words_of_a_legacy_completion_are_not_told(captured, ask, stream):
+    ask(lambda client: client.completions.create(model=MODEL, prompt="Secret", stream=stream), Text("and then"))
+    (span,) = [each for each in captured.spans() if each.attributes["gen_ai.operation.name"] == "text_completion"]
+    assert not [name for name in span.attributes if name.endswith("messages")]
 
 
 def test_a_raw_response_is_told_as_well(captured, ask):

@@ -104,11 +104,10 @@ def test_the_cap_that_goes_out_is_covered_by_what_was_held_whatever_extra_body_s
 @pytest.mark.parametrize(
     ("make", "field"),
     [
-        (lambda client: client.completions.create(model="gpt-3.5-turbo-instruct", prompt="hi"), "max_tokens"),
         (lambda client: client.responses.create(model="gpt-4o", input="hi"), "max_output_tokens"),
         (lambda client: client.chat.completions.create(model="gpt-4o", messages=HI, stream=False), "max_tokens"),
     ],
-    ids=["completions", "responses", "chat"],
+    ids=["responses", "chat"],
 )
 def test_each_api_is_capped_by_its_own_field(ask, server, make, field):
     ask(make, strict(3_000))

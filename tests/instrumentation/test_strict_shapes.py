@@ -71,8 +71,6 @@ def test_a_small_cap_in_text_is_left_as_it_is(client, server):
     with strict(10**6):
         client.responses.create(model="gpt-4o", input="hi", extra_body={"max_output_tokens": "100"})
         assert sent(server) == {"max_output_tokens": "100"}
-        client.completions.create(model="m", prompt="hi", extra_body={"max_tokens": "100"})
-        assert sent(server) == {"max_tokens": "100"}
 
 
 @pytest.mark.parametrize("choices", ["3", 3.0, "2.5", 3])
@@ -81,9 +79,13 @@ def test_choices_that_only_a_lenient_server_reads_are_counted(client, server, na
     with strict():
         chat(client, extra_body={name: choices})
         assert 1_000 < 3 * sent(server)["max_tokens"] < 5_000
-    with strict():
-        client.completions.create(model="m", prompt=["hi", "ho"], extra_body={name: choices})
-        assert 1_000 < 6 * sent(server)["max_tokens"] < 5_000
+
+
+def test_a_legacy_completion_which_nothing_bounds_is_refused_by_a_strict_limit(client, server):
+    before = len(server.requests)
+    with strict(10**6), pytest.raises(BudgetExhaustedError, match="the output of completions cannot be capped"):
+        client.completions.create(model="m", prompt="hi", max_tokens=10)
+    assert len(server.requests) == before
 
 
 @pytest.mark.parametrize("choices", ["three", [3], {"n": 3}, -2])

@@ -155,16 +155,11 @@ def lenient(value: Any) -> int | None:
     return math.ceil(number) if 0 <= number <= MOST else None
 
 
-def capless(body: Mapping[str, Any], *names: str, least: int = 1) -> str | None:
-    """Return the first cap that is below `least`: some servers take that for none, and what we put in its place would be more."""
+def capless(body: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first cap that is below 1: some servers take that for none, and what we put in its place would be more."""
     for name in names:
         value = body.get(name)
-        if (
-            isinstance(value, (str, int, float))
-            and not isinstance(value, bool)
-            and (number := lenient(value)) is not None
-            and number < least
-        ):
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and (number := lenient(value)) is not None and number < 1:
             return f"{name}={number}"
         if _is_negative(value):
             return f"{name} below 0"

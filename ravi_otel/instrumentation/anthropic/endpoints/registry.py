@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from ravi_otel.instrumentation.anthropic.endpoints.completions import Completions
 from ravi_otel.instrumentation.anthropic.endpoints.messages import Messages
 from ravi_otel.instrumentation.anthropic.endpoints.other import Other
 from ravi_otel.instrumentation.http.contract import Endpoint
@@ -13,7 +12,7 @@ from ravi_otel.instrumentation.http.paths import READS, segments
 
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
-_ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {("messages",): Messages(), ("complete",): Completions()}
+_ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {("messages",): Messages()}
 
 
 @lru_cache(maxsize=_MOST_KEPT)

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.instrumentation.http.bounds import Parts, bound, capless, first_of, hosted, lenient
 from ravi_otel.instrumentation.http.contract import Request
-from ravi_otel.instrumentation.http.fields import count, get, items, text
+from ravi_otel.instrumentation.http.fields import get, items, text
 from ravi_otel.policy.usage import Call
 
 _HOMES: Final = frozenset({"openai", "azure.ai.openai"})
@@ -26,7 +26,6 @@ _LEAST_OF_RESPONSES: Final = 16
 _CALLS: Final = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
 _OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
 _REASONING: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
-_COMPLETION_DEFAULT: Final = 16
 _CHAT_CAPS: Final = ("max_completion_tokens", "max_tokens")
 
 
@@ -83,21 +82,6 @@ def cap_chat(request: Request, cap: int) -> Mapping[str, int]:
         return used
     model = (text(body, "model") or "").rpartition("/")[2]
     return {"max_completion_tokens" if at_home(request) or model.startswith(_REASONING) else "max_tokens": cap}
-
-
-# -- completions --------------------------------------------------------------------------------------------------
-
-
-def bound_completion(request: Request, call: Call) -> None:
-    """Bound a completion by its body; without a cap OpenAI's are 16 tokens long, and are not to become longer."""
-    body, parts, counted = request.body, Parts(), call.choices
-    call.output_cap = lenient(body.get("max_tokens"))
-    parts.hide(capless(body, "max_tokens", least=0))
-    if call.output_cap is None and at_home(request):
-        call.output_cap = _COMPLETION_DEFAULT
-    each = max(1, count(body.get("n")) or 1, count(body.get("best_of")) or 1)
-    call.choices = counted // each * _choices(body, parts)
-    bound(request, call, parts.hidden)
 
 
 # -- responses ----------------------------------------------------------------------------------------------------

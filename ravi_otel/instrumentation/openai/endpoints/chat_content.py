@@ -27,24 +27,6 @@ def answered(result: Any) -> list[Message]:
     return [_choice(choice) for choice in items(result, "choices")]
 
 
-def prompted(body: Mapping[str, Any]) -> Asked:
-    """Write down a completion request, a message for each prompt; of tokens only how many they are."""
-    prompt = body.get("prompt")
-    many = cast("Sequence[Any]", prompt) if isinstance(prompt, (list, tuple)) else (prompt,)
-    if many and isinstance(many[0], int):
-        many = (many,)
-    written = [{"role": "user", "parts": [_prompt(one)]} for one in many if one is not None]
-    suffix = text(body, "suffix")
-    if suffix:
-        written.append({"role": "user", "parts": [{"type": "suffix", "content": suffix}]})
-    return Asked(messages=written + asked(body).messages)
-
-
-def completed(result: Any) -> list[Message]:
-    """Write down a completion's answer, a message for each choice."""
-    return [finished("assistant", _texts(text(choice, "text")), text(choice, "finish_reason")) for choice in items(result, "choices")]
-
-
 def finished(role: str, parts: list[Part], reason: str | None) -> Message:
     """Give an answer's message, with the reason in the convention's word where it is told."""
     message: Message = {"role": role, "parts": parts}
@@ -154,12 +136,6 @@ def _sound(audio: Any) -> list[Part]:
 
 def _texts(told: str | None) -> list[Part]:
     return [{"type": "text", "content": told}] if told else []
-
-
-def _prompt(prompt: Any) -> Part:
-    if isinstance(prompt, str):
-        return {"type": "text", "content": prompt}
-    return {"type": "tokens", "count": len(cast("Sequence[Any]", prompt)) if isinstance(prompt, (list, tuple)) else 1}
 
 
 # -- parts of a message -------------------------------------------------------------------------------------------------

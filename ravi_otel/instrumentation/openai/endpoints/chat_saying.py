@@ -81,7 +81,7 @@ class Saying:
         self._sound = _MOST_SOUND
 
     def add(self, event: Any) -> None:
-        """Take in one chunk of a chat, or of a completion."""
+        """Take in one chunk of a chat."""
         for choice in items(event, "choices"):
             known = self._choice(count(get(choice, "index")) or 0)
             if known is None:
@@ -89,9 +89,6 @@ class Saying:
             reason = text(choice, "finish_reason")
             if reason is not None:
                 known.reason = reason
-            said = text(choice, "text")
-            if said:
-                known.content.append(self._kept(said))
             delta = get(choice, "delta")
             if delta is not None:
                 self._add(known, delta)
