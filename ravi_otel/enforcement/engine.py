@@ -15,7 +15,6 @@ from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.learned import Learned
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Settled
-from ravi_otel.enforcement.ledger.enduring import Degraded
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.series import resets_at
 from ravi_otel.hooks.listener import Listeners
@@ -91,9 +90,7 @@ class Engine:
         if answer.crossings:
             self.tell(answer.crossings, at, answer if isinstance(answer, Denied) else None)
 
-    def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster", "degraded"]:
-        if isinstance(crossing, Degraded):
-            return "degraded"
+    def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster"]:
         if crossing.tracker is not None:
             return "process"
         return "cluster" if self.ledger.spans(crossing.account) else "process"

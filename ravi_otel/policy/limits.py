@@ -93,7 +93,7 @@ UNITS: Final[dict[str, str]] = {
 
 Choice = Literal["refuse", "warn"]
 Unbounded = Literal["refuse", "window", "admit"]
-StoreFailure = Literal["closed", "open", "local"]
+StoreFailure = Literal["closed", "open"]
 Suspension = Literal["refuse", "allow"]
 
 
@@ -115,7 +115,7 @@ class LimitOptions(TypedDict, total=False):
     aside for auxiliary work. `per` lets it begin anew each "minute", "hour", "day", "week" or "month" of the time zone `tz`, or
     counts what was used within a time before, such as "90m". `by` gives each "user", "model", "tenant" or value of a tag ("tag.NAME")
     a counter of its own. `on_store_failure` says what becomes of a call while the shared ledger fails: "closed" (refused, the
-    default), "open" (passes) or "local" (counted in this process alone); what passes is charged afterwards.
+    default) or "open" (passes, and is charged afterwards).
     """
 
     scope: str | None

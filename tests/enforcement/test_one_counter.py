@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from window_scopes import Heard, refuses, root_of, run_of
 
 PLAIN = "tenant.charge.rows=5"
-OPTIONS = ("warn=0.5", "warn=0.8", "on=stop", "on=deny_tool", "store=local", "store=closed", "suspend=allow")
+OPTIONS = ("warn=0.5", "warn=0.8", "on=stop", "on=deny_tool", "store=open", "store=closed", "suspend=allow")
 WINDOWS = ("5:per=60m", "5:per=1h", "5:per=3600s", "5:per=1h:warn=0.5")
 SHARED = ("sqlite", "redis", "sliced")
 
@@ -182,7 +182,7 @@ def test_a_refusal_says_how_to_raise_what_others_are_held_to(opened, stated):
 
 
 @everywhere
-@pytest.mark.parametrize("option", ["", ":warn=0.5", ":on=stop", ":store=local"])
+@pytest.mark.parametrize("option", ["", ":warn=0.5", ":on=stop", ":store=open"])
 def test_a_smaller_limit_with_another_option_holds_however_hot_the_first_one_is(opened, option):
     process = opened()
     first = process.run("tenant.charge.rows=1000")

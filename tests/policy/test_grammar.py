@@ -65,7 +65,7 @@ READ = {
     "run.turns@x=5": Limit(kind="turns", value=5, scope=ScopeKind.RUN, agent="x"),
     "charge.sql_rows=1k": Limit(kind="sql_rows", value=1_000),
     "session.charge.sql_rows=1": Limit(kind="sql_rows", value=1, scope=ScopeKind.SESSION),
-    "tokens=5:warn=0.5:on=stop:per=day:tz=Europe/Berlin:admission=strict:unpriced=warn:unbounded=admit:store=local": Limit(
+    "tokens=5:warn=0.5:on=stop:per=day:tz=Europe/Berlin:admission=strict:unpriced=warn:unbounded=admit:store=open": Limit(
         kind="tokens",
         value=5,
         warn_at=0.5,
@@ -75,7 +75,7 @@ READ = {
         admission="strict",
         on_unpriced="warn",
         on_unbounded="admit",
-        on_store_failure="local",
+        on_store_failure="open",
     ),
 }
 WRONG = {
@@ -204,7 +204,7 @@ def limits(draw):
                 "admission": st.sampled_from(["estimate", "strict", "after"]),
                 "on_unpriced": st.sampled_from(["refuse", "warn"]),
                 "on_unbounded": st.sampled_from(["refuse", "window", "admit"]),
-                "on_store_failure": st.sampled_from(["closed", "open", "local"]),
+                "on_store_failure": st.sampled_from(["closed", "open"]),
                 "suspend": st.sampled_from(["refuse", "allow"]),
             },
         )
@@ -285,7 +285,7 @@ def test_what_is_written_is_read_back(limit):
 @given(limits())
 @example(parse_limit("tokens=5:count=input+4*output-cached"))
 @example(parse_limit('session.charge."a \\"b\\\\".c"=5:per=90m:by=tag.team'))
-@example(parse_limit("cost=0.000000001usd:unpriced=warn:unbounded=admit:store=local:suspend=allow:admission=strict:warn=0.5:on=stop"))
+@example(parse_limit("cost=0.000000001usd:unpriced=warn:unbounded=admit:store=open:suspend=allow:admission=strict:warn=0.5:on=stop"))
 def test_a_limit_shows_itself_as_it_would_be_written(limit):
     shown = re.fullmatch(r"Limit\((.*)\)", repr(limit))
     assert parse_limit(ast.literal_eval(shown[1])) == limit

@@ -225,7 +225,7 @@ def test_a_window_is_of_the_calendar_or_a_duration(per):
         *(("admission", wrong) for wrong in ["loose", 3]),
         *(("on_unpriced", wrong) for wrong in ["ignore", None]),
         *(("on_unbounded", wrong) for wrong in ["ignore", None]),
-        *(("on_store_failure", wrong) for wrong in ["ignore", 0]),
+        *(("on_store_failure", wrong) for wrong in ["ignore", "local", 0]),
     ],
 )
 def test_a_wrong_value_of_a_keyword_is_named(field, wrong):

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlencode
 from ravi_otel._extras import load
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
-from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
+from ravi_otel.enforcement.ledger.enduring import EnduringLedger
 from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
 from ravi_otel.enforcement.ledger.journal import journal_of
 from ravi_otel.enforcement.ledger.losses import DAY_S, KEEP_S
@@ -125,7 +125,7 @@ class Choice:
             return self.ready
         if self.store == "memory":
             return MemoryLedger()
-        opened = self._shared(lambda account: not isinstance(account, StandIn) and shares(account), self.lease_s or lease_s, failed)
+        opened = self._shared(shares, self.lease_s or lease_s, failed)
         if self.slices:
             opened = load("ravi_otel.enforcement.ledger.slices.ledger").SlicedLedger(opened)
         opened = EnduringLedger(opened)

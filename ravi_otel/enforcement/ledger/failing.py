@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
@@ -34,19 +34,6 @@ class StoreError(Exception):
         super().__init__(why)
         self.why = why
         self.reason: Failure = reason
-
-
-class Stored(Protocol):
-    """Be a ledger over a store, as far as it says what the store does not know."""
-
-    @property
-    def owes(self) -> bool:
-        """Tell that the store does not know yet of all that happened."""
-        ...
-
-    def stakes(self, account: Account) -> tuple[int, dict[str, int]]:
-        """Say what this process has of an account that the store did not show as used: what is owed, and what each operation holds."""
-        ...
 
 
 def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExhaustedError:

@@ -1,4 +1,4 @@
-"""What becomes of calls while the store fails: refused, let pass or counted here, as each limit says; and charged afterwards."""
+"""What becomes of calls while the store fails: refused or let pass, as each limit says, and charged afterwards."""
 
 import asyncio
 import logging
@@ -12,11 +12,10 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger import choosing
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.enduring import Degraded, EnduringLedger, StandIn
+from ravi_otel.enforcement.ledger.enduring import EnduringLedger
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -36,10 +35,7 @@ class Store:
 
     def _opened(self, clock=None):
         link = Link(f"{self.server.quick_url}?timeout_s=5", clock=clock)
-        shares = choosing.is_shared
-        return EnduringLedger(
-            RedisLedger(link, shares=lambda one: not isinstance(one, StandIn) and shares(one), failed=lambda: self.failures.append(1))
-        )
+        return EnduringLedger(RedisLedger(link, shares=choosing.is_shared, failed=lambda: self.failures.append(1)))
 
     def go(self):
         self.server.kill()
@@ -63,13 +59,6 @@ class Store:
         finally:
             other.close()
         return twin.used, twin.held
-
-
-def _paid_for_one(store):
-    store.clock.advance(20)
-    before = len(store.ledger.inner.owed)
-    store.ledger.inner.pay_now()
-    return len(store.ledger.inner.owed) < before
 
 
 @pytest.fixture
@@ -106,12 +95,11 @@ def test_a_limit_refuses_unless_it_says_otherwise(store, run, mode):
     assert caught.value.reason == "store_failed"
 
 
-@pytest.mark.parametrize("mode", ["open", "local"])
 @COLOURS
-def test_one_limit_that_is_closed_refuses_for_all(store, run, mode):
+def test_one_limit_that_is_closed_refuses_for_all(store, run):
     store.go()
     with pytest.raises(BudgetExhaustedError):
-        ask(store.ledger, account(mode), account("closed"), run=run)
+        ask(store.ledger, account("open"), account("closed"), run=run)
 
 
 @COLOURS
@@ -122,20 +110,8 @@ def test_an_open_limit_lets_everything_pass(store, run):
     assert store.failures
 
 
-@COLOURS
-def test_a_local_limit_is_counted_in_this_process(store, run):
-    limit = account("local", value=3)
-    ask(store.ledger, limit)
-    store.go()
-    answers = [ask(store.ledger, limit, run=run)[1] for _ in range(3)]
-    assert [type(each).__name__ == "Denied" for each in answers] == [False, False, True]
-    assert answers[2].account is limit
-    assert answers[2].used == 3
-
-
-@pytest.mark.parametrize("mode", ["open", "local"])
-def test_what_passed_is_charged_when_the_store_is_back(store, mode):
-    limit = account(mode, value=1_000, kind=Kind.TOKENS)
+def test_what_passed_is_charged_when_the_store_is_back(store):
+    limit = account("open", value=1_000, kind=Kind.TOKENS)
     spend(store.ledger, limit, want=10, used=7)
     store.go()
     for _ in range(3):
@@ -144,9 +120,8 @@ def test_what_passed_is_charged_when_the_store_is_back(store, mode):
     assert store.seen_by_another(limit) == (67, 0)
 
 
-@pytest.mark.parametrize("mode", ["open", "local"])
-def test_what_began_before_and_ended_after_counts_once(store, mode):
-    limit = account(mode, value=1_000, kind=Kind.TOKENS)
+def test_what_began_before_and_ended_after_counts_once(store):
+    limit = account("open", value=1_000, kind=Kind.TOKENS)
     op, _ = ask(store.ledger, limit, want=10)
     store.go()
     run_sync(store.ledger.settle(op, {"tokens": 25}))
@@ -154,9 +129,8 @@ def test_what_began_before_and_ended_after_counts_once(store, mode):
     assert store.seen_by_another(limit) == (25, 0)
 
 
-@pytest.mark.parametrize("mode", ["open", "local"])
-def test_what_was_given_back_is_not_charged(store, mode):
-    limit = account(mode, value=1_000, kind=Kind.TOKENS)
+def test_what_was_given_back_is_not_charged(store):
+    limit = account("open", value=1_000, kind=Kind.TOKENS)
     spend(store.ledger, limit, want=10)
     store.go()
     op, _ = ask(store.ledger, limit, want=10)
@@ -165,9 +139,8 @@ def test_what_was_given_back_is_not_charged(store, mode):
     assert store.seen_by_another(limit) == (10, 0)
 
 
-@pytest.mark.parametrize("mode", ["open", "local"])
-def test_what_goes_on_may_take_more_without_the_store(store, mode):
-    limit = account(mode, value=100, kind=Kind.TOKENS)
+def test_what_goes_on_may_take_more_without_the_store(store):
+    limit = account("open", value=100, kind=Kind.TOKENS)
     begun, _ = ask(store.ledger, limit, want=10)
     store.go()
     assert run_sync(store.ledger.extend(begun, {"tokens": 5})).more == {"tokens": 5}
@@ -188,15 +161,6 @@ def test_a_scope_of_this_process_alone_is_counted_all_the_same(store):
     assert own.used == 2
 
 
-def test_it_is_told_that_a_limit_was_passed_without_the_store(store):
-    limit = account("local", value=2)
-    store.go()
-    told = [crossing for _ in range(2) for crossing in spend(store.ledger, limit).crossings]
-    told += spend(store.ledger, limit).crossings
-    assert {type(crossing) for crossing in told} == {Degraded}
-    assert {crossing.account for crossing in told} == {limit}
-
-
 def test_an_event_says_who_counted(store):
     events = []
 
@@ -204,12 +168,12 @@ def test_an_event_says_who_counted(store):
         def limit_event(self, event, _):
             events.append(event.enforcement)
 
-    crossings = [kind(account("local"), "limit_nearing", "admission", "admitted", 8, 0) for kind in (Crossing, Degraded)]
+    crossings = [Crossing(account("open"), "limit_nearing", "admission", "admitted", 8, 0)]
     for ledger in (store.ledger, MemoryLedger()):
         engine = Engine(ledger=ledger)
         engine.listeners = Listener()
         engine.tell(crossings)
-    assert events == ["cluster", "degraded", "process", "degraded"]
+    assert events == ["cluster", "process"]
 
 
 def test_a_warning_is_given_once_for_a_failure(store, caplog):
@@ -223,79 +187,10 @@ def test_a_warning_is_given_once_for_a_failure(store, caplog):
     assert "cannot be reached" in caplog.text
 
 
-@pytest.mark.parametrize("mode", ["closed", "local"])
-def test_a_store_that_has_forgotten_refuses_what_would_pass_a_failing_one(store, mode):
-    limit = account(mode)
+def test_a_store_that_has_forgotten_refuses(store):
+    limit = account("closed")
     spend(store.ledger, limit)
     store.server.say("FLUSHALL")
     with pytest.raises(BudgetExhaustedError) as caught:
         spend(store.ledger, limit)
     assert caught.value.reason == "store_lost"
-
-
-def test_a_local_limit_begins_anew_where_the_store_was_seen_last(store):
-    limit = account("local", value=10)
-    for _ in range(2):
-        spend(store.ledger, limit, want=2)
-        store.go()
-        spend(store.ledger, limit, want=2)
-        store.come_back()
-    assert store.seen_by_another(limit) == (8, 0)
-    spend(store.ledger, limit, want=1)
-    assert limit.used == 9
-
-
-@pytest.mark.parametrize("ended", [True, False], ids=["ended", "still open"])
-def test_a_local_limit_begins_with_what_the_store_granted_and_was_not_told_the_end_of(store, ended):
-    limit = account("local", value=100, kind=Kind.TOKENS)
-    op, _ = ask(store.ledger, limit, want=90)
-    store.go()
-    if ended:
-        run_sync(store.ledger.settle(op, {"tokens": 95}))
-    assert isinstance(spend(store.ledger, limit, want=5), Grant)
-    assert isinstance(spend(store.ledger, limit, want=20), Denied)
-
-
-def test_what_ends_while_the_store_fails_makes_room_in_a_local_limit(store):
-    limit = account("local", value=100, kind=Kind.TOKENS)
-    op, _ = ask(store.ledger, limit, want=90)
-    store.go()
-    assert isinstance(spend(store.ledger, limit, want=20), Denied)
-    run_sync(store.ledger.settle(op, {"tokens": 10}))
-    assert isinstance(spend(store.ledger, limit, want=20), Grant)
-    store.come_back()
-    assert store.seen_by_another(limit) == (30, 0)
-    spend(store.ledger, limit, want=1)
-    assert len(store.ledger) == 0
-
-
-def test_a_scope_that_is_opened_while_the_store_fails_begins_where_another_one_saw_the_limit(store):
-    limit = account("local", value=3)
-    spend(store.ledger, limit, want=2)
-    store.go()
-    again = Account(limit.limit, limit.facts, origin=limit.origin)
-    assert [type(spend(store.ledger, again)).__name__ for _ in range(2)] == ["Grant", "Denied"]
-
-
-def test_a_slice_counts_in_a_local_limit_while_the_store_fails(store):
-    limit, ledger = account("local", value=200), EnduringLedger(SlicedLedger(store.ledger.inner, tidies=False))
-    for _ in range(40):
-        spend(ledger, limit)
-    assert ledger.out > 0
-    store.go()
-    assert sum(isinstance(spend(ledger, limit), Grant) for _ in range(200)) == 160
-    ledger.inner.flush()
-
-
-def test_what_is_owed_still_counts_for_this_process_when_the_storecaught_up_again(store):
-    limit = account("local", value=50)
-    spend(store.ledger, limit)
-    store.go()
-    for _ in range(45):
-        spend(store.ledger, limit)
-    with store.ledger.inner.beating:  # nothing is paid beside the calls
-        store.server.start()
-        redis_servers.until(lambda: _paid_for_one(store), "it was not asked again")
-        assert sum(isinstance(spend(store.ledger, limit), Grant) for _ in range(60)) == 4
-    redis_servers.until(store.caught_up, "what is owed was not sent")
-    assert store.seen_by_another(limit) == (50, 0)

@@ -18,7 +18,7 @@ from ravi_otel._flow import Done, run_sync
 from ravi_otel.enforcement.ledger import choosing
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
-from ravi_otel.enforcement.ledger.enduring import EnduringLedger, StandIn
+from ravi_otel.enforcement.ledger.enduring import EnduringLedger
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.errors import BudgetExhaustedError
@@ -167,9 +167,8 @@ class Play:
 
 
 def opened(port, namespace, timeout_s):
-    shares = choosing.is_shared
     link = Link(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
-    return EnduringLedger(RedisLedger(link, shares=lambda one: not isinstance(one, StandIn) and shares(one), namespace=namespace))
+    return EnduringLedger(RedisLedger(link, shares=choosing.is_shared, namespace=namespace))
 
 
 def run_with(path, mode, at, fate):

@@ -14,7 +14,7 @@ from weakref import WeakSet, WeakValueDictionary
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger import rolling, serving
-from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel.enforcement.ledger.failing import StoreError, unkept
 from ravi_otel.enforcement.ledger.judging import Operation
@@ -186,25 +186,6 @@ class Counting(ABC):
         except StoreError:
             if not self.link.clustered:  # where it may be another server that fails
                 raise
-
-    @property
-    def owes(self) -> bool:
-        """Tell that the store does not know yet of all that happened."""
-        return bool(self.owed)
-
-    def stakes(self, account: Account) -> tuple[int, dict[str, int]]:
-        """Say what this process has of an account that the store did not show as used: what is owed, and what each operation holds."""
-        place = self.sight(account).place
-        if place is None:
-            return 0, {}
-        held: dict[str, int] = {}
-        with self.lock:
-            for op_id, operation in self.operations.items():
-                for at in operation.shared:
-                    line, sight = operation.lines[at], operation.sights[at]
-                    if sight is not None and sight.place is place and (line.carved or line.account.nature is not Nature.COUNTED):
-                        held[op_id] = held.get(op_id, 0) + operation.share()[at]
-        return self.owed.used(place.key), held
 
     def pay_now(self) -> None:
         """Send what is owed in this thread, if that can be."""

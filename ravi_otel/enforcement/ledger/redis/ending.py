@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from ravi_otel._flow import Flow
@@ -40,7 +40,7 @@ def settle(ledger: Counting, operation: Shared, told: Mapping[str, int], local: 
         return Settled(reply.crossed(accounts, "settle", None), over if reply.letter == "S" else ())
 
     sent = Sent(SETTLE, _keys(operation), words, settled)
-    found = yield from _end(ledger, operation, sent, lambda: _used(operation, told, guessed=guessed))
+    found = yield from _end(ledger, operation, sent)
     if found is None or not (found.crossings or found.overage):
         return ledger.owed.tell_settled(local)
     crossings = in_order(operation.lines, found.crossings, local.crossings)
@@ -60,37 +60,22 @@ def release(ledger: Counting, operation: Shared) -> Flow[None]:
         _shown(ledger, operation, reply)
         return judging.PLAIN
 
-    yield from _end(ledger, operation, Sent(RELEASE, _keys(operation), words, released), dict)
+    yield from _end(ledger, operation, Sent(RELEASE, _keys(operation), words, released))
 
 
-def _used(operation: Shared, told: Mapping[str, int], *, guessed: bool) -> dict[str, int]:
-    """Say what its end will charge to each account that was not charged when it began."""
-    used: dict[str, int] = {}
-    held = operation.share()
-    for at in operation.shared:
-        line, place = operation.lines[at], cast("Sight", operation.sights[at]).place
-        if place is not None and (line.carved or line.account.nature is not Nature.COUNTED):
-            amount = told.get(line.account.kind, held[at])
-            used[place.key] = max(amount, held[at]) if guessed else amount
-    return used
-
-
-def _end(ledger: Counting, operation: Shared, sent: Sent, used: Callable[[], Mapping[str, int]]) -> Flow[Settled | None]:
+def _end(ledger: Counting, operation: Shared, sent: Sent) -> Flow[Settled | None]:
     try:
         if ledger.owed:
             yield from ledger.pay_some()
             if ledger.owed.has_yet_to_begin(operation.op_id):
-                sent.used = used()
                 ledger.owe(sent)
                 return None
         reply = Reply((yield from ledger.link.call(sent.script, sent.keys, sent.words))).of("SOLU")
     except StoreError:
         ledger.failed()
-        sent.used = used()
         ledger.owe(sent)
         return None
     except BaseException as error:
-        sent.used = used()
         ledger.owe(sent)
         if not isinstance(error, GeneratorExit):
             ledger.pay_now()  # a cancellation does not keep an operation from its end

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ravi_otel._flow import Flow
@@ -27,13 +27,9 @@ _NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "
 
 
 class Sent:
-    """Be one message, which counts once however often it is sent; `done` reads the answer.
+    """Be one message, which counts once however often it is sent; `done` reads the answer, `begins` is the operation that it records."""
 
-    `begins` is the operation that it records, if it does. `used` says what the store will count more of each account, by its key, than
-    it has shown.
-    """
-
-    __slots__ = ("begins", "done", "keys", "script", "tries", "used", "words")
+    __slots__ = ("begins", "done", "keys", "script", "tries", "words")
 
     def __init__(
         self, script: Script, keys: Sequence[str], words: Sequence[str | int], done: Callable[[Reply], Settled] | None = None
@@ -43,7 +39,6 @@ class Sent:
         self.words = words
         self.done = done
         self.begins: str | None = None
-        self.used: Mapping[str, int] = {}
         self.tries = 0
 
 
@@ -77,11 +72,6 @@ class Owed:
     def has_yet_to_begin(self, op_id: str) -> bool:
         """Tell that the store has not heard of this operation, which is owed to it."""
         return op_id in self._begins
-
-    def used(self, key: str) -> int:
-        """Give what the store will count more of an account when all is paid."""
-        with self._lock:
-            return sum(sent.used.get(key, 0) for sent in self._sent)
 
     def pay(self, link: Link, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
         """Send it in order: `most` messages, or what can be sent in `for_s` seconds; nothing while another does so.

@@ -257,9 +257,6 @@ def _later(ledger: Counting, ask: Ask, among: Sequence[int], sent: Sent, lease: 
         return Settled(reply.crossed(ask.accounts(among), "admission", None))
 
     sent.done, sent.begins = recorded, ask.request.op_id
-    places = ask.places(among)
-    charged = [(place.key, ask.lines[at]) for place, at in zip(places, among, strict=True)]
-    sent.used = {key: line.want for key, line in charged if line.account.nature is Nature.COUNTED and not line.carved}
     ledger.failed()
     with ledger.lock:
         ledger.operations[ask.request.op_id] = operation

@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.ledger import judging, serving
-from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.judging import Operation
@@ -156,23 +156,6 @@ class SqliteLedger(Steps):
         """See `Ledger.spans`."""
         return self._shared(account)
 
-    @property
-    def owes(self) -> bool:
-        """Tell that the file does not know yet of all that happened."""
-        return bool(self._owed)
-
-    def stakes(self, account: Account) -> tuple[int, dict[str, int]]:
-        """Say what this process has of an account that the file did not show as used: what is owed, and what each operation holds.
-
-        One whose end is owed is taken to have used what it was granted, until that is written.
-        """
-        held: dict[str, int] = {}
-        for op_id, operation in tuple(self._operations.items()):
-            for line, hold in operation.holds:
-                if line.account.key == account.key and (line.carved or line.account.nature is not Nature.COUNTED):
-                    held[op_id] = held.get(op_id, 0) + hold
-        return sum(held.pop(op_id, 0) for op_id in tuple(self._owed.ends)), held
-
     def _wake(self, woken: Sequence[Waiter]) -> None:
         wake(woken, self)
 
@@ -284,7 +267,6 @@ class SqliteLedger(Steps):
             if alone:
                 return self._end_alone(op_id, act)
             self._owed.add(step)
-            self._owed.ends.add(op_id)
             return judging.PLAIN
 
     def _end_alone(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:

@@ -29,13 +29,12 @@ class Written(NamedTuple):
 class Owed:
     """Be this process's debts to the file; changed under the ledger's lock, except that `add`, `spend` and `charge` may come from anywhere.
 
-    `ends` are the operations of the file whose end is among them, `spent` those that happened without it and go on. What has ended
+    `spent` are the operations that happened without it and go on. What has ended
     without it is summed up by account, so that a file that fails for long costs neither memory nor time for each call that passes.
     """
 
     def __init__(self) -> None:
         self._acts: list[Act] = []
-        self.ends: set[str] = set()
         self.spent: dict[str, Reservation] = {}
         self._fresh: deque[tuple[Account, int]] = deque()
         self._charges: dict[Account, int] = {}
@@ -91,8 +90,6 @@ class Owed:
     def written(self, done: Written) -> None:
         """Forget what was written, and keep what it crossed for the next answer."""
         del self._acts[: done.acts]
-        if not self._acts:
-            self.ends.clear()
         for op_id in done.begun:
             self.spent.pop(op_id, None)
         self._charges.clear()
