@@ -10,7 +10,7 @@ unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -71,6 +71,9 @@ redis-faults: $(READY)  ## pause, kill, empty and fail over real Redis servers, 
 spawn-guards: $(READY)  ## walk through every state of small runs' slots, and take the guards of their source away one by one
 	@$(PY) tests/enforcement/spawn_states.py
 	@$(PY) tests/enforcement/spawn_guards.py
+
+house: $(READY)  ## what each room holds, and how much of it a call, a tool and a spawn enter, beside the goals
+	@$(PY) scripts/house.py
 
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py
