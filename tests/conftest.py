@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import http.client
+import logging
 import os
 import signal
 import sys
@@ -20,7 +21,9 @@ from opentelemetry import context as otel_context
 
 import ravi_otel
 from ravi_otel import _current
+from ravi_otel.enforcement.engine import Engine
 from ravi_otel.instrumentation.http.idle import OPEN
+from ravi_otel.runtime import patience
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE
 
@@ -44,6 +47,7 @@ WRAPPED: list[tuple[type, str]] = [
     (http.client.HTTPConnection, "endheaders"),
     (http.client.HTTPConnection, "getresponse"),
 ]
+LOGGERS: list[logging.Logger] = [logging.getLogger(), logging.getLogger("ravi_otel")]
 ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
 
 for _name in [name for name in os.environ if name.startswith(("OTEL_", "OPENAI_", "AZURE_OPENAI_", "RAVI_")) and name not in OURS]:
@@ -115,15 +119,33 @@ def anyio_backend() -> str:
 
 @pytest.fixture(autouse=True)
 def _process_as_it_was() -> Iterator[None]:
+    levels = _levels()
     yield
     ravi_otel.uninstrument()
-    left = _left_behind()
+    left = _left_behind(levels)
     assert not left, f"the test left behind: {', '.join(left)}"
 
 
-def _left_behind() -> list[str]:
+def _levels() -> list[tuple[int, bool]]:
+    """Give what decides whether our log lines are heard: of the root logger and of ours, and of logging as a whole."""
+    return [(logging.root.manager.disable, True), *((each.level, each.disabled) for each in LOGGERS)]
+
+
+def _left_behind(levels: list[tuple[int, bool]]) -> list[str]:
     """Name what is not as it was, and mend it, so that one leaking test does not fail those after it."""
     left: list[str] = []
+    if _levels() != levels:
+        left.append(f"other levels of logging: {_levels()}, not {levels}")
+        logging.disable(levels[0][0])
+        for logger, (level, disabled) in zip(LOGGERS, levels[1:], strict=True):
+            logger.setLevel(level)
+            logger.disabled = disabled
+    if patience.around():
+        left.append("a tool that the process still seems to be in")
+        patience.Inside(()).__enter__()
+    if STATE.limits:
+        left.append(f"{len(STATE.limits)} limit(s) of the process")
+        STATE.install(Engine(), ())
     for (owner, name), original in zip(WRAPPED, ORIGINALS, strict=True):
         if owner.__dict__[name] is not original:
             left.append(f"a wrapped {owner.__name__}.{name}")

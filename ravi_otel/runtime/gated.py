@@ -24,7 +24,7 @@ from ravi_otel.runtime.bounded import Execution, is_async
 from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.runtime.late import later
 from ravi_otel.runtime.parameters import Parameters, copied, is_owned, read
-from ravi_otel.runtime.patience import enclose, leave
+from ravi_otel.runtime.patience import Enclosure, enclose, leave
 from ravi_otel.runtime.pausing import pause, pause_after
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.walking import check, failed, told_content
@@ -259,10 +259,12 @@ def _give_back(one: Passage, paid: str) -> None:
 
 def _execute(one: Passage) -> Flow[Any]:
     execution = cast("Execution", one.execution)
-    waiting = enclose()
+    waiting = Enclosure()
     try:
+        enclose(waiting)
         return (yield execution.step())
     finally:
+        waiting.over = True
         leave(waiting)
 
 

@@ -18,7 +18,10 @@ LONGEST_WAIT_S = 30.0
 
 
 class Enclosure:
-    """Be work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more."""
+    """Be work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more.
+
+    Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that.
+    """
 
     __slots__ = ("over", "owner")
 
@@ -30,19 +33,18 @@ class Enclosure:
 _enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", default=())
 
 
-def enclose() -> Enclosure:
-    """Note in the context that what runs from here on, in any task or thread, is waited for by whoever asks now; until `leave`."""
-    mine = Enclosure()
-    _enclosures.set((*_enclosures.get(), mine))
-    return mine
+def enclose(enclosure: Enclosure) -> None:
+    """Note in the context that what runs from here on, in any task or thread, is waited for by whoever asks now, until it is over."""
+    _enclosures.set((*_enclosures.get(), enclosure))
 
 
 def leave(enclosure: Enclosure) -> None:
-    """End what `enclose` began; never raises, and may run in another context, where a finaliser closes a generator."""
-    enclosure.over = True
-    left = _enclosures.get()
-    if enclosure in left:
-        _enclosures.set(tuple(each for each in left if each is not enclosure))
+    """Forget what is over; never raises, and may run in another context, where a finaliser closes a generator."""
+    known = _enclosures.get()
+    if len(known) == 1 and known[0] is enclosure:
+        _enclosures.set(())
+    elif known:
+        _enclosures.set(tuple(each for each in known if not each.over))
 
 
 def enclosures() -> tuple[Enclosure, ...]:

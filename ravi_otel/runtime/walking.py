@@ -47,7 +47,8 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None, *
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
         started = True
-        waiting = enclose()
+        waiting = Enclosure()
+        enclose(waiting)
         return _returned(record, (yield step), told=arguments is not None)
     except BaseException as raised:
         dropped = isinstance(raised, GeneratorExit)
@@ -58,6 +59,7 @@ def walk(name: str, step: Step, arguments: Mapping[str, object] | None = None, *
         raise
     finally:
         if waiting is not None:
+            waiting.over = True
             leave(waiting)
         entered.leave()
         record.status = status

@@ -1,8 +1,12 @@
 """A task that a real Celery worker takes from its queue goes on with the run that put it there."""
 
+import os
+from unittest import mock
+
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 
 import ravi_otel
 from ravi_otel import continue_run, task_headers
@@ -11,7 +15,20 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:celery", "ig
 
 
 @pytest.fixture
-def app():
+def _logging_is_ours():
+    """Keep a worker, which takes the whole process for its own, from setting the levels of logging, and the environment."""
+
+    def as_it_is(**_):
+        pass
+
+    setup_logging.connect(as_it_is)
+    with mock.patch.dict(os.environ):
+        yield
+    setup_logging.disconnect(as_it_is)
+
+
+@pytest.fixture
+def app(_logging_is_ours):
     app = Celery("carried", broker="memory://", backend="cache+memory://", set_as_current=False)
     app.conf.update(broker_connection_retry_on_startup=False, worker_hijack_root_logger=False)
 

@@ -9,15 +9,21 @@ import linecache
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import openai
 import openai._base_client as client_module
 import pytest
 
 import ravi_otel
+from ravi_otel.runtime import gated, patience, walking
 from ravi_otel.runtime.settlement import Settlement
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from own_gates import OwnGate
 
 CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -138,21 +144,22 @@ class Interruption(BaseException):
 
 
 ENDS = {method.__code__ for method in (Settlement.succeed, Settlement.fail, Settlement._end, Settlement._settle_attempt)}
+FIRST_IN_FINALLY = ("if waiting is not None:", "waiting.over = True")
 
 
-def interrupted(moment, act):
-    """Tell whether an exception came between the lines that end a call, at that moment of them."""
+def interrupted(moment, act, where=ENDS):
+    """Tell whether an exception came between the lines that end a call, or are `where`, at that moment of them."""
     left = moment
 
     def trace(frame, event, arg):
         nonlocal left
-        if frame.f_code not in ENDS:
+        if frame.f_code not in where:
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-        # Entering a `try` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
+        # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
         told = event == "line" or (event == "return" and frame.f_code is Settlement._end.__code__)
         entering = frame.f_code is Settlement.fail.__code__ and line.startswith("me = ")  # nobody ends what never began to end
-        if told and not entering and not line.startswith(("with ", "try:")):
+        if told and not entering and not line.startswith(("with ", "try:", *FIRST_IN_FINALLY)):
             left -= 1
             if left == 0:
                 raise Interruption
@@ -193,5 +200,18 @@ def test_what_ends_a_call_holds_nothing_whatever_interrupts_it(stage, monkeypatc
         while interrupted(moment, call):
             assert len(STATE.engine.ledger) == 0, f"something is left at moment {moment}"
             assert [each.held for each in run.limits] == [0, 0]
+            moment += 1
+    assert moment > 8
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+@pytest.mark.parametrize("behind_a_gate", [False, True], ids=["plain", "behind a gate"])
+def test_nobody_is_inside_a_tool_any_more_whatever_interrupts_it(behind_a_gate):
+    search = ravi_otel.tool(lambda: None, name="search", gate=OwnGate() if behind_a_gate else None)
+    around = {walking.walk.__code__, gated._execute.__code__, patience.enclose.__code__, patience.leave.__code__}
+    with ravi_otel.run("r"):
+        moment = 1
+        while interrupted(moment, search, around):
+            assert patience.around() == (), f"it is still waited for after moment {moment}"
             moment += 1
     assert moment > 8

@@ -1,6 +1,5 @@
 """A counter that its store has forgotten: one that expired begins anew, one that was lost refuses until that is accepted."""
 
-import logging
 import sqlite3
 import uuid
 
@@ -84,10 +83,8 @@ def place(request, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def untold(monkeypatch, caplog):
+def untold(monkeypatch):
     monkeypatch.setattr(losses, "_told", {})
-    monkeypatch.setattr(logging.getLogger("ravi_otel"), "disabled", False)  # as a server's own logging may have left it
-    caplog.set_level(logging.WARNING, logger="ravi_otel")
 
 
 def account(mode=None, scope=ScopeKind.TENANT, kind=Kind.TOOL_CALLS, per=None):
