@@ -95,11 +95,11 @@ class _OnItsWay:
         """See `Around.answered`."""
         self.over = True
         record = self.live.record
-        record.request_id, record.rate_limits = told_headers(response.headers, response.request)
+        record.request_id, record.rate_limits = told_headers(response.headers)
         if not response.is_closed:
             Following(self.live, self._endpoint).response(response)
             return
-        self.live.succeed(read_body(self._endpoint, lambda: response.content, record.call, response.request))
+        self.live.succeed(read_body(self._endpoint, lambda: response.content, record.call))
 
     def refused(self, error: BaseException) -> None:
         """Give back what is held: the request could not be built, and nothing was sent."""

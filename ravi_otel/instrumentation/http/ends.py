@@ -62,7 +62,7 @@ class Ends:
             "_hides",
             "_live",
         ),
-        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_request", "_silent", "_stopped", "_streams", "_watching"),
+        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_silent", "_stopped", "_streams", "_watching"),
     )
 
     def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
@@ -77,7 +77,6 @@ class Ends:
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
         self._body: Body | None = None
-        self._request: Any = None
         self._streams = False
         self._reading = False
         self._over = False
@@ -313,14 +312,14 @@ class Ends:
         body, self._body = self._body, None
         try:
             if body is None:
-                return read_events(self._collector, self._live.record.call, self._request) if self._streams else Reply()
+                return read_events(self._collector, self._live.record.call) if self._streams else Reply()
             if not body.streamed:
                 if not body.whole:
                     return Reply()  # what it would have told further on is unknown, and may be asked for again
-                return read_body(self._endpoint, body.content, self._live.record.call, self._request)
+                return read_body(self._endpoint, body.content, self._live.record.call)
             for event in body.events():
                 self._collector.add(event)
-            return body.scaled(read_events(self._collector, self._live.record.call, self._request))
+            return body.scaled(read_events(self._collector, self._live.record.call))
         except Exception as error:  # noqa: BLE001 - a bug in reading is ours alone
             swallow("stream", error)
             return Reply()

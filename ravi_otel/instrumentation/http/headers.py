@@ -1,7 +1,6 @@
 """Read the few headers of an answer that say which request it was and how much is left; of a request's, none.
 
-Whoever answers may send anything, a key it was sent among it: a value passes by its shape alone, and an id never when it
-was part of what was sent.
+Whoever answers may send anything, a key it was sent among it: a value passes by its shape alone.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.echoes import was_sent
 from ravi_otel.instrumentation.http.fields import get
 
 _MOST_BYTES: Final = 80
@@ -47,14 +45,11 @@ def headers_of(error: BaseException | None) -> tuple[str | None, dict[str, str]]
     """Give what the answer behind a client's error tells, if there was one."""
     response = get(error, "response")
     headers = get(response, "headers")
-    return (None, {}) if getattr(headers, "raw", None) is None else told_headers(headers, get(response, "request"))
+    return (None, {}) if getattr(headers, "raw", None) is None else told_headers(headers)
 
 
-def told_headers(headers: Any, request: Any = None) -> tuple[str | None, dict[str, str]]:
-    """Give the provider's id of a request, and what it says of rate limits by header name; a value of another shape is left out.
-
-    `request` is what was answered: no part of it is taken for the provider's id.
-    """
+def told_headers(headers: Any) -> tuple[str | None, dict[str, str]]:
+    """Give the provider's id of a request, and what it says of rate limits by header name; a value of another shape is left out."""
     found: bytes | None = None
     limits: dict[str, str] = {}
     for raw_name, raw_value in headers.raw:
@@ -67,6 +62,6 @@ def told_headers(headers: Any, request: Any = None) -> tuple[str | None, dict[st
         if limit:
             if (value.isdigit() and len(value) <= _MOST_DIGITS) or _AMOUNT.fullmatch(value):
                 limits[limit] = value.decode("ascii")
-        elif found is None and _ID.fullmatch(value) and not was_sent(value, request, path=True):
+        elif found is None and _ID.fullmatch(value):
             found = value
     return None if found is None else found.decode("ascii"), limits

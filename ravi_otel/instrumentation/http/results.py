@@ -37,11 +37,11 @@ def watch(live: LiveCall, result: Any, endpoint: Endpoint, *, hides: bool = Fals
     return False
 
 
-def read(result: Any, endpoint: Endpoint, call: Call, request: Any = None) -> Reply:
+def read(result: Any, endpoint: Endpoint, call: Call) -> Reply:
     """Read a complete result of a request; a raw response by the JSON of its body, without touching its own parser."""
     if _is_raw(result):
-        return read_body(endpoint, lambda: result.http_response.content, call, request)
-    return read_result(endpoint, result, call, request)
+        return read_body(endpoint, lambda: result.http_response.content, call)
+    return read_result(endpoint, result, call)
 
 
 def _is_raw(result: Any) -> bool:

@@ -70,7 +70,6 @@ class Following(Ends):
 
     def response(self, response: Any) -> None:
         """Hear when the HTTP response is read, closed or dropped, by whoever does it."""
-        self._request = get(response, "request")
         for name in CLOSERS:
             stand_before(response, name, closing, self._after_closing)
         for name in READERS:

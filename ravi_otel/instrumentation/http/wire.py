@@ -87,7 +87,7 @@ class HttpWire:
 
     def reply(self, result: Any) -> Reply:
         """See `Wire.reply`."""
-        return read(result, self._endpoint, self.call, self._request)
+        return read(result, self._endpoint, self.call)
 
     def ending(self, live: LiveCall, error: BaseException) -> Ending:
         """See `Wire.ending`."""
@@ -96,7 +96,7 @@ class HttpWire:
         caused = error.__cause__ if self._late and isinstance(error, RaviError) else None
         if error is self._refused:  # whatever was sent was answered with a way elsewhere
             return Ending(type(error).__qualname__, billed=False, status=self._passed)
-        seen = None if self._seen is None else read(self._seen, self._endpoint, self.call, self._request)
+        seen = None if self._seen is None else read(self._seen, self._endpoint, self.call)
         return ending_of(caused or error, built=self._request if live.built else None, seen=seen)
 
     def _send(self) -> Any:
@@ -242,7 +242,7 @@ class HttpWire:
         """Note what the headers of the last answer tell."""
         if self._live is not None:
             record = self._live.record
-            record.request_id, record.rate_limits = told_headers(response.headers, response.request)
+            record.request_id, record.rate_limits = told_headers(response.headers)
 
     def _heard(self, live: LiveCall, error: BaseException) -> None:
         request_id, limits = headers_of(error)

@@ -1,0 +1,78 @@
+"""Let pass of what names an answer only what is shaped like such a name: whoever answers may write a key into any field."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from ravi_otel.policy.usage import Reply
+
+OTHER: Final = "_OTHER"
+"""What stands for a code that is none."""
+
+_MOST_KEPT: Final = 512
+_LONGEST: Final = 256
+_NAME: Final = re.compile(r"[A-Za-z0-9._:/@+=~-]{1,256}")
+_CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_OPAQUE: Final = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12}|[0-9A-Fa-f]{8}[-_][0-9A-Fa-f]{4}[-_]")
+"""What no code has: a long run with digits in it, or the beginning of a UUID."""
+
+_KEY: Final = re.compile(
+    r"eyJ[\w-]{8}|(?<![A-Za-z])(?:AKIA|ASIA)[0-9A-Z]{12}|(?<![A-Za-z])AIza[\w-]{12}"
+    r"|(?<![A-Za-z])(?:sk|pk|rk)[-_](?=[\w-]{0,100}\d)[\w-]{8}"
+    r"|(?<![A-Za-z])(?:gsk_|xai-|hf_|r8_|npm_|pypi-|glpat-|github_pat_|gh[opsur]_|xox[abeoprs]-|pplx-|nvapi-|ya29\.)[\w-]{12}"
+    r"|(?<![A-Za-z0-9])c2st[A-Za-z0-9+/]{12}"  # `sk-`, in base 64
+)
+
+
+def shaped(reply: Reply, asked: str | None = None) -> Reply:
+    """Return the reply without ids and names of another shape, or that look like a key, and with `_OTHER` for such codes.
+
+    `asked` is the model that the program named, which is told as it is.
+    """
+    if reply.id is not None:
+        reply.id = _id(reply.id)
+    if reply.model is not None and reply.model != asked:
+        reply.model = _name(reply.model)
+    if reply.finish_reasons:
+        reply.finish_reasons = tuple([code(one) for one in reply.finish_reasons])
+    if reply.error_type is not None:
+        reply.error_type = code(reply.error_type)
+    if reply.service_tier is not None:
+        reply.service_tier = _word(reply.service_tier)
+    if reply.system_fingerprint is not None:
+        reply.system_fingerprint = _name(reply.system_fingerprint)
+    if reply.conversation_id is not None:
+        reply.conversation_id = _id(reply.conversation_id)
+    return reply
+
+
+def code(value: str) -> str:
+    """Return a code or a reason, `_OTHER` for what is none: it is words of an API, and no long run of letters and digits."""
+    return _word(value) or OTHER
+
+
+def _id(value: str) -> str | None:
+    return value if _is_name(value) else None
+
+
+def _name(value: str) -> str | None:
+    return value if len(value) <= _LONGEST and _is_known_name(value) else None
+
+
+def _word(value: str) -> str | None:
+    return value if len(value) <= _LONGEST and _is_word(value) else None
+
+
+def _is_name(value: str) -> bool:
+    return _NAME.fullmatch(value) is not None and _KEY.search(value) is None
+
+
+_is_known_name: Final = lru_cache(maxsize=_MOST_KEPT)(_is_name)
+"""The same, for names that come with every answer."""
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _is_word(value: str) -> bool:
+    return _CODE.fullmatch(value) is not None and _OPAQUE.search(value) is None and _KEY.search(value) is None
