@@ -28,8 +28,7 @@ def test_the_program_says_what_is_shown(tmp_path):
     done = warm_starts.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, said)
     assert "without the store: the shared ledger redis://127.0.0.1:1 cannot be used" in done.stderr
-    kept = [path for path in tmp_path.rglob("owed-*.jsonl") if path.stat().st_size]
-    assert [path.stat().st_mode & 0o777 for path in kept] == [0o600]
+    assert "the process ended, and" in done.stderr
 
 
 @pytest.mark.parametrize("url", URLS)

@@ -5,5 +5,5 @@
 * where it is kept: `memory`, `sqlite/`, `redis/`; `slices/` stands before one of those. `choosing` opens what a URL names, `identity` says
   whether two are one.
 * what readings are told: `refreshing`.
-* when a store fails: `failing` says so, `breaker` stops asking, `enduring` does what each limit wants then, `journal` keeps what is owed.
+* when a store fails: `failing` says so, `breaker` stops asking, `enduring` does what each limit wants then.
 """

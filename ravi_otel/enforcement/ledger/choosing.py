@@ -22,7 +22,6 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.enforcement.ledger.enduring import EnduringLedger
 from ravi_otel.enforcement.ledger.identity import file_words, name_store, server_words
-from ravi_otel.enforcement.ledger.journal import journal_of
 from ravi_otel.enforcement.ledger.losses import DAY_S, KEEP_S
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.redis import url as redis_url
@@ -141,8 +140,6 @@ class Choice:
             )
         else:
             link = load("ravi_otel.enforcement.ledger.redis.link").Link(self.url)
-            scripts = load("ravi_otel.enforcement.ledger.redis.scripts")
-            link.keep_in(journal_of(link.address.shown), (scripts.RESERVE, scripts.SETTLE, scripts.RELEASE))
             made = load("ravi_otel.enforcement.ledger.redis.ledger").RedisLedger
             ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
         return cast("Ledger", ledger)

@@ -40,8 +40,6 @@ _RUN_ID: Final = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{4,16}")
 _IGNORED: Final = "*\n"
 _APPROVALS: Final = frozenset({"approvals.db", "approvals.db-journal"})
 """What a queue of approvals puts here, also before the first run."""
-_OWED: Final = re.compile(r"owed-[0-9a-f]{16}\.jsonl")
-"""What a process leaves here that could not tell a shared ledger all it should, also before the first run."""
 _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
 _MOST_STATUS: Final = 2**31
 _MOST_LOOKED, _MOST_NAMED, _MOST_MARKED = 100, 3, 1_000
@@ -271,7 +269,7 @@ def _is_store(path: Path) -> bool:
 
 
 def _is_beginning(path: Path) -> bool:
-    if path.name in _APPROVALS or _OWED.fullmatch(path.name):
+    if path.name in _APPROVALS:
         return path.is_file()
     if path.name != ".gitignore":
         return jsonfile.is_beside(path.name)

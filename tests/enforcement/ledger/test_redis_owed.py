@@ -2,18 +2,21 @@
 
 import contextlib
 import logging
+import re
+import subprocess
+import sys
 
 import pytest
 import redis_servers
 
 from ravi_otel._flow import Done, run_sync
+from ravi_otel.enforcement.ledger import choosing
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.enforcement.ledger.redis import counting
 from ravi_otel.enforcement.ledger.redis import owed as owed_module
 from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.redis.scripts import RELEASE, RESERVE, SETTLE
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -129,22 +132,65 @@ class Ticking:
         return self.now
 
 
-def test_the_end_of_a_process_sends_for_a_moment_and_leaves_the_rest_to_the_next(refusing, ledger, redis_server, monkeypatch, tmp_path):
-    kept = (RESERVE, SETTLE, RELEASE)
-    ledger.link.keep_in(tmp_path / "owed.jsonl", kept)
+def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refusing, ledger, redis_server, monkeypatch, caplog):
     with ledger.beating:
         owe(ledger, refusing, 40, account())
         ledger.closed = True  # its thread does nothing more
     monkeypatch.setattr(owed_module, "time", Ticking(0.1))
-    ledger.close()
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        ledger.close()
     monkeypatch.undo()
-    left = (tmp_path / "owed.jsonl").read_bytes().count(b"\n")
-    assert 60 < left < 80  # of two each
+    (left,) = re.findall(r"is not all counted in it: the process ended, and (\d+) messages could not be sent", caplog.text)
+    assert 60 < int(left) < 80  # of two each
     following = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
-    following.link.keep_in(tmp_path / "owed.jsonl", kept)
-    ask(following, account())
-    redis_servers.until(lambda: used(following) == 42, "the next process did not send it")
+    assert 1 < used(following) < 10
     following.close()
+
+
+ENDING = """
+import sys
+from ravi_otel._flow import run_sync
+from ravi_otel.enforcement.ledger.choosing import open_ledger
+from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+ledger = open_ledger(sys.argv[1])
+account = Account(Limit(kind=Kind.TOKENS, value=100), ScopeFacts(scope_id="one", kind=ScopeKind.RUN), origin="tokens=100")
+op = new_op_id()
+run_sync(ledger.reserve(Reservation(op, [Line(account, 50, 50)], {})))
+print("held", flush=True)
+sys.stdin.readline()
+run_sync(ledger.settle(op, {"tokens": 30}))
+ledger.close()
+"""
+
+
+def test_what_a_process_held_and_could_not_settle_counts_at_its_grant_when_its_lease_is_over(tmp_path):
+    with redis_servers.server() as server:
+        url = f"{server.url.replace('timeout_s=10', 'timeout_s=0.5')}&lease_s=0.5"
+        command = [sys.executable, "-c", ENDING, url]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        ) as process:
+            assert process.stdout.readline() == "held\n"
+            with server.paused():
+                _, said = process.communicate("go\n", timeout=60)
+            assert process.returncode == 0
+        assert "the process ended, and 1 messages could not be sent; what it held counts at its grant." in said
+        assert not list(tmp_path.iterdir())
+        ledger = choosing.open_ledger(url)
+        try:
+            found = Account(Limit(kind=Kind.TOKENS, value=100), ScopeFacts(scope_id="one", kind=ScopeKind.RUN), origin="tokens=100")
+
+            def settled():
+                ledger.reap()
+                ledger.read(found)
+                return (found.used, found.held) == (50, 0)
+
+            redis_servers.until(settled, "nobody settled it")
+        finally:
+            ledger.close()
 
 
 @pytest.mark.parametrize(("each_s", "steps"), [(0.1, 10), (0.7, 2)])

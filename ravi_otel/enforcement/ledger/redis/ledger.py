@@ -50,8 +50,8 @@ class RedisLedger(Counting):
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 
-        What the store could not be told, in the three quarters of a second that there are for it, goes to the link's journal, where
-        that has one, for the next process.
+        What the store cannot be told, in the three quarters of a second that there are for it, is told as uncounted in the log: of it,
+        what the store knows to be held is settled at its grant with the lease.
         """
         self.pulse.end()
         with self.beating:
@@ -61,10 +61,9 @@ class RedisLedger(Counting):
             run_sync(self.sign_off(for_s=_PAID_AT_THE_END_S / 2))
         except StoreError:
             self.failed()
-        left = self.owed.hand_over() if self.owed else []
-        if left and not self.link.keep(left):
+        if self.owed:
             self.failed()
-            warn_uncounted(f"the process ended, and {len(left):,} messages could be written neither to it nor to a file")
+            warn_uncounted(f"the process ended, and {len(self.owed):,} messages could not be sent; what it held counts at its grant")
         self.link.close()
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:

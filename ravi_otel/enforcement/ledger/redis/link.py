@@ -7,15 +7,13 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-from ravi_otel._flow import Flow, run_sync
+from ravi_otel._flow import Flow
 from ravi_otel.enforcement.clock import Clock
 from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.journal import Entry, Journal
 from ravi_otel.enforcement.ledger.redis.pool import AGAIN, OPENING_S, Pool, beside
 from ravi_otel.enforcement.ledger.redis.url import Host, read
 from ravi_otel.enforcement.ledger.redis.wire import WireError, prepare, slot_of, slots
@@ -69,9 +67,6 @@ class Link:
         self.timeout_s: Final = self.address.timeout_s if timeout_s is None else timeout_s
         self.recovered = recovered
         self._clock = clock
-        self._scripts: dict[str, Script] = {}
-        self._journal: Journal | None = None
-        self._untold = False
         self._renew()
 
     def _renew(self) -> None:
@@ -122,28 +117,6 @@ class Link:
         for pool in pools:
             pool.disown()
 
-    # -- over the end of a process --------------------------------------------------------------------------------
-
-    def keep_in(self, path: Path, scripts: Iterable[Script]) -> None:
-        """Keep calls of these scripts in a file, where one process leaves them and the next makes them."""
-        self._scripts = {script.name: script for script in scripts}
-        self._journal = Journal(path, self._scripts)
-        self._untold = True
-
-    def keep(self, entries: Sequence[Entry]) -> bool:
-        """Leave calls that this process could not make; False when there is nowhere to."""
-        return not entries or (self._journal is not None and self._journal.keep(entries))
-
-    def _tell(self) -> None:
-        """Make the calls that were left, in a thread, now that the store answers."""
-        self._untold = False
-        journal = self._journal
-        if journal is not None and journal.path.exists():
-            self._untold = not beside(lambda: journal.tell(self._deliver))
-
-    def _deliver(self, entry: Entry) -> None:
-        run_sync(self.call(self._scripts[entry.script], entry.keys, entry.args))
-
     # -- one call -------------------------------------------------------------------------------------------------
 
     def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], *, first: bool = True) -> Flow[Any]:
@@ -188,8 +161,6 @@ class Link:
                 pool.close()
                 self._doubt()
             else:
-                if self._untold:
-                    self._tell()
                 return answer
 
     def _give_up(self, pool: Pool, trouble: WireError) -> None:
@@ -233,10 +204,6 @@ class Link:
 
     def _healed(self) -> None:
         self._doubt()
-        self._recovered()
-
-    def _recovered(self) -> None:
-        self._untold = self._journal is not None
         self.recovered()
 
     def _moved(self, trouble: WireError, keys: Sequence[str]) -> Host | None:
@@ -283,4 +250,4 @@ class Link:
         """Wait no more for servers that keep no slot now, nor for that which was to say who keeps them."""
         for place, pool in tuple(self._pools.items()):
             if place not in places and pool.breaker.succeeded():
-                self._recovered()
+                self.recovered()

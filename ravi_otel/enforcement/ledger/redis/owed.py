@@ -12,7 +12,6 @@ from typing import Final
 from ravi_otel._flow import Flow
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Settled
 from ravi_otel.enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
-from ravi_otel.enforcement.ledger.journal import Entry
 from ravi_otel.enforcement.ledger.redis.answers import Reply
 from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.enforcement.ledger.redis.wire import WireError
@@ -121,14 +120,6 @@ class Owed:
             first = self.lost == 1
         if first:
             warn_uncounted(why)
-
-    def hand_over(self) -> list[Entry]:
-        """Give all of it away, to be sent by another process; what it crosses is told to nobody then."""
-        with self._lock:
-            left = [Entry(sent.script.name, sent.keys, sent.words) for sent in self._sent]
-            self._sent.clear()
-            self._begins.clear()
-        return left
 
     def _paid(self, sent: Sent, settled: Settled | None) -> bool:
         with self._lock:
