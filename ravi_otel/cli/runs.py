@@ -138,7 +138,7 @@ def _when(started: float) -> str:
 
 def tokens(sums: Sums) -> str:
     """Write input and output together; ≥ where a call told nothing."""
-    return _at_least(count(sums.input_tokens + sums.output_tokens, estimated=sums.estimated_calls > 0), partly=sums.unknown_usage > 0)
+    return _at_least(count(sums.total_tokens, estimated=sums.estimated_calls > 0), partly=sums.unknown_total > 0)
 
 
 def cost(sums: Sums) -> str:
@@ -177,6 +177,7 @@ def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
         "errors": sums.errors,
         "input_tokens": known(sums.input_tokens, sums.unknown_usage),
         "output_tokens": known(sums.output_tokens, sums.unknown_usage),
+        "total_tokens": known(sums.total_tokens, sums.unknown_total),
         "calls_without_usage": sums.unknown_usage,
         "cost_usd": known(sums.cost_nano / NANO, sums.unknown_cost),
         "calls_without_price": sums.unknown_cost,

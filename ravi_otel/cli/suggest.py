@@ -95,7 +95,7 @@ def _seen(row: sqlite3.Row, kinds: Iterable[Kind], ending: str) -> Seen:
     sums = sums_of(row)
     seconds = row["duration_s"]
     used: dict[str, int | None] = {
-        Kind.TOKENS: None if sums.unknown_usage else sums.input_tokens + sums.output_tokens,
+        Kind.TOKENS: None if sums.unknown_total else sums.total_tokens,
         Kind.COST: None if sums.unknown_cost else sums.cost_nano,
         Kind.REQUESTS: sums.requests,
         Kind.TURNS: sums.turns,

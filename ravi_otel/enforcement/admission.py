@@ -211,12 +211,14 @@ def attempt_lines(scope: Scope, model: str | None = None) -> list[Line]:
 
 
 def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None, formulas: Iterable[Formula] = ()) -> dict[str, int]:
-    """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted.
+    """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted or told apart.
 
     `formulas` are what accounts of the scope count besides (`Scope.formulas`).
     """
     amounts: dict[str, int] = {}
-    if not usage.tokenless:
+    if usage.total_only:
+        amounts[_TOKENS] = usage.total_tokens
+    elif not usage.tokenless:
         amounts[_TOKENS] = usage.total_tokens
         amounts[_INPUT_TOKENS] = usage.input_tokens
         amounts[_OUTPUT_TOKENS] = usage.output_tokens

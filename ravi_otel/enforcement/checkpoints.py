@@ -163,7 +163,7 @@ def _tallied(account: Account, snapshot: Snapshot) -> int:
         given, made, cached = (tally.get(f"{name}_tokens", 0) for name in ("input", "output", "cached_input"))
         return min(formula_of(account.limit.count).sum_of(given, made, cached), checks.MAX_NANO)
     known = {
-        Kind.TOKENS.value: tally.get("input_tokens", 0) + tally.get("output_tokens", 0),
+        Kind.TOKENS.value: sum(tally.get(name, 0) for name in ("input_tokens", "output_tokens", "unsplit_tokens")),
         Kind.INPUT_TOKENS.value: tally.get("input_tokens", 0),
         Kind.OUTPUT_TOKENS.value: tally.get("output_tokens", 0),
         Kind.COST.value: tally.get("cost_nano", 0),
@@ -211,6 +211,6 @@ def _go_on(scope: Scope, snapshot: Snapshot) -> None:
     scope.wrapped = snapshot.wrapped and not raised
     if scope.tracker is not None:
         tally = scope.tally
-        scope.tracker.resume(tally.input_tokens + tally.output_tokens, tally.cost_nano, tally.turns)
+        scope.tracker.resume(tally.tokens, tally.cost_nano, tally.turns)
     for account in scope.accounts:
         clocks.arm(scope, account)

@@ -126,7 +126,7 @@ class ExecutionTracker:
         charged = {account.kind: account.used for account in self.accounts.values()}
         told = sum(each.turns_told[self][0] for each in self._scopes if self in each.turns_told and not each.is_charged_by_calls())
         return (
-            max(self._tokens + sum(each.input_tokens + each.output_tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
+            max(self._tokens + sum(each.tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
             max(self._cost + sum(each.cost_nano for each in tallies), charged.get(Kind.COST, 0)),
             max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)) + told,
         )
@@ -192,7 +192,7 @@ class ExecutionTracker:
         if not by_calls:
             scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
             return
-        more_than_calls = self._unadded[0] > scope.tally.input_tokens + scope.tally.output_tokens or self._unadded[1] > scope.tally.turns
+        more_than_calls = self._unadded[0] > scope.tally.tokens or self._unadded[1] > scope.tally.turns
         self._unadded = [self._unadded[0] + added[0], self._unadded[1] + added[2]]  # the last one's call may be a stream still to settle
         if more_than_calls and not self._said:
             self._said = True
@@ -299,7 +299,7 @@ class ExecutionTracker:
         living = [each.tally for each in self._scopes]
         for tally in self._tallies:
             if not any(tally is one for one in living):
-                self._tokens += tally.input_tokens + tally.output_tokens
+                self._tokens += tally.tokens
                 self._cost += tally.cost_nano
                 self._turns += tally.turns
         self._tallies = living

@@ -48,6 +48,7 @@ class Tally:
         "turns",
         "unpriced_calls",
         "unreported_calls",
+        "unsplit_tokens",
     )
 
     def __init__(self) -> None:
@@ -65,7 +66,13 @@ class Tally:
         self.refused = 0
         self.errors = 0
         self.agents = 0
+        self.unsplit_tokens = 0
         self.charged: Mapping[str, int] = _NOTHING
+
+    @property
+    def tokens(self) -> int:
+        """Give all tokens: input, output, and those that nobody told apart."""
+        return self.input_tokens + self.output_tokens + self.unsplit_tokens
 
     def photograph(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price.
@@ -88,6 +95,7 @@ class Tally:
                 refused=self.refused,
                 errors=self.errors,
                 charged=dict(self.charged),
+                unsplit_tokens=self.unsplit_tokens,
                 duration_s=duration_s,
             )
 
@@ -109,6 +117,13 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
             else:
                 tally.cost_nano += cost_nano
                 tally.priced_calls += 1
+
+
+def add_total(tallies: Tallies, tokens: int) -> None:
+    """Add the tokens of one call that told their total alone."""
+    with _lock:
+        for tally in tallies:
+            tally.unsplit_tokens += tokens
 
 
 def add_request(tallies: Tallies, *, turn: bool) -> None:

@@ -21,6 +21,10 @@ Payload = dict[str, Any]
 Trace = tuple[str | None, str | None]
 """The ids of a trace and of a span in it, in hex."""
 
+_UNTOLD: Final[Payload] = dict.fromkeys(
+    ("input_tokens", "output_tokens", "total_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
+)
+
 
 def where(event: HookEvent, facts: ScopeFacts | None, trace: Trace) -> Payload:
     """Say where something happens; every context has these names."""
@@ -62,12 +66,17 @@ def closed(event: HookEvent, scope: ScopeView, trace: Trace) -> Payload:
         payload["flow_name"] = scope.facts.name
     spend = scope.spend()
     error = scope.error
+    least = None if spend.unsplit_tokens else 0
     payload.update(
         status=scope.status,
         stop_reason=None if scope.stop_reason is None else str(scope.stop_reason),
         error_type=None if error is None else type(error).__name__,
         duration_ms=spend.duration_s * 1_000,
-        usage={"input_tokens": spend.input_tokens, "output_tokens": spend.output_tokens, "total_tokens": spend.total_tokens},
+        usage={
+            "input_tokens": spend.input_tokens or least,
+            "output_tokens": spend.output_tokens or least,
+            "total_tokens": spend.total_tokens,
+        },
         cost_usd=spend.cost_usd,
         unpriced_calls=spend.unpriced_calls,
         unreported_calls=spend.unreported_calls,
@@ -123,6 +132,8 @@ def call_ended(record: CallRecord, trace: Trace) -> Payload:
 def _usage(usage: Usage | None) -> Payload | None:
     if usage is None:
         return None
+    if usage.total_only:
+        return {**_UNTOLD, "total_tokens": usage.total_tokens, "source": usage.source}
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

@@ -48,9 +48,9 @@ class CallRecord:
     `request_id` and `rate_limits`, by header name, are what the last answer told, `http_status` its status where that is why
     the call failed. `price_date` says how old the price is. `decision` is "admitted", "denied" or "observed" (shadow mode let
     through what a limit would have refused). `requests` counts the attempts that were paid for; `charged` is what a failed call
-    was charged whose usage nobody told. `output_cap` is what a strict limit capped each answer at, None where the request went
-    out as it was; `truncated_by_limit` says that an answer ended there. `late_ns` is how long after its end that was found out, as of a
-    stream that was dropped. `marks` is for listeners, by their own key.
+    was charged whose usage nobody told, and what was held of one that told its total only. `output_cap` is what a strict limit capped
+    each answer at, None where the request went out as it was; `truncated_by_limit` says that an answer ended there. `late_ns` is how
+    long after its end that was found out, as of a stream that was dropped. `marks` is for listeners, by their own key.
     """
 
     call: Call
@@ -171,7 +171,9 @@ class Spend:
     `cost_usd` is what is known, None when calls were answered and no price is. `unreported_calls` were answered without
     usage, or are still made in the background: their tokens and cost are not in here, though limits were charged what was
     held. `estimated_calls` are in here by our own count: streams without usage, and calls that failed on the way.
-    `unpriced_calls` have tokens and no price. `charged` are the amounts that the program charged itself, by kind.
+    `unpriced_calls` have tokens and no price. `unsplit_tokens` are those of answers that told their total alone: they are neither in
+    `input_tokens` nor in `output_tokens`, and such a call is an unreported one, too, unless its model is free. `charged` are the amounts
+    that the program charged itself, by kind.
     `waited_s` of the `duration_s` was declared as a wait.
     """
 
@@ -190,11 +192,12 @@ class Spend:
     duration_s: float = 0.0
     charged: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     waited_s: float = 0.0
+    unsplit_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
-        """Give input and output together."""
-        return self.input_tokens + self.output_tokens
+        """Give input, output, and what nobody told apart."""
+        return self.input_tokens + self.output_tokens + self.unsplit_tokens
 
 
 class ScopeView(Protocol):

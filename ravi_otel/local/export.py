@@ -59,6 +59,7 @@ def _scope(branch: Branch) -> Fields:
             "turns": spend.turns,
             "input_tokens": spend.input_tokens if spend.input_tokens or not untold else None,
             "output_tokens": spend.output_tokens if spend.output_tokens or not untold else None,
+            "total_tokens": spend.total_tokens if spend.total_tokens or not untold else None,
             "cost_usd": spend.cost_usd if spend.cost_usd or not untold else None,
             "calls_without_usage": untold,
             "unpriced_calls": spend.unpriced_calls,
@@ -70,7 +71,8 @@ def _scope(branch: Branch) -> Fields:
 
 
 def _leaf(leaf: Leaf) -> Fields:
-    usage = None if leaf.usage is None or leaf.usage.tokenless else leaf.usage
+    usage = None if leaf.usage is None or leaf.usage.tokenless or leaf.usage.total_only else leaf.usage
+    total = None if leaf.usage is None or leaf.usage.tokenless or leaf.half_told else leaf.usage.total_tokens
     fields: Fields = {
         "type": leaf.what,
         "name": leaf.name,
@@ -91,6 +93,7 @@ def _leaf(leaf: Leaf) -> Fields:
             "stream": leaf.stream,
             "input_tokens": None if usage is None else usage.input_tokens,
             "output_tokens": None if usage is None or leaf.half_told else usage.output_tokens,
+            "total_tokens": total,
             "cached_input_tokens": None if usage is None else usage.cached_input_tokens,
             "usage_source": None if leaf.usage is None else leaf.usage.source,
             "cost_usd": None if leaf.cost_nano is None else leaf.cost_nano / NANO,

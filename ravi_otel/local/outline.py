@@ -222,6 +222,8 @@ def _leaf_line(leaf: Leaf, guide: tuple[bool, ...]) -> Line:
         remarks.append(f"past its {clean(leaf.limit_kind, 20)} limit, only observed")
     if leaf.retries:
         remarks.append("1 retry" if leaf.retries == 1 else f"{leaf.retries:,} retries")
+    if leaf.usage is not None and leaf.usage.total_only:
+        remarks.append(f"{count(leaf.usage.total_tokens)} tokens, input and output not told")
     notes = [_event_note(event) for event in leaf.events if not (leaf.refusal and event.event == "limit_exceeded")]
     if leaf.refusal:
         notes.append(("refused", clean(leaf.refusal, _MOST_SENTENCE)))
@@ -241,7 +243,7 @@ def leaf_figures(leaf: Leaf) -> Figures:
     if not leaf.generative:
         return Figures(ms=ms)
     usage = leaf.usage
-    if usage is None or usage.tokenless:  # sound and characters: how many tokens those were nobody said
+    if usage is None or usage.tokenless or usage.total_only:  # sound and characters are no tokens, and a total has no parts
         return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
     rough = _is_rough(leaf)
     cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)

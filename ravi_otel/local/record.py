@@ -63,7 +63,7 @@ class Leaf:
         """Tell whether it was sent and is over, and nobody told all it used: a sum that it belongs to is a lower bound."""
         if not self.generative or not self.sent or self.status == "open" or self.pending:
             return False
-        return self.usage is None or self.usage.source == "reserved" or self.half_told
+        return self.usage is None or self.usage.source == "reserved" or self.usage.total_only or self.half_told
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,8 @@ class Usage:
 
     `input_tokens` includes cached and cache-written ones, `output_tokens` includes reasoning. All counts are
     non-negative integers; what a provider did not report is 0 in the details and the whole `Usage` is None elsewhere
-    when nothing was reported. `total_tokens` is the sum unless given. `cache_write_1h_tokens` are part of
+    when nothing was reported. `total_tokens` is the sum unless given; given alone, it is all that was told (`total_only`).
+    `cache_write_1h_tokens` are part of
     `cache_write_tokens`, `cached_image_tokens` of the cached and of the image ones, `rejected_prediction_tokens` of the
     output. `audio_ms` is sound that was sent, `characters` text to be spoken, `searches` the web searches a provider made:
     what is billed by another measure than tokens.
@@ -57,6 +58,11 @@ class Usage:
     def tokenless(self) -> bool:
         """Tell that this was measured in sound, characters or searches alone: how many tokens it took nobody said."""
         return self.total_tokens == 0 and (self.audio_ms > 0 or self.characters > 0 or self.searches > 0)
+
+    @property
+    def total_only(self) -> bool:
+        """Tell that only a total was told: how much of it was input and how much output nobody said, and neither is 0."""
+        return not (self.input_tokens or self.output_tokens) and self.total_tokens > 0
 
 
 class ToolUse(NamedTuple):

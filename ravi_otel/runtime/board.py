@@ -234,9 +234,10 @@ def _call(record: CallRecord) -> dict[str, Any]:
 
 def _used(record: CallRecord) -> dict[str, Any]:
     usage, cost = record.usage, record.cost_nano
+    apart = None if usage is None or usage.tokenless or usage.total_only else usage
     return {
-        "input_tokens": None if usage is None or usage.tokenless else usage.input_tokens,
-        "output_tokens": None if usage is None or usage.tokenless else usage.output_tokens,
+        "input_tokens": None if apart is None else apart.input_tokens,
+        "output_tokens": None if apart is None else apart.output_tokens,
         "cost_usd": None if cost is None else cost / NANO,
         "retries": len(record.retries),
     }

@@ -11,7 +11,7 @@ from ravi_otel.enforcement import admission
 from ravi_otel.enforcement.last_call import Claim
 from ravi_otel.enforcement.ledger.contract import Line, new_op_id
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_counts, add_usage
+from ravi_otel.enforcement.tally import add_counts, add_total, add_usage
 from ravi_otel.errors import BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, Status
@@ -319,6 +319,11 @@ class Settlement:
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
         """Add tokens and cost to every tally, or note that nobody told them; give the cost in nano-USD, None unknown."""
         tallies = self.scope.tallies
+        if spent is not None and spent.total_only:
+            add_total(tallies, spent.total_tokens)
+            if self._held:  # what limits of a part of it are charged
+                self.record.charged, self.record.charged_nano = self._expected.usage(), self._expected.cost
+            spent = None
         if spent is None:
             if is_free(self.record, self.scope.engine.prices, reply):
                 add_usage(tallies, Usage(), 0)

@@ -48,12 +48,19 @@ class Unasked(LiveCall):
         """Charge what it used: this runs once, when it is over and its cost is known."""
         super()._leave_nothing_held(unsent=unsent)
         record = self.record
-        used = record.usage or record.charged or Usage(input_tokens=record.call.input_estimate, source="estimated")
+        used = record.usage or record.charged or _sent(record.call)
         cost = record.cost_nano if record.usage is not None else record.charged_nano
         try:
-            self.scope.absorb(admission.actual_amounts(used, cost, None, self.scope.formulas), record.call.model)
+            amounts = admission.actual_amounts(used, cost, None, self.scope.formulas)
+            if used.total_only:
+                amounts = admission.actual_amounts(_sent(record.call), None, None, self.scope.formulas) | amounts
+            self.scope.absorb(amounts, record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)
+
+
+def _sent(call: Call) -> Usage:
+    return Usage(input_tokens=call.input_estimate, source="estimated")
 
 
 def begin_unasked(scope: Scope, call: Call, *, request: bool = True) -> Unasked:

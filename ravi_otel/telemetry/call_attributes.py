@@ -129,10 +129,10 @@ class EndAttributes:
             attributes[semconv.HTTP_STATUS] = record.http_status
         if record.first_chunk_ns is not None:
             _add_times(attributes, record.first_chunk_ns, record.first_content_ns)
-        if record.usage is not None:
-            _add_usage(attributes, record.usage, record.call.operation, self._names)
-        else:
+        if record.usage is None or record.usage.total_only:
             _add_unknown(attributes, record)
+        else:
+            _add_usage(attributes, record.usage, record.call.operation, self._names)
         if record.retries:
             attributes[semconv.RETRY_COUNT] = len(record.retries)
         paid = record.requests if record.call.generative else int(record.reply is not None)
@@ -200,7 +200,12 @@ def _add_times(attributes: dict[str, AttributeValue], first_chunk_ns: int, first
 
 
 def _add_unknown(attributes: dict[str, AttributeValue], record: CallRecord) -> None:
-    """Add what is known of a call whose usage nobody told: what it was charged, that a later look brings it, or that none will."""
+    """Add what is known of a call whose input and output nobody told: their sum, what it was charged, or whether a later look brings it."""
+    if record.usage is not None:
+        attributes[semconv.USAGE_TOTAL] = record.usage.total_tokens
+        _add_other_measures(attributes, record.usage)
+        if record.usage.source != "reported":
+            attributes[semconv.USAGE_SOURCE] = record.usage.source
     if record.charged is not None:
         _add_charged(attributes, record.charged, record.charged_nano)
     elif record.reply is not None and record.reply.pending:

@@ -79,9 +79,11 @@ def make(meter: Meter, convention: Convention) -> CallInstruments:
 
 
 def _counted(record: CallRecord) -> Usage | None:
-    """Give what is known of a call's tokens; a grant that was charged is no such knowledge, nor is a measure of sound."""
+    """Give what is known of a call's input and output; what was held is no such knowledge, nor is their sum, or a measure of sound."""
     usage = record.usage
-    return None if usage is None or usage.source == "reserved" or (not usage.total_tokens and usage.tokenless) else usage
+    if usage is None or usage.source == "reserved":
+        return None
+    return usage if usage.input_tokens or usage.output_tokens or not (usage.total_tokens or usage.tokenless) else None
 
 
 class _Released:

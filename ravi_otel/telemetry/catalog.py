@@ -125,7 +125,8 @@ _CALL_ATTRIBUTES: Final = (
         "conditionally_required", "{token}",
         USAGE_CACHE_WRITE_1H="Of the tokens written to a cache, those kept for an hour.",
         USAGE_REJECTED="Of the output, predicted tokens that were not used, and are billed.",
-        CHARGED_INPUT="What limits were charged for a call whose usage nobody told.",
+        USAGE_TOTAL="What a provider told as a total alone, which limits of tokens are charged: input and output are not known.",
+        CHARGED_INPUT="What limits were charged for a call whose usage nobody told, or its total only.",
         CHARGED_OUTPUT="The same for the output.",
     ),
     *(
@@ -141,7 +142,7 @@ _CALL_ATTRIBUTES: Final = (
     *_own("conditionally_required", "{search}", USAGE_SEARCHES="Web searches the provider made."),
     *_own("conditionally_required", "{character}", USAGE_CHARACTERS="Text to be spoken, where that is what is billed."),
     *_own("recommended", "USD", USAGE_COST="What the call cost; left out where that is not known."),
-    *_own("conditionally_required", "USD", CHARGED_COST="What limits were charged for a call whose usage nobody told."),
+    *_own("conditionally_required", "USD", CHARGED_COST="What limits were charged for a call whose usage nobody told, or its total only."),
     *_own(
         "conditionally_required", "",
         USAGE_COST_SOURCE="Where the price is from.",

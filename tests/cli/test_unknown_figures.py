@@ -123,3 +123,29 @@ def test_figures_and_ids_are_whole_however_narrow_the_terminal(shelf, width, com
     for figure in shown[command[0]]:
         assert figure in done.stdout
     assert not any("…" in cell and cell.strip("…")[:1].isdigit() for cell in done.stdout.split())
+
+
+def told_in_total(shelf, run):
+    shelf.call(run, None, None, model="lumps", **{"ravi.usage.total_tokens": 500})
+
+
+def test_a_total_that_was_told_alone_is_in_the_sum_of_all_tokens_and_in_neither_part(shelf):
+    run = shelf.add()
+    told_in_total(shelf, run)
+    row = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line)
+    assert " 500 " in row
+    line = next(line for line in shelf("show").stdout.splitlines() if "chat lumps" in line)
+    assert "500 tokens, input and output not told" in line
+    listed, root, (csv_row,) = facts(shelf)
+    for each in (listed, root):
+        assert (each["input_tokens"], each["output_tokens"], each["total_tokens"], each["cost_usd"]) == (None, None, 500, None)
+    assert (listed["calls_without_usage"], listed["calls_without_price"]) == (1, 1)
+    assert (csv_row["input_tokens"], csv_row["output_tokens"], csv_row["calls_without_usage"]) == ("", "", "1")
+
+
+def test_the_sum_of_all_tokens_is_a_lower_bound_beside_a_call_that_told_nothing_at_all(shelf):
+    run = shelf.add()
+    told_in_total(shelf, run)
+    untold(shelf, run)
+    row = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line)
+    assert "≥500" in row

@@ -27,6 +27,10 @@ CLAIMS = {
     "2**63": {"prompt_tokens": 2**63, "completion_tokens": 2**63},
     "2**53 + 1": {"prompt_tokens": 2**53 + 1, "completion_tokens": 0},
     "true": {"prompt_tokens": True, "completion_tokens": True},
+    "a total alone that is text": {"total_tokens": "500"},
+    "a total alone that is negative": {"total_tokens": -500},
+    "a total alone beyond any": {"total_tokens": 2**53 + 1},
+    "a total alone of nothing": {"total_tokens": 0},
     "a lower total": {"prompt_tokens": 100, "completion_tokens": 100, "total_tokens": 0},
     "more cached than there is": {"prompt_tokens": 100, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 10**9}},
     "negative details": {
@@ -165,6 +169,9 @@ def test_whatever_is_claimed_is_read_as_whole_counts_or_not_at_all(read, claim):
         return
     numbers = [found.input_tokens, found.output_tokens, found.cached_input_tokens, found.reasoning_tokens, found.total_tokens]
     assert all(type(number) is int and 0 <= number <= 2**54 for number in numbers)
-    assert found.total_tokens == found.input_tokens + found.output_tokens
+    assert found.total_only or found.total_tokens == found.input_tokens + found.output_tokens
+    if found.total_only:  # neither part was told, under any name
+        assert found.total_tokens == claim["total_tokens"]
+        assert all(claim.get(name) is None for name in NAMES[:-1])
     assert found.cached_input_tokens <= found.input_tokens
     assert found.reasoning_tokens <= found.output_tokens

@@ -23,6 +23,9 @@ _NOTHING: Mapping[str, Any] = {}
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """What hosts with an API of this shape call it, in the details or beside them."""
+_PARTS = frozenset({"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"})
+"""What the two parts of a total are called, whoever tells them."""
+
 _FEW = 32
 _MOST_CLASSES = 256
 _objects: set[type] = set()
@@ -118,7 +121,10 @@ def _part(details: Mapping[str, Any], name: str, most: int) -> int:
 
 
 def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
-    """Read a usage object; None when it is missing or its counts are none. One that it lacks is what its total leaves."""
+    """Read a usage object; None when it is missing or its counts are none. One that it lacks is what its total leaves.
+
+    One that lacks both tells its total only (`Usage.total_only`).
+    """
     told = _told(usage)
     given = count(told[inputs] if inputs in told else get(usage, inputs))
     made = 0 if outputs is None else count(told[outputs] if outputs in told else get(usage, outputs))
@@ -128,7 +134,7 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
         elif outputs is not None and told.get(outputs) is None:
             made = _left(told, given)
         if given is None or made is None:
-            return None
+            return total_only(told, told.get(input_details), told.get(output_details))
     of_input, of_output, more = _told(told.get(input_details)), _told(told.get(output_details)), _beyond(usage)
     if not (of_input or of_output or more):
         return Usage(input_tokens=given, output_tokens=made)
@@ -152,6 +158,23 @@ def _left(told: Mapping[str, Any], part: int | None) -> int | None:
     """Give what a told total leaves beside one part of it; None where either is unknown, or nothing is left: unknown is not 0."""
     total = count(told.get("total_tokens"))
     return None if total is None or part is None or part >= total else total - part
+
+
+def total_only(found: Any, *more: Any) -> Usage | None:
+    """Read the total of a usage object that tells it alone; None where it is no count.
+
+    It is not believed where the object, or one of `more` that tells of the same, tells a part of it under any name: a part that could
+    not be read, or a larger detail.
+    """
+    told = _told(found)
+    total = count(told.get("total_tokens"))
+    if not total or any(told.get(name) is not None for name in _PARTS):
+        return None
+    for other in more:
+        for name, part in _told(other).items():
+            if part is not None and (name in _PARTS or (count(part) or 0) > total):
+                return None
+    return Usage(total_tokens=total)
 
 
 def _first(found: Mapping[str, Any], names: Sequence[str], most: int) -> int:

@@ -86,6 +86,9 @@ def _usage(span: Span) -> Usage | None:
     source = cast("UsageSource", stated if stated in _SOURCES else "estimated")
     if source == "reserved":
         return _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, source)
+    total = span.count(semconv.USAGE_TOTAL)
+    if total:
+        return Usage(total_tokens=total, source=source)
     return _tokens(span, semconv.USAGE_INPUT, semconv.USAGE_OUTPUT, source)
 
 

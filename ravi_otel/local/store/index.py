@@ -21,7 +21,7 @@ from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean
 from ravi_otel.policy.limits import ScopeKind
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 _OURS: Final = 0x72617669
 _PATIENCE_S: Final = 30.0
 _MOST_INT: Final = 2**63 - 1

@@ -43,6 +43,8 @@ class Sums:
     estimated_calls: int = 0
     assumed_calls: int = 0
     untold_calls: int = 0
+    unsplit_calls: int = 0
+    unsplit_tokens: int = 0
     uncosted_calls: int = 0
     tool_calls: int = 0
     refused: int = 0
@@ -72,14 +74,25 @@ class Sums:
         self.turns += leaf.operation in TURNS and leaf.sent
         usage = leaf.usage
         self.untold_calls += leaf.untold
-        self.uncosted_calls += leaf.untold or (usage is not None and usage.total_tokens > 0 and leaf.cost_nano is None)
-        if usage is not None and usage.source != "reserved":
+        unknown = leaf.untold and not (usage is not None and usage.total_only)
+        self.uncosted_calls += unknown or (usage is not None and usage.total_tokens > 0 and leaf.cost_nano is None)
+        if usage is not None and usage.total_only:
+            self._enter_total(usage.total_tokens, leaf.cost_nano)
+        elif usage is not None and usage.source != "reserved":
             self._enter_usage(usage, leaf.cost_nano)
             self.assumed_calls += leaf.cost_source == "assumed"
         elif entry.charged is not None and usage is None:
             self._enter_usage(entry.charged, entry.charged_nano)
         elif leaf.sent and leaf.status == "ok" and not leaf.pending:
             self.unreported_calls += 1
+
+    def _enter_total(self, tokens: int, cost_nano: int | None) -> None:
+        self.unsplit_calls += 1
+        self.unsplit_tokens += tokens
+        if cost_nano is None:
+            self.unreported_calls += 1
+        else:  # its model is free
+            self.priced_calls += 1
 
     def _enter_usage(self, usage: Usage, cost_nano: int | None) -> None:
         if usage.total_tokens == 0:
@@ -93,6 +106,16 @@ class Sums:
         else:
             self.cost_nano += cost_nano
             self.priced_calls += 1
+
+    @property
+    def total_tokens(self) -> int:
+        """Give input, output, and what nobody told apart."""
+        return self.input_tokens + self.output_tokens + self.unsplit_tokens
+
+    @property
+    def unknown_total(self) -> int:
+        """Count the calls of which not even a total was told: `total_tokens` is then a lower bound."""
+        return self.untold_calls - self.unsplit_calls
 
     @property
     def unknown_usage(self) -> int:
@@ -121,4 +144,5 @@ class Sums:
             refused=self.refused,
             errors=self.errors,
             duration_s=duration_s,
+            unsplit_tokens=self.unsplit_tokens,
         )

@@ -67,7 +67,7 @@ class MessagesCollector(Quiet):
     @property
     def told_input(self) -> int | None:
         """See `Collector.told_input`."""
-        known = None if self._started is None else usage(self._started)
+        known = self._told_first()
         return None if known is None else known.input_tokens
 
     @property
@@ -142,11 +142,15 @@ class MessagesCollector(Quiet):
             reply.output = content.answered([self._blocks[at].whole() for at in sorted(self._blocks)], self._stop)
         return reply
 
+    def _told_first(self) -> Usage | None:
+        known = None if self._started is None else usage(self._started)
+        return None if known is None or known.total_only else known
+
     def _counted(self) -> Usage | None:
         """Count what came of a stream that did not tell: its input is told at the start, its output is not."""
         if self._id is None and self._started is None and not self._chunks:
             return None
-        known = usage(self._started) or Usage(input_tokens=self._estimate)
+        known = self._told_first() or Usage(input_tokens=self._estimate)
         output = max(known.output_tokens, self.produced)
         return replace(known, output_tokens=output, total_tokens=known.input_tokens + output, source="estimated")
 

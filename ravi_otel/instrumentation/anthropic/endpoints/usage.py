@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import MOST, count, get, items, text
+from ravi_otel.instrumentation.http.fields import MOST, count, get, items, text, total_only
 from ravi_otel.policy.usage import Usage
 
 _APART: Final = frozenset({"advisor_message", "compaction"})
@@ -28,11 +28,11 @@ def finish_reason(stop: str | None) -> str | None:
 def usage(found: Any, before: Any = None) -> Usage | None:
     """Read a usage object; what it leaves out is taken from `before`, which came earlier in the stream.
 
-    None when it tells no input or no output, or more than can be true.
+    None when it tells no input or no output, or more than can be true. Hosts with this API may tell their sum alone.
     """
     fresh, made = _told(found, before, "input_tokens"), _told(found, before, "output_tokens")
     if fresh is None or made is None:
-        return None
+        return total_only(found, before)
     cached = _told(found, before, "cache_read_input_tokens") or 0
     created = _part(found, before, "cache_creation")
     hour = count(get(created, "ephemeral_1h_input_tokens")) or 0
