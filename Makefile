@@ -9,6 +9,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 unexport VIRTUAL_ENV
 unexport PYTHONHOME
 unexport PYTHONPATH
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help

@@ -1,77 +1,82 @@
 """Observe LLM agents with OpenTelemetry, and hold them to budgets that really hold."""
 
-from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
-from ravi_otel._tools import instrument_tools
+import importlib as _importlib
+import typing as _typing
+
 from ravi_otel._version import __version__
-from ravi_otel.carrier.continuing import ContinuedRun, continue_run
-from ravi_otel.carrier.lending import Lent, lend, take_return
-from ravi_otel.carrier.outbound import outbound_headers
-from ravi_otel.carrier.queues import child_environment, task_headers
-from ravi_otel.enforcement.last_call import WrapUp
-from ravi_otel.enforcement.retry import RetryPolicy
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.snapshot import Snapshot
-from ravi_otel.enforcement.spawn import SpawnTracker
-from ravi_otel.enforcement.tab import ExecutionTracker
-from ravi_otel.errors import (
-    AgentPausedError,
-    BudgetContendedError,
-    BudgetError,
-    BudgetExhaustedError,
-    CancellationError,
-    ConfigurationError,
-    DeadlineExceededError,
-    LimitSyntaxError,
-    LLMEmpty,
-    LLMTimeout,
-    MiddlewareTermination,
-    MissingExtraError,
-    RaviError,
-    RetriesExhaustedError,
-    SpawnDeniedError,
-    StopRun,
-    ToolDeniedError,
-    ToolTimeoutError,
-)
-from ravi_otel.hooks import CostTracker, HookContext, HookEvent, HookManager, RunLogger
-from ravi_otel.instrumentation.tools import InstrumentedTools
-from ravi_otel.policy import (
-    CancellationToken,
-    ExecutionBudget,
-    HistoryRetention,
-    Limit,
-    Priority,
-    RunMeta,
-    SpawnBudget,
-    Supervision,
-    cost_limit,
-    message_limit,
-    parse_limit,
-    request_limit,
-    time_limit,
-    token_limit,
-    tool_call_limit,
-    turn_limit,
-    working_limit,
-)
-from ravi_otel.runtime.board import report_progress
-from ravi_otel.runtime.footers import footer
-from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension
-from ravi_otel.runtime.progress import Progress, ProgressEvent
-from ravi_otel.runtime.scopes import (
-    agent,
-    apply_limits,
-    current_scope,
-    handoff,
-    remaining,
-    run,
-    suspend_limits,
-)
-from ravi_otel.runtime.spawning import Spawned, spawn
-from ravi_otel.runtime.supervising import supervise
-from ravi_otel.runtime.tool import tool
-from ravi_otel.runtime.waiting import Waiting, waiting
-from ravi_otel.telemetry.redaction import redact_secrets
+
+if _typing.TYPE_CHECKING:
+    from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
+    from ravi_otel._tools import instrument_tools
+    from ravi_otel.carrier.continuing import ContinuedRun, continue_run
+    from ravi_otel.carrier.lending import Lent, lend, take_return
+    from ravi_otel.carrier.outbound import outbound_headers
+    from ravi_otel.carrier.queues import child_environment, task_headers
+    from ravi_otel.enforcement.last_call import WrapUp
+    from ravi_otel.enforcement.retry import RetryPolicy
+    from ravi_otel.enforcement.scope import Scope
+    from ravi_otel.enforcement.snapshot import Snapshot
+    from ravi_otel.enforcement.spawn import SpawnTracker
+    from ravi_otel.enforcement.tab import ExecutionTracker
+    from ravi_otel.errors import (
+        AgentPausedError,
+        BudgetContendedError,
+        BudgetError,
+        BudgetExhaustedError,
+        CancellationError,
+        ConfigurationError,
+        DeadlineExceededError,
+        LimitSyntaxError,
+        LLMEmpty,
+        LLMTimeout,
+        MiddlewareTermination,
+        MissingExtraError,
+        RaviError,
+        RetriesExhaustedError,
+        SpawnDeniedError,
+        StopRun,
+        ToolDeniedError,
+        ToolTimeoutError,
+    )
+    from ravi_otel.hooks import CostTracker, HookContext, HookEvent, HookManager, RunLogger
+    from ravi_otel.instrumentation.tools import InstrumentedTools
+    from ravi_otel.policy import (
+        CancellationToken,
+        ExecutionBudget,
+        HistoryRetention,
+        Limit,
+        Priority,
+        RunMeta,
+        SpawnBudget,
+        Supervision,
+        cost_limit,
+        message_limit,
+        parse_limit,
+        request_limit,
+        time_limit,
+        token_limit,
+        tool_call_limit,
+        turn_limit,
+        working_limit,
+    )
+    from ravi_otel.runtime.board import report_progress
+    from ravi_otel.runtime.footers import footer
+    from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension
+    from ravi_otel.runtime.progress import Progress, ProgressEvent
+    from ravi_otel.runtime.scopes import (
+        agent,
+        apply_limits,
+        current_scope,
+        handoff,
+        remaining,
+        run,
+        suspend_limits,
+    )
+    from ravi_otel.runtime.spawning import Spawned, spawn
+    from ravi_otel.runtime.supervising import supervise
+    from ravi_otel.runtime.tool import tool
+    from ravi_otel.runtime.waiting import Waiting, waiting
+    from ravi_otel.telemetry.redaction import redact_secrets
 
 __all__ = [
     "Agent",
@@ -159,3 +164,129 @@ __all__ = [
     "waiting",
     "working_limit",
 ]
+
+_HOMES: dict[str, tuple[str, ...]] = {
+    "_setup": (
+        "Instrumentation",
+        "flush",
+        "instrument",
+        "uninstrument",
+    ),
+    "_tools": ("instrument_tools",),
+    "carrier.continuing": (
+        "ContinuedRun",
+        "continue_run",
+    ),
+    "carrier.lending": (
+        "Lent",
+        "lend",
+        "take_return",
+    ),
+    "carrier.outbound": ("outbound_headers",),
+    "carrier.queues": (
+        "child_environment",
+        "task_headers",
+    ),
+    "enforcement.last_call": ("WrapUp",),
+    "enforcement.retry": ("RetryPolicy",),
+    "enforcement.scope": ("Scope",),
+    "enforcement.snapshot": ("Snapshot",),
+    "enforcement.spawn": ("SpawnTracker",),
+    "enforcement.tab": ("ExecutionTracker",),
+    "errors": (
+        "AgentPausedError",
+        "BudgetContendedError",
+        "BudgetError",
+        "BudgetExhaustedError",
+        "CancellationError",
+        "ConfigurationError",
+        "DeadlineExceededError",
+        "LimitSyntaxError",
+        "LLMEmpty",
+        "LLMTimeout",
+        "MiddlewareTermination",
+        "MissingExtraError",
+        "RaviError",
+        "RetriesExhaustedError",
+        "SpawnDeniedError",
+        "StopRun",
+        "ToolDeniedError",
+        "ToolTimeoutError",
+    ),
+    "hooks": (
+        "CostTracker",
+        "HookContext",
+        "HookEvent",
+        "HookManager",
+        "RunLogger",
+    ),
+    "instrumentation.tools": ("InstrumentedTools",),
+    "policy": (
+        "CancellationToken",
+        "ExecutionBudget",
+        "HistoryRetention",
+        "Limit",
+        "Priority",
+        "RunMeta",
+        "SpawnBudget",
+        "Supervision",
+        "cost_limit",
+        "message_limit",
+        "parse_limit",
+        "request_limit",
+        "time_limit",
+        "token_limit",
+        "tool_call_limit",
+        "turn_limit",
+        "working_limit",
+    ),
+    "runtime.board": ("report_progress",),
+    "runtime.footers": ("footer",),
+    "runtime.handles": (
+        "Agent",
+        "Block",
+        "Handoff",
+        "Run",
+        "Suspension",
+    ),
+    "runtime.progress": (
+        "Progress",
+        "ProgressEvent",
+    ),
+    "runtime.scopes": (
+        "agent",
+        "apply_limits",
+        "current_scope",
+        "handoff",
+        "remaining",
+        "run",
+        "suspend_limits",
+    ),
+    "runtime.spawning": (
+        "Spawned",
+        "spawn",
+    ),
+    "runtime.supervising": ("supervise",),
+    "runtime.tool": ("tool",),
+    "runtime.waiting": (
+        "Waiting",
+        "waiting",
+    ),
+    "telemetry.redaction": ("redact_secrets",),
+}
+"""Module → the public names that live in it: each is imported when a program first asks for one of its names."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> _typing.Any:
+    """Import what `name` stands for, once; `import ravi_otel` by itself loads no room."""
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{module}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -30,16 +30,12 @@ from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.reports import REPORTS
-from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
-from ravi_otel.instrumentation.groq import VENDOR as GROQ
 from ravi_otel.instrumentation.http.around import is_known
 from ravi_otel.instrumentation.http.idle import abandon_open
-from ravi_otel.instrumentation.http.package import ClientPackage
+from ravi_otel.instrumentation.http.package import CLIENTS, ClientPackage
 from ravi_otel.instrumentation.http.redirects import Redirects
-from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.http.wire import is_sending
-from ravi_otel.instrumentation.openai import VENDOR as OPENAI
-from ravi_otel.instrumentation.openai.sockets import Sockets
+from ravi_otel.instrumentation.sockets import Sockets
 from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel.instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel.policy.limits import Admission, Limit
@@ -62,9 +58,8 @@ from ravi_otel.telemetry.conventions import times_chunks
 from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
-_CLIENTS = (ClientPackage(OPENAI), ClientPackage(ANTHROPIC), ClientPackage(GROQ))
 _WRAPPED = (
-    *_CLIENTS,
+    *CLIENTS,
     Redirects(),
     Sockets(),
     Clients(lambda extensions: is_sending() or is_known(extensions), UNCOVERED.requested),
@@ -184,11 +179,11 @@ class Instrumentation:
         """Tell that it is only what the surroundings ask for."""
         return self._on and not self._heard and self._surroundings is _surroundings and self.settings == NOTHING
 
-    def wrap_again(self) -> Vendor | None:
+    def wrap_again(self) -> ClientPackage | None:
         """Wrap what clients the program has imported by now, if they are others; give the first that cannot be wrapped."""
         for package in _WRAPPED:
             package.install()
-        return next((client.vendor for client in _CLIENTS if client.is_strange), None)
+        return next((client for client in CLIENTS if client.is_strange), None)
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` too, after telemetry, from the next event on, until `uninstrument()`."""
@@ -352,14 +347,14 @@ def surround(surroundings: Surroundings | None) -> None:
 
 def outside() -> list[str]:
     """List the clients that the program has imported in versions that are not supported, and that are wrapped all the same."""
-    return [said for client in _CLIENTS if (said := client.outside) is not None]
+    return [said for client in CLIENTS if (said := client.outside) is not None]
 
 
 def wrap_again() -> tuple[str, str] | None:
     """Wrap the clients that the program has imported by now; give one that cannot be, and the versions of it that can."""
     now = _now
     strange = None if now is None else now.wrap_again()
-    return None if strange is None else (strange.package, strange.versions)
+    return None if strange is None else (strange.name, strange.versions)
 
 
 def flush(timeout_s: float = 2.0) -> bool:

@@ -11,9 +11,7 @@ import pytest
 import warm_starts
 
 import ravi_otel
-from ravi_otel.instrumentation.anthropic import VENDOR as ANTHROPIC
-from ravi_otel.instrumentation.groq import VENDOR as GROQ
-from ravi_otel.instrumentation.openai import VENDOR as OPENAI
+from ravi_otel.instrumentation.http.package import CLIENTS
 from ravi_otel.pricing.overrides import LINES
 from ravi_otel.telemetry import catalog
 from ravi_otel.testing import ScriptedLLM, Text
@@ -46,10 +44,10 @@ def test_every_name_that_is_told_is_in_the_table(name):
     assert name in {row.name for row in catalog.TABLE}
 
 
-@pytest.mark.parametrize("vendor", [OPENAI, ANTHROPIC, GROQ], ids=lambda vendor: vendor.package)
-def test_the_supported_versions_are_those_of_the_code(vendor):
-    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{vendor.package}` |"))
-    least, below = re.match(r"\w+>=([\d.]+),<(\d+)", vendor.versions).groups()
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
+def test_the_supported_versions_are_those_of_the_code(client):
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{client.name}` |"))
+    least, below = re.match(r"\w+>=([\d.]+),<(\d+)", client.versions).groups()
     assert f"| {least} to {int(below) - 1}.x |" in row
 
 

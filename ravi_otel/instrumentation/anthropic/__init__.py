@@ -24,7 +24,6 @@ _CLASSES: Final = {
 
 VENDOR: Final = Vendor(
     package="anthropic",
-    versions="anthropic>=0.40,<3",
     provider="anthropic",
     endpoint_for=endpoint_for,
     classes=_CLASSES,

@@ -7,4 +7,4 @@ from typing import Final
 from ravi_otel.instrumentation.groq.endpoints import endpoint_for
 from ravi_otel.instrumentation.http.vendor import Vendor
 
-VENDOR: Final = Vendor(package="groq", versions="groq>=0.20,<2", provider="groq", endpoint_for=endpoint_for)
+VENDOR: Final = Vendor(package="groq", provider="groq", endpoint_for=endpoint_for)

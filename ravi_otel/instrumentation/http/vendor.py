@@ -13,8 +13,8 @@ from ravi_otel.instrumentation.http.contract import Endpoint
 class Vendor:
     """Describe a client package.
 
-    `package` is what the program imports; `versions` which of them are supported, as a requirement. `provider` answers a plain
-    client on a host that nobody knows. `classes` gives providers by the name of a client's class or of one it derives from.
+    `package` is what the program imports. `provider` answers a plain client on a host that nobody knows. `classes` gives
+    providers by the name of a client's class or of one it derives from.
     `endpoint_for` finds the reader of (method, path, base path, provider), the last one empty where it is a guess. `asks_usage`
     tells whether a stream to this client's host may be asked for its usage. `own_span` settles who tells a call that the client
     can tell by itself: it gives the options to send, the very object where nothing is to change, and whether the client makes
@@ -22,14 +22,8 @@ class Vendor:
     """
 
     package: str
-    versions: str
     provider: str
     endpoint_for: Callable[[str, str, str, str], Endpoint]
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
     asks_usage: Callable[[Any], bool] = lambda client: False  # noqa: ARG005 - the signature's
     own_span: Callable[[Any, Any], tuple[Any, bool]] = lambda client, options: (options, False)  # noqa: ARG005 - the signature's
-
-    @property
-    def module(self) -> str:
-        """Name the module that holds the base classes."""
-        return f"{self.package}._base_client"

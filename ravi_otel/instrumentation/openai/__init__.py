@@ -35,7 +35,6 @@ def asks_usage(client: Any) -> bool:
 
 VENDOR: Final = Vendor(
     package="openai",
-    versions="openai>=1.66,<4",
     provider="openai",
     endpoint_for=endpoint_for,
     classes=_CLASSES,

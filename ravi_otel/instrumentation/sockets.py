@@ -6,12 +6,14 @@ import importlib
 import logging
 import sys
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from ravi_otel.instrumentation.openai.sockets.seam import SocketSeam
-from ravi_otel.instrumentation.openai.sockets.sessions import abandon_sessions
+from ravi_otel._extras import load
 from ravi_otel.runtime.packages import IMPORTS
 from ravi_otel.runtime.wrapping import Wraps
+
+if TYPE_CHECKING:
+    from ravi_otel.instrumentation.openai.sockets.seam import SocketSeam
 
 _log = logging.getLogger("ravi_otel")
 _ROOM: Final = "openai.resources"
@@ -32,16 +34,22 @@ _MANAGER: Final = "ConnectionManager"
 
 
 class Sockets:
-    """Wrap the connection classes of each module when, and only when, the program imports it; one of these for ever."""
+    """Wrap the connection classes of each module when, and only when, the program imports it; one of these for ever.
+
+    What follows a connection is imported with the first of these modules, not before.
+    """
 
     def __init__(self) -> None:
-        self._seam = SocketSeam()
+        self._made: SocketSeam | None = None
+        self._active = False
         self._wraps = Wraps()
         self._owners: set[tuple[type, str]] = set()
 
     def install(self) -> None:
         """Wrap what is imported now, and whatever is imported later, each copy of it; what is wrapped already stays."""
-        self._seam.active = True
+        self._active = True
+        if self._made is not None:
+            self._made.active = True
         for name in _MODULES:
             IMPORTS.watch(name, self._wrap)
             if name in sys.modules:
@@ -51,14 +59,25 @@ class Sockets:
         """End the spans of connections that are still open, fall silent, and put the identical methods back."""
         for name in _MODULES:
             IMPORTS.forget(name, self._wrap)
-        self._seam.active = False
+        self._active = False
+        if self._made is not None:
+            self._made.active = False
         self.abandon()
         self._wraps.restore()
         self._owners.clear()
 
     def abandon(self) -> None:
         """End every session that is still open, because the process ends or nobody watches any longer."""
-        abandon_sessions()
+        if self._made is not None:
+            load("ravi_otel.instrumentation.openai.sockets.sessions").abandon_sessions()
+
+    @property
+    def _seam(self) -> SocketSeam:
+        """The wrappers themselves, made with the first connection class."""
+        if self._made is None:
+            self._made = load("ravi_otel.instrumentation.openai.sockets.seam").SocketSeam()
+            self._made.active = self._active
+        return self._made
 
     def _wrap(self, module: ModuleType) -> None:
         try:
