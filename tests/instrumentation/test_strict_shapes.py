@@ -33,8 +33,8 @@ def chat(client, **more):
     return client.chat.completions.create(model="gpt-4o", messages=HI, **more)
 
 
-def strict(n=5_000):
-    return run("r", limits=[token_limit(n, admission="strict")])
+def strict(n=5_000, **options):
+    return run("r", limits=[token_limit(n, admission="strict", **options)])
 
 
 def sent(server):
@@ -59,11 +59,35 @@ def test_a_cap_that_only_a_lenient_server_reads_is_lowered(client, server, cap):
 @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
 def test_a_cap_that_some_servers_take_for_none_is_never_raised(client, server, name, cap):
     before = len(server.requests)
-    with strict(), pytest.raises(BudgetExhaustedError, match=f"{name}.* in the request hides") as refused:
+    with strict(), pytest.raises(BudgetExhaustedError, match=f"output of a request with {name}.* cannot be capped") as refused:
         chat(client, extra_body={name: cap})
     assert refused.value.reason == "unbounded_input"
     with strict(), pytest.raises(BudgetExhaustedError):
         client.responses.create(model="gpt-4o", input="hi", extra_body={"max_output_tokens": cap})
+    assert len(server.requests) == before
+
+
+@pytest.mark.parametrize("cap", [0, -1, "-1", 0.0, False])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_a_cap_that_some_servers_take_for_none_goes_out_as_it_is_or_not_at_all(client, server, name, cap):
+    with strict(on_unbounded="admit"):
+        chat(client, extra_body={name: cap})
+        assert sent(server) == {name: cap}
+        client.responses.create(model="gpt-4o", input="hi", extra_body={"max_output_tokens": cap})
+        assert sent(server) == {"max_output_tokens": cap}
+    before = len(server.requests)
+    with strict(10**6, on_unbounded="window"), pytest.raises(BudgetExhaustedError, match="cannot be capped"):
+        chat(client, extra_body={name: cap})
+    with strict(10**6, on_unbounded="window"), pytest.raises(BudgetExhaustedError, match="cannot be capped"):
+        client.responses.create(model="gpt-4o", input="hi", extra_body={"max_output_tokens": cap})
+    assert len(server.requests) == before
+
+
+@pytest.mark.parametrize("more", [{"prediction": {"type": "content", "content": "x"}}, {"n": "many"}], ids=repr)
+def test_the_window_of_a_model_stands_for_an_input_and_for_no_output_that_has_no_bound(client, server, more):
+    before = len(server.requests)
+    with strict(10**6, on_unbounded="window"), pytest.raises(BudgetExhaustedError, match="cannot be capped"):
+        chat(client, extra_body=more)
     assert len(server.requests) == before
 
 
@@ -91,7 +115,7 @@ def test_a_legacy_completion_which_nothing_bounds_is_refused_by_a_strict_limit(c
 @pytest.mark.parametrize("choices", ["three", [3], {"n": 3}, -2])
 def test_choices_that_cannot_be_read_are_refused_by_name(client, server, choices):
     before = len(server.requests)
-    with strict(), pytest.raises(BudgetExhaustedError, match="n in the request hides") as refused:
+    with strict(), pytest.raises(BudgetExhaustedError, match="output of a request with an n that is no number cannot be capped") as refused:
         chat(client, extra_body={"n": choices})
     assert refused.value.reason == "unbounded_input"
     assert len(server.requests) == before

@@ -45,11 +45,15 @@ _PICTURES: Final = frozenset({"image_url", "input_image", "image"})
 _MOST_PARTS: Final = 100_000
 
 
-def bound(request: Request, call: Call, hidden: str | None, *, pictures: int = 0, tools: int = 0) -> None:
+def bound(request: Request, call: Call, hidden: str | None, *, pictures: int = 0, tools: int = 0, uncapped: str | None = None) -> None:
     """Write the bound on the call, or what is `hidden` in the request and leaves it without one.
 
-    `pictures` are so many bytes of inline pictures less what they count as, `tools` what more these count than their text.
+    `uncapped` is what in it keeps its output from being capped, whatever is known of its input. `pictures` are so many bytes of inline
+    pictures less what they count as, `tools` what more these count than their text.
     """
+    if uncapped is not None:
+        call.unbounded, call.least_cap = f"a request with {uncapped}", 0
+        return
     if hidden is not None:
         call.unbounded = hidden
         return
@@ -159,7 +163,7 @@ def capless(body: Mapping[str, Any], *names: str) -> str | None:
     """Return the first cap that is below 1: some servers take that for none, and what we put in its place would be more."""
     for name in names:
         value = body.get(name)
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool) and (number := lenient(value)) is not None and number < 1:
+        if isinstance(value, (str, int, float)) and (number := lenient(value)) is not None and number < 1:
             return f"{name}={number}"
         if _is_negative(value):
             return f"{name} below 0"

@@ -22,9 +22,7 @@ def bound_message(request: Request, call: Call) -> None:
     """Bound a message by its body; what the provider keeps or fetches has no bound."""
     body, parts = request.body, Parts()
     tools = body.get("tools")
-    parts.hide(
-        first_of(body, _HIDES) or (hosted(body, _OWN_TOOLS) if isinstance(tools, (list, tuple)) else None) or capless(body, "max_tokens")
-    )
+    parts.hide(first_of(body, _HIDES) or (hosted(body, _OWN_TOOLS) if isinstance(tools, (list, tuple)) else None))
     system = body.get("system")
     if isinstance(system, (list, tuple)):
         parts.take(cast("Sequence[Any]", system))
@@ -34,4 +32,4 @@ def bound_message(request: Request, call: Call) -> None:
     if thinking is not None:
         call.least_cap = thinking + 1  # the vendor refuses a smaller one
     named = sum(text(tool, "type") not in (None, "custom") for tool in items(body, "tools"))
-    bound(request, call, parts.hidden, pictures=parts.pictures, tools=named * _NAMED_TOOL)
+    bound(request, call, parts.hidden, pictures=parts.pictures, tools=named * _NAMED_TOOL, uncapped=capless(body, "max_tokens"))

@@ -12,8 +12,11 @@ from ravi_otel.policy.usage import Call
 
 _HOMES: Final = frozenset({"openai", "azure.ai.openai"})
 _CHAT_TOOLS: Final = ("function", "custom")
-_CHAT_HIDES: Final = ("web_search_options", "data_sources", "prediction", "search_parameters", "plugins", "search_settings", "documents")
-"""Searches of the provider's, of several vendors, and predicted output, which cannot be capped."""
+_CHAT_HIDES: Final = ("web_search_options", "data_sources", "search_parameters", "plugins", "search_settings", "documents")
+"""Searches of the provider's, of several vendors."""
+
+_UNCAPPED: Final = ("prediction",)
+"""What makes output that no cap counts: what was predicted and not used is billed besides."""
 
 _SEARCHING: Final = ("-search-", "compound", "sonar", ":online")
 """What the names of models have in them that search by themselves."""
@@ -40,18 +43,19 @@ def at_home(request: Request) -> bool:
 def bound_chat(request: Request, call: Call) -> None:
     """Bound a chat by its body."""
     body, parts = request.body, Parts()
-    parts.hide(first_of(body, _CHAT_HIDES) or hosted(body, _CHAT_TOOLS) or _searches(body) or capless(body, *_CHAT_CAPS))
+    parts.hide(first_of(body, _CHAT_HIDES) or hosted(body, _CHAT_TOOLS) or _searches(body))
     messages = body.get("messages")
     if not isinstance(messages, (list, tuple)):
         parts.hide("messages")
     stated = [cap for name in _CHAT_CAPS if (cap := lenient(body.get(name)))]
     call.output_cap = max(stated, default=None)  # which of two a server keeps to is its own affair
-    call.choices = _choices(body, parts)
+    call.choices, unread = _choices(body)
+    uncapped = first_of(body, _UNCAPPED) or capless(body, *_CHAT_CAPS) or unread
     for message in items(body, "messages"):
         parts.take(get(message, "content"))
         if get(message, "audio") is not None:
             parts.hide("audio")  # of an earlier answer, which the provider keeps
-    bound(request, call, parts.hidden, pictures=parts.pictures)
+    bound(request, call, parts.hidden, pictures=parts.pictures, uncapped=uncapped)
 
 
 def _searches(body: Mapping[str, Any]) -> str | None:
@@ -59,16 +63,16 @@ def _searches(body: Mapping[str, Any]) -> str | None:
     return f"model {model[:64]!r}" if any(mark in model for mark in _SEARCHING) else None
 
 
-def _choices(body: Mapping[str, Any], parts: Parts) -> int:
-    """Count the answers that any server may take a request to ask for; what no number can be read from has no bound."""
-    choices = 1
+def _choices(body: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Count the answers that any server may take a request to ask for, and give what no number can be read from."""
+    choices, unread = 1, None
     for name in ("n", "best_of"):
         if body.get(name) is not None:
             number = lenient(body[name])
             if number is None:
-                parts.hide(name)
+                unread = unread or f"an {name} that is no number"
             choices = max(choices, number or 1)
-    return choices
+    return choices, unread
 
 
 def cap_chat(request: Request, cap: int) -> Mapping[str, int]:
@@ -92,13 +96,13 @@ def bound_response(request: Request, call: Call) -> None:
     body, parts = request.body, Parts()
     call.least_cap = _LEAST_OF_RESPONSES
     call.output_cap = lenient(body.get("max_output_tokens")) or None
-    parts.hide(first_of(body, _RESPONSES_HIDE) or hosted(body, _RESPONSES_TOOLS) or _searches(body) or capless(body, "max_output_tokens"))
+    parts.hide(first_of(body, _RESPONSES_HIDE) or hosted(body, _RESPONSES_TOOLS) or _searches(body))
     given = body.get("input")
     if not isinstance(given, (str, list, tuple)):
         parts.hide("input")
     for item in cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else ():
         _item(item, parts)
-    bound(request, call, parts.hidden, pictures=parts.pictures)
+    bound(request, call, parts.hidden, pictures=parts.pictures, uncapped=capless(body, "max_output_tokens"))
 
 
 def _item(item: Any, parts: Parts) -> None:
