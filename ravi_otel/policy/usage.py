@@ -66,15 +66,10 @@ class Usage:
 
 
 class ToolUse(NamedTuple):
-    """Name a tool that an answer asks for, or whose result a request brings; either half may be missing, or be a lie.
-
-    Of a result `fresh` says that it answers the model's last message, as far as that can be told, and is no part of what was
-    said before.
-    """
+    """Name a tool that an answer asks for; either half may be missing, or be a lie."""
 
     call_id: str | None
     name: str | None
-    fresh: bool = True
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -94,7 +89,8 @@ class Call:
     that the input cannot pass, None where nobody asked; `unbounded` names what keeps it from being known, such as
     "previous_response_id". `least_cap` is the smallest output cap that its API takes, 0 where its output cannot be capped.
     `unchained` are those of its `messages` that a later request does not inherit which goes on with its answer. `offers_tools`
-    says that its answer may ask for tools; `tool_results` are those that its request answers.
+    says that its answer may ask for tools; `tool_results` are the call ids of those whose
+    results its request brings.
     """
 
     operation: str
@@ -126,7 +122,7 @@ class Call:
     least_cap: int = 1
     unchained: int = 0
     offers_tools: bool = False
-    tool_results: tuple[ToolUse, ...] = ()
+    tool_results: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, unsafe_hash=True)

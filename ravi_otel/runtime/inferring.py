@@ -1,8 +1,8 @@
 """Remember which tools a model asked for until a request brings their results: what nobody saw run is inferred then.
 
-One entry for each tool an answer asks for, in the run that was asked in. Ids are the hosts' to choose, and some number them anew in
-each conversation: entries of the same id are kept side by side, and a result is the asking agent's first. A stream that goes on,
-or was left, is looked into when results come: its program may have had all that it waited for.
+One entry for each call id that an answer asks for, in the run that was asked in. Some hosts number calls anew in each conversation:
+entries of one id are kept side by side, and each request that brings it takes one. A stream that goes on, or was left, is looked
+into when results come: its program may have had all that it waited for.
 
 A tool that runs where it is seen (`tool()`, `instrument_tools()`) is noted by its name, and stands for one entry of that name when
 the results come: nothing is counted twice. What is known goes with the run, with `uninstrument()`, and the oldest beyond 10,000.
@@ -15,8 +15,8 @@ import os
 import threading
 import time
 from bisect import bisect_left, insort
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
 from ravi_otel.enforcement.scope import Scope
@@ -30,7 +30,6 @@ _MOST_RUNS: Final = 10_000
 _MOST_NAMES: Final = 1_000
 _MOST_RAN: Final = 1_000
 _MOST_STREAMS: Final = 10_000
-_MOST_REPEATED: Final = 1_000
 _MOST_ID: Final = 256
 _MOST_NAME: Final = 1_024
 _UNNAMED: Final = "unknown"
@@ -50,16 +49,16 @@ class Asked:
     """Be one tool that an answer asked for; times are the engine's monotonic clock's, and one of the wall clock."""
 
     __slots__ = (
-        *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "scope", "serial"),
+        *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "serial"),
     )
 
     def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord, asked_ns: int, ago_ns: int) -> None:
+        call_id = use.call_id or ""
         self.serial = serial
-        self.answer = record.op_id
-        self.scope, self.agent = record.facts.scope_id, record.facts.agent_name
+        self.agent, self.answer = record.facts.agent_name, record.op_id
         self.run = run
-        self.key = _key(use)
-        self.call_id = None if use.call_id is None else use.call_id[:_MOST_ID]
+        self.key = _key(call_id)
+        self.call_id = call_id[:_MOST_ID]
         self.name = (use.name or _UNNAMED)[:_MOST_NAME]
         self.began_ns = record.started_ns  # of the call: a tool may run while its stream goes on
         self.asked_ns = asked_ns
@@ -69,12 +68,11 @@ class Asked:
 
 
 class _Run:
-    """Know what was asked for in one run, which ids were asked for again meanwhile, and when which tool ran there."""
+    """Know what was asked for in one run, and when which tool ran there."""
 
-    __slots__ = ("asked", "ran", "repeated")
+    __slots__ = ("asked", "ran")
 
     def __init__(self) -> None:
-        self.repeated: set[str] = set()
         self.asked: dict[str, list[Asked]] = {}
         self.ran: dict[str, list[int]] = {}
 
@@ -88,7 +86,7 @@ class _Open:
         self.run = run
         self.record = record
         self.stream = stream
-        self.noted: Counter[str] = Counter()
+        self.noted: set[str] = set()
 
 
 class Inferring:
@@ -151,11 +149,9 @@ class Inferring:
             opened = self._streams.pop(record.op_id, None)
             if owner is not None and owner.ended_ns is not None:
                 return  # a stream that outlived its run: no request of the run will answer it
-            noted: Counter[str] = Counter() if opened is None else opened.noted
+            noted: Collection[str] = () if opened is None else opened.noted
             for use in uses:
-                if noted[_key(use)]:
-                    noted[_key(use)] -= 1
-                else:
+                if use.call_id is not None and _key(use.call_id) not in noted:
                     self._note(name, use, record, record.started_ns + record.duration_ns)
 
     def ran(self, scope: Scope, name: str, at_ns: int) -> None:
@@ -173,24 +169,30 @@ class Inferring:
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's tool
             swallow("inferring", error)
 
-    def take(self, scope: Scope, results: Sequence[ToolUse]) -> list[Asked]:
-        """Give what these results answer and nobody saw run, in the order it was asked for; each once.
+    def take(self, scope: Scope, results: Sequence[str]) -> list[Asked]:
+        """Give what the results of these call ids answer and nobody saw run, in the order it was asked for; each once.
 
         What did not fit before is given again each time, until `release`.
         """
-        wanted = _wanted(results) if self.waiting else {}
+        wanted = {_key(call_id) for call_id in results} if self.waiting else set[str]()
         if not wanted:
             return []
         found: list[Asked] = []
         with self._lock:
-            around = list(_runs_around(scope))
+            agent, around = scope.facts.agent_name, list(_runs_around(scope))
             if self._streams:
                 self._look(around, wanted, scope.engine.clock.monotonic_ns())
             runs = [run for known in around if (run := self._runs.get(known)) is not None and run.asked]
-            for key, (every, fresh) in wanted.items():
+            for key in wanted:
                 run = next((run for run in runs if key in run.asked), None)
-                if run is not None:
-                    found += self._matched(run, key, fresh or (0 if key in run.repeated else every), scope)
+                if run is None:
+                    continue
+                # The latest that this agent asked for; one that did not fit is given when no other is left.
+                one = min(reversed(run.asked[key]), key=lambda one: (one.agent != agent, one.passed))
+                if not one.passed:
+                    self._forget(one)
+                if one.passed or one.owed or not _was_seen(run, one):
+                    found.append(one)
         return sorted(found, key=lambda one: one.serial)
 
     def keep(self, one: Asked) -> None:
@@ -244,83 +246,41 @@ class Inferring:
     def _forget(self, one: Asked) -> None:
         self._waiting.pop(one.serial, None)
         run = self._runs.get(one.run)
-        many = None if run is None else run.asked.get(one.key)
-        if run is not None and many is not None:
-            if one in many:
-                many.remove(one)
-            if not many:
-                del run.asked[one.key]
+        many = [] if run is None else run.asked.get(one.key, [])
+        if one in many:
+            many.remove(one)
+        if run is not None and not many:
+            run.asked.pop(one.key, None)
 
     def _note(self, name: str, use: ToolUse, record: CallRecord, asked_ns: int, ago_ns: int = 0) -> None:
-        if use.call_id is None and use.name is None:
-            return  # nothing that a result could be found by
         run = self._open(name)
         self._serial += 1
         one = Asked(self._serial, name, use, record, asked_ns, ago_ns)
         many = run.asked.setdefault(one.key, [])
-        if any(each.answer != one.answer for each in many) and len(run.repeated) < _MOST_REPEATED:
-            run.repeated.add(one.key)
+        if any(each.answer == one.answer for each in many):
+            return  # choices of one answer that number their calls alike: one of them is gone on with
         many.append(one)
         self._waiting[one.serial] = one
         while len(self._waiting) > MOST_WAITING:
             self._forget(next(iter(self._waiting.values())))
 
-    def _look(self, around: Sequence[str], wanted: Mapping[str, tuple[int, int]], now_ns: int) -> None:
+    def _look(self, around: Sequence[str], wanted: Collection[str], now_ns: int) -> None:
         """Note what is answered already of the streams that go on; what is not may still come in pieces."""
         for opened in list(self._streams.values()):
             if opened.run in around:
                 uses, heard_ns = opened.stream.asks()
-                told: Counter[str] = Counter()
                 for use in uses:
-                    key = _key(use)
-                    told[key] += 1
-                    if key in wanted and told[key] > opened.noted[key]:
-                        opened.noted[key] += 1
+                    key = "" if use.call_id is None else _key(use.call_id)
+                    if key in wanted and key not in opened.noted:
+                        opened.noted.add(key)
                         self._note(opened.run, use, opened.record, heard_ns, max(0, now_ns - heard_ns))
 
-    def _matched(self, run: _Run, key: str, most: int, scope: Scope) -> list[Asked]:
-        """Give so many of the entries of one id, those first that this agent asked for, of which the latest.
 
-        One that did not fit is given when no other is left, and of an id that several have only to its own agent.
-        """
-        many = run.asked[key]
-        nearest = min(_distance(scope, one) for one in many)
-        ones = [one for one in reversed(many) if _distance(scope, one) == nearest]
-        if nearest > 1 and key in run.repeated:
-            ones = [one for one in ones if not one.passed]
-        found: list[Asked] = []
-        for one in sorted(ones, key=lambda one: one.passed)[:most]:
-            if not one.passed:
-                self._forget(one)
-            if one.passed or one.owed or not _was_seen(run, one):
-                found.append(one)
-        return found
-
-
-def _wanted(results: Sequence[ToolUse]) -> dict[str, tuple[int, int]]:
-    """Count by what they are found by how many results there are, and how many of them answer the model's last message."""
-    wanted: dict[str, tuple[int, int]] = {}
-    for use in results:
-        if use.call_id is not None or use.name is not None:
-            key = _key(use)
-            every, fresh = wanted.get(key, (0, 0))
-            wanted[key] = every + 1, fresh + use.fresh
-    return wanted
-
-
-def _distance(scope: Scope, one: Asked) -> int:
-    """Tell how far from here it was asked for: 0 here, 1 by the same agent, 2 elsewhere."""
-    facts = scope.facts
-    return 0 if one.scope == facts.scope_id else 1 if one.agent == facts.agent_name else 2
-
-
-def _key(use: ToolUse) -> str:
-    """Give what a result is found by: its id, however long, or its name where it has none."""
-    if use.call_id is None:
-        return f"\0{(use.name or _UNNAMED)[:_MOST_NAME]}"
-    if len(use.call_id) <= _MOST_ID:
-        return use.call_id
-    return hashlib.sha256(use.call_id.encode("utf-8", "surrogatepass")).hexdigest()
+def _key(call_id: str) -> str:
+    """Give what a result is found by: its id, however long."""
+    if len(call_id) <= _MOST_ID:
+        return call_id
+    return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _was_seen(run: _Run, one: Asked) -> bool:

@@ -58,7 +58,7 @@ class Below:
         """See `Endpoint.tool_uses`."""
         return self._inner.tool_uses(result)
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+    def tool_results(self, request: Request) -> tuple[str, ...]:
         """See `Endpoint.tool_results`."""
         return self._inner.tool_results(_shown(request))
 

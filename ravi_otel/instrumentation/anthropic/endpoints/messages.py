@@ -75,7 +75,7 @@ class Messages(Wordless):
         """See `Endpoint.tool_uses`."""
         return tools.uses(items(result, "content"))
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+    def tool_results(self, request: Request) -> tuple[str, ...]:
         """See `Endpoint.tool_results`."""
         return tools.results(request.body)
 

@@ -20,17 +20,8 @@ def uses(blocks: Sequence[Any]) -> tuple[ToolUse, ...]:
     return tuple(ToolUse(id_of(block, "id"), text(block, "name")) for block in blocks[:MOST_USES] if text(block, "type") == _USE)
 
 
-def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
-    """List the results a request brings; one without an id answers nothing that can be known."""
-    found: list[ToolUse] = []
-    fresh = True
-    for message in reversed(items(body, "messages")):
-        if text(message, "role") == "user":
-            for block in reversed(items(message, "content")):
-                call_id = id_of(block, "tool_use_id") if text(block, "type") == _RESULT else None
-                if call_id is not None:
-                    found.append(ToolUse(call_id, None, fresh))
-        else:
-            fresh = False
-    found.reverse()
-    return tuple(found)
+def results(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the call ids of the results a request brings; one without an id answers nothing that can be known."""
+    blocks = (block for message in items(body, "messages") if text(message, "role") == "user" for block in items(message, "content"))
+    found = [id_of(block, "tool_use_id") for block in blocks if text(block, "type") == _RESULT]
+    return tuple(call_id for call_id in found if call_id is not None)

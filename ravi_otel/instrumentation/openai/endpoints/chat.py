@@ -93,7 +93,7 @@ class Chat(Wordless):
         """See `Endpoint.tool_uses`."""
         return chat_tools.uses(result)
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+    def tool_results(self, request: Request) -> tuple[str, ...]:
         """See `Endpoint.tool_results`."""
         return chat_tools.results(request.body)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import count, get, id_of, items, rare, text
+from ravi_otel.instrumentation.http.fields import count, get, id_of, items, text
 from ravi_otel.policy.usage import ToolUse
 
 _MOST_USES: Final = 10_000
@@ -13,63 +14,20 @@ _MOST_NAME: Final = 1_024
 
 
 def offered(body: Mapping[str, Any]) -> bool:
-    """Tell that a request offers tools, in either form."""
-    return "tools" in body or "functions" in body
+    """Tell that a request offers tools."""
+    return "tools" in body
 
 
 def uses(result: Any) -> tuple[ToolUse, ...]:
     """List what a complete answer asks for, in each of its choices."""
-    found: list[tuple[int, ToolUse]] = []
-    for choice, each in enumerate(items(result, "choices")):
-        message = get(each, "message")
-        found += [(choice, ToolUse(id_of(call, "id"), text(_holder(call), "name"))) for call in items(message, "tool_calls")]
-        legacy = rare(message, "function_call")
-        if legacy is not None:
-            found.append((choice, ToolUse(None, text(legacy, "name"))))
-        if len(found) >= _MOST_USES:
-            break
-    return _of_choices(found[:_MOST_USES])
+    calls = (call for choice in items(result, "choices") for call in items(get(choice, "message"), "tool_calls"))
+    return tuple(ToolUse(id_of(call, "id"), text(_holder(call), "name")) for call in islice(calls, _MOST_USES))
 
 
-def _of_choices(found: Sequence[tuple[int, ToolUse]]) -> tuple[ToolUse, ...]:
-    """List what several choices ask for: one of them is gone on with, so what they number alike is one call."""
-    first: dict[str | None, int] = {}
-    return tuple(use for choice, use in found if first.setdefault(use.call_id or use.name, choice) == choice)
-
-
-def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
-    """List the results a request brings; of those without an id only what answers the last message of the model.
-
-    Such a one is named by itself, or by its place: the calls it answers are said again in that message.
-    """
-    found: list[ToolUse] = []
-    unnamed: list[int] | None = []  # where those are, the last first, until the message that they answer
-    fresh = 0
-    for message in reversed(items(body, "messages")):
-        role = text(message, "role")
-        if role == "assistant":
-            if unnamed:
-                _name(found, unnamed, fresh, items(message, "tool_calls"))
-            unnamed = None
-        elif role in ("tool", "function"):
-            call_id = id_of(message, "tool_call_id") if role == "tool" else None
-            name = text(message, "name") or None
-            if unnamed is not None:
-                fresh += 1
-                if call_id is None and name is None:
-                    unnamed.append(len(found))
-            if call_id is not None or unnamed is not None:
-                found.append(ToolUse(call_id, name, unnamed is not None))
-    found.reverse()
-    return tuple(found)
-
-
-def _name(found: list[ToolUse], unnamed: Sequence[int], fresh: int, calls: Sequence[Any]) -> None:
-    """Name results by their places, which are counted from the end, by the calls in the message before them."""
-    for at in unnamed:
-        place = fresh - 1 - at
-        if place < len(calls):
-            found[at] = ToolUse(None, text(_holder(calls[place]), "name"))
+def results(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the call ids of the results a request brings; one without an id answers nothing that can be known."""
+    found = [id_of(message, "tool_call_id") for message in items(body, "messages") if text(message, "role") == "tool"]
+    return tuple(call_id for call_id in found if call_id is not None)
 
 
 def _holder(call: Any) -> Any:
@@ -90,9 +48,6 @@ class Calls:
         """Take in what one chunk says of a choice."""
         for call in items(delta, "tool_calls"):
             self._piece(choice, count(get(call, "index")), id_of(call, "id") or "", text(_holder(call), "name") or "")
-        legacy = rare(delta, "function_call")
-        if legacy is not None:
-            self._piece(choice, 0, "", text(legacy, "name") or "")
 
     def _piece(self, choice: int, index: int | None, call_id: str, name: str) -> None:
         place = self._place(choice, index, call_id)
@@ -117,5 +72,5 @@ class Calls:
 
     def uses(self) -> tuple[ToolUse, ...]:
         """List what was asked for until now."""
-        found = list(self._found.items())  # at once: another thread may be reading the stream
-        return _of_choices([(choice, ToolUse(call_id or None, name)) for (choice, _), (call_id, name) in found])
+        found = list(self._found.values())  # at once: another thread may be reading the stream
+        return tuple(ToolUse(call_id or None, name) for call_id, name in found)

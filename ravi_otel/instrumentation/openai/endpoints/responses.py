@@ -93,7 +93,7 @@ class Responses(Wordless):
         """See `Endpoint.tool_uses`."""
         return responses_tools.uses(items(result, "output"))
 
-    def tool_results(self, request: Request) -> tuple[ToolUse, ...]:
+    def tool_results(self, request: Request) -> tuple[str, ...]:
         """See `Endpoint.tool_results`."""
         return responses_tools.results(request.body)
 

@@ -38,16 +38,7 @@ def uses(output: Sequence[Any]) -> tuple[ToolUse, ...]:
     return tuple(found)
 
 
-def results(body: Mapping[str, Any]) -> tuple[ToolUse, ...]:
-    """List the results a request brings; one without an id answers nothing that can be known."""
-    found: list[ToolUse] = []
-    fresh = True
-    for item in reversed(items(body, "input")):
-        if (text(item, "type") or "").endswith(_RESULT):
-            call_id = id_of(item, "call_id")
-            if call_id is not None:
-                found.append(ToolUse(call_id, None, fresh))
-        elif text(item, "role") == "assistant":
-            fresh = False
-    found.reverse()
-    return tuple(found)
+def results(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """List the call ids of the results a request brings; one without an id answers nothing that can be known."""
+    found = [id_of(item, "call_id") for item in items(body, "input") if (text(item, "type") or "").endswith(_RESULT)]
+    return tuple(call_id for call_id in found if call_id is not None)
