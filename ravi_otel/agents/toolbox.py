@@ -154,7 +154,9 @@ def tell_misspelt(agent: str, limits: Iterable[Limit], tools: ToolsT) -> ToolsT:
         if limit.kind != Kind.TOOL_CALLS or name is None or name in tools:
             continue
         close = checks.nearest(name, tools)
-        if close is not None:
+        if not tools:
+            _log.warning("ravi-otel: agent %s has a limit on tool.%s, and no tools of its own: did you forget tools=[...]?", agent, name)
+        elif close is not None:
             _log.warning("ravi-otel: agent %s has a limit on tool.%s, and no such tool: did you mean tool.%s?", agent, name, close)
     return tools
 

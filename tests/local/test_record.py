@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 
 import openai
 import pytest
@@ -137,6 +138,17 @@ def test_what_the_bound_leaves_out_costs_nothing_but_a_count(story):
     record.limit_event(story.event(run), None)
     assert record.left_out == {"scopes": 1, "calls": 1, "tools": 1, "events": 0}
     assert nodes(record) == []
+
+
+def test_a_limit_event_says_in_json_what_was_asked_for_and_for_whom_it_counts(story):
+    run = story.run()
+    resets_at = datetime(2026, 1, 3, tzinfo=UTC)
+    exceeded = {"used": 100, "remaining": 0, "exceeded_by": 12, "requested": 12}
+    of_whom = {"per": "day", "window": "2026-01-02", "by": "user", "counted_for": "ann"}
+    story.record.limit_event(story.event(run, "limit_exceeded", **exceeded, **of_whom, resets_at=resets_at), None)
+    (told,) = nodes(story.record)[-1]["events"]
+    assert {name: told[name] for name in (*exceeded, *of_whom)} == exceeded | of_whom
+    assert told["resets_at"] == "2026-01-03T00:00:00+00:00"
 
 
 def test_limit_events_of_kept_scopes_count_toward_the_bound(story):

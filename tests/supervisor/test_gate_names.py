@@ -63,6 +63,13 @@ def test_a_limit_on_a_misspelt_tool_of_an_agent_is_said(caplog):
     ]
 
 
+def test_a_limit_on_a_tool_of_an_agent_without_tools_is_said(caplog):
+    ReActAgent("clerk", limits=["tool.pay=1", "tokens=1000"])
+    assert [each.getMessage() for each in caplog.records] == [
+        "ravi-otel: agent clerk has a limit on tool.pay, and no tools of its own: did you forget tools=[...]?"
+    ]
+
+
 def test_a_tool_that_is_not_there_is_missing_and_the_nearest_is_named():
     with ravi_otel.run("desk"), ToolGateway({"pay": pay}) as gateway, pytest.raises(StopRun, match="did you mean 'pay'") as stop:
         gateway.call("pey", {"usd": 1})
