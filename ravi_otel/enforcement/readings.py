@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from ravi_otel.enforcement.entry import children_of, most_children
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.refreshing import as_of, newest, refresh
+from ravi_otel.enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
 from ravi_otel.enforcement.series import MOST_READ, Series, counters
 from ravi_otel.enforcement.terms import in_force
 from ravi_otel.hooks.records import LimitReading
@@ -30,14 +31,15 @@ def reading(scope: Scope, account: Account) -> LimitReading:
     own, account = account, newest(account)
     used = _used(scope, account)
     kind = account.limit.kind
+    known = not is_unknown(scope.engine.ledger, own)
     return LimitReading(
         limit=account.limit if account.value == account.limit.value else replace(account.limit, value=account.value),
         scope=scope.facts.kind,
         scope_name=scope.facts.name,
-        used=public_amount(kind, used),
-        held=public_amount(kind, account.held),
-        remaining=public_amount(kind, account.value - used - account.held),
-        ratio=used / account.value if account.value else float(used > 0 or account.denied > 0),
+        used=public_amount(kind, used) if known else math.nan,
+        held=public_amount(kind, account.held) if known else math.nan,
+        remaining=public_amount(kind, account.value - used - account.held) if known else math.nan,
+        ratio=(used / account.value if account.value else float(used > 0 or account.denied > 0)) if known else math.nan,
         denied=account.denied,
         events=account.events,
         window=account.window,
@@ -96,7 +98,10 @@ def remaining(scope: Scope, kind: str) -> float | None:
     refresh(scope.engine.ledger, (account for _, account in bounds))
     left = [_left(scope, owner, newest(account)) for owner, account in bounds]
     least = min((amount for amount in left if amount is not None), default=None)
-    return None if least is None else public_amount(asked.kind, max(0, least))
+    if least is None or least <= 0:
+        return None if least is None else 0
+    unknown = any(is_unknown(owner.engine.ledger, account) for owner, account in bounds)
+    return math.nan if unknown else public_amount(asked.kind, least)
 
 
 def _limits(account: Account, asked: NamedKind) -> bool:

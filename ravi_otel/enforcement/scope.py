@@ -417,7 +417,8 @@ class Scope:
         kept back for a last call or promised to other agents. `kind` is written as a limit's is: `cost`, `tool.search`,
         `charge.sql_rows`, also with a scope (`session.cost`) or an agent (`tokens@researcher`). A limit of all tokens counts for
         `input_tokens` and `output_tokens` too, and one of all tool calls for each tool. Limits that only observe limit nothing.
-        Raises LimitSyntaxError, a ConfigurationError, for a kind that does not exist.
+        NaN, which is unknown, where nothing was heard yet from the store that others count in. Raises LimitSyntaxError, a
+        ConfigurationError, for a kind that does not exist.
         """
         return remaining(self, kind)
 

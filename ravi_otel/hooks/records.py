@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -126,7 +127,8 @@ class LimitReading:
     as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`. `scope` and
     `scope_name` say whose limit it is. What a shared ledger counts is read `as_of` a time, in UTC: when it last told this process. It is
     asked where that is more than a second ago, and what is known stands where it does not answer. None where this process counts alone,
-    or has heard nothing from the ledger yet and knows its own use only.
+    or has heard nothing from the ledger yet: then nobody knows what others used, and `used`, `held`, `remaining` and `ratio` are NaN,
+    which is unknown, as in a stored run that nobody saw end.
     """
 
     limit: Limit
@@ -141,6 +143,11 @@ class LimitReading:
     window: str | None = None
     counted_for: str | None = None
     as_of: datetime | None = None
+
+    @property
+    def fullness(self) -> float:
+        """Give the ratio to rank by: one that is unknown is below every other."""
+        return self.ratio if math.isfinite(self.ratio) else -1.0
 
     def __repr__(self) -> str:
         """Write it in a line, the limit as the grammar does and amounts for people."""

@@ -18,7 +18,7 @@ _MOST_LIMITS: Final = 30
 def limits(record: RunRecord) -> list[tuple[Branch, LimitReading]]:
     """Give every limit of every scope that was kept, the fullest first."""
     found = [(branch, reading) for branch in record.branches() if branch.view is not None for reading in branch.view.readings()]
-    return sorted(found, key=lambda pair: (pair[1].ratio, pair[1].denied), reverse=True)
+    return sorted(found, key=lambda pair: (pair[1].fullness, pair[1].denied), reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,10 @@ def suspend_limits(reason: str, kinds: Iterable[str] | None = None) -> Suspensio
 def remaining(kind: str) -> float | None:
     """Give what is left of `kind` for a call made here: the least that any limit around leaves, None where none limits it.
 
-    USD for "cost", seconds for "time" and "working", else a count: "tokens", "requests", "tool.search", "charge.sql_rows". See
-    `Scope.remaining`. Raises LimitSyntaxError, a ConfigurationError, for a kind that does not exist.
+    USD for "cost", seconds for "time" and "working", else a count: "tokens", "requests", "tool.search", "charge.sql_rows". NaN where a
+    shared ledger was not heard from yet: that is unknown. See `Scope.remaining`.
+
+    Raises LimitSyntaxError, a ConfigurationError, for a kind that does not exist.
     """
     return STATE.locate()[0].remaining(kind)
 

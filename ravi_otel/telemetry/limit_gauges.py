@@ -182,7 +182,7 @@ class LimitGauges(Listener):
         """Observe the ten fullest of each group; those whose names are too many share a series, which is the fullest of them."""
         seen: set[tuple[str | None, ...]] = set()
         for (scope, kind, per, by), named in snapshot.named.items():
-            for name, reading in nlargest(_BY_NAME, named.items(), key=lambda item: item[1].ratio):
+            for name, reading in nlargest(_BY_NAME, named.items(), key=lambda item: item[1].fullness):
                 value = value_of(reading)
                 known_name, known_kind = self._names_guard.admit(name, kind)
                 row = (scope, known_name, known_kind, per, by)
@@ -225,7 +225,7 @@ class LimitGauges(Listener):
 
 
 def _keep_fuller(fullest: dict[_K, LimitReading], key: _K, reading: LimitReading) -> None:
-    if key not in fullest or fullest[key].ratio < reading.ratio:
+    if key not in fullest or fullest[key].fullness < reading.fullness:
         fullest[key] = reading
 
 

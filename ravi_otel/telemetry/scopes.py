@@ -278,7 +278,7 @@ def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeV
         limit = reading.limit
         if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
             other = tightest.get(limit.kind)
-            if other is None or reading.ratio > other.ratio:
+            if other is None or reading.fullness > other.fullness:
                 tightest[limit.kind] = reading
     attributes: dict[str, AttributeValue] = {}
     for kind, reading in tightest.items():

@@ -1,6 +1,8 @@
 """What a program reads of limits that other processes count in: as it is now, without a call."""
 
 import datetime as dt
+import json
+import math
 import socket
 import sys
 import time
@@ -17,7 +19,8 @@ from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.testing import ManualClock
+from ravi_otel.local import RunRecord, as_json
+from ravi_otel.testing import Capture, ManualClock
 
 LIMIT = "session.charge.rows=5"
 CHILD = """
@@ -178,12 +181,43 @@ def test_a_store_that_is_gone_leaves_what_is_known(server, clock):
         assert run.remaining("charge.rows") == 4
 
 
-def test_a_reading_of_a_store_that_was_never_reached_raises_nothing(clock):
+def test_a_reading_of_a_store_that_was_never_reached_is_unknown_and_raises_nothing(clock):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         place = Store(REDIS, f"redis://127.0.0.1:{nobody.getsockname()[1]}/0")
         with reader(place, clock) as run:
-            assert (read(run), run.limits[0].as_of) == ((0, 5), None)
+            (reading,) = run.limits
+            figures = (reading.used, reading.held, reading.remaining, reading.ratio, run.remaining("charge.rows"))
+            assert [math.isnan(each) for each in figures] == [True] * 5
+            assert reading.as_of is None
+            assert "used=unknown, held=unknown, remaining=unknown" in repr(reading)
+            assert run.remaining("requests") is None
+            with ravi_otel.apply_limits(["charge.rows=0"]):
+                assert ravi_otel.remaining("charge.rows") == 0  # whatever others have used
+
+
+def test_nothing_is_used_where_the_store_says_that_nobody_has_counted(place, clock):
+    with reader(place, clock) as run:
+        (reading,) = run.limits
+        assert (reading.used, reading.remaining, run.remaining("charge.rows")) == (0, 5, 5)
+        assert reading.as_of == dt.datetime.fromtimestamp(clock.time(), dt.UTC)
+
+
+def test_what_is_unknown_is_unknown_in_the_report_and_the_metrics_too(clock):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        ledger = opened(Store(REDIS, f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), clock)
+        record = RunRecord()
+        try:
+            with Capture() as capture, ravi_otel.instrument(ledger=ledger, meter_provider=capture.meter_provider) as instrumented:
+                instrumented.listen(record)
+                with ravi_otel.run("reader", limits=["requests=5", "messages=7"]):
+                    used = {point.attributes["ravi.limit.kind"]: point.value for point in capture.metric("ravi.limit.used")}
+        finally:
+            ledger.close()
+    assert used == {"messages": 0}
+    known = {limit["limit"]: (limit["used"], limit["remaining"], limit["ratio"]) for limit in json.loads(as_json(record))["limits"]}
+    assert known == {"messages": (0, 7, 0), "requests": (None, None, None)}
 
 
 @pytest.mark.anyio

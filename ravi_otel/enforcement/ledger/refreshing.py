@@ -52,8 +52,9 @@ class Refreshing(Protocol):
         ...
 
     def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
-        """Ask for these, all at once, and change nothing; None where the store has none, another life of it, or none that is newer.
+        """Ask for these, all at once, and change nothing; None where the store has another life of it, or none that is newer.
 
+        One that the store has not, and this process never saw there, is one in which nobody has counted: its copy is as it is here.
         StoreError where none can be asked. Blocks for one step at most, a first one no longer than any other.
         """
         ...
@@ -103,6 +104,11 @@ def as_of(ledger: Ledger, account: Account) -> datetime | None:
     one = account.copy
     at_ns = one.at_ns if isinstance(one, Copy) and one.before == _amounts(account) else store.seen_ns(account)
     return None if at_ns is None else datetime.fromtimestamp(at_ns / _NS, UTC)
+
+
+def is_unknown(ledger: Ledger, account: Account) -> bool:
+    """Tell whether others count in it too, and nothing was ever heard of what they have used."""
+    return _store(ledger) is not None and ledger.spans(account) and as_of(ledger, account) is None
 
 
 def _amounts(account: Account) -> Amounts:

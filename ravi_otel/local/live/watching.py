@@ -280,10 +280,10 @@ def _status(scope: Scope) -> str:
 
 
 def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
-    """Give the limits of a scope, the fullest first, as many as an answer takes, and how many more there are."""
-    readings = sorted(scope.readings(), key=lambda reading: -reading.ratio)
+    """Give the limits of a scope, the fullest first, as many as an answer takes, and how many more there are, or nobody knows how full."""
+    readings = sorted(scope.readings(), key=lambda reading: -reading.fullness)
     limits = [state for state in map(_limit, readings) if state is not None]
-    return tuple(limits[:MOST_LIMITS]), len(limits[MOST_LIMITS:])
+    return tuple(limits[:MOST_LIMITS]), len(readings) - len(limits[:MOST_LIMITS])
 
 
 def _limit(reading: LimitReading) -> LimitState | None:

@@ -290,7 +290,7 @@ class _Tree:
         if root.status == "open" and not is_running(self._run):
             root.status, root.stop_reason = "cancelled", "lost"
         if root.status == "stopped":
-            worst = max(root.limits, key=lambda each: (each.denied, each.ratio), default=None)
+            worst = max(root.limits, key=lambda each: (each.denied, each.fullness), default=None)
             root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
         if self._told_end is not None and manifest.outcome in ("ok", "limited"):  # the program's end is one thing, its run's another
             root.status, root.stop_reason = self._told_end

@@ -181,7 +181,7 @@ class RedisLedger(Counting):
     def _copy(self, account: Account, sight: Sight, state: bytes) -> Copy | None:
         """Copy an account as the store has it, with what was used by hand since; under the lock."""
         if state in (b"", b"U"):
-            return None
+            return None if state or account.epoch is not None else Copy(account, self.now_ns())
         one, by_hand = Copy(account, self.now_ns()), max(0, account.used - sight.used) if sight.known else 0
         seen = Sight(self.life, sight.place, one.account)
         Reply(b"S;;%b" % state).show([(one.account, seen)])

@@ -437,9 +437,9 @@ def look(store: Store, account: Account, now_ns: int) -> bool:
 
 
 def copies(store: Store, accounts: Sequence[Account], now_ns: int) -> list[Copy | None]:
-    """Copy accounts as their rows are now, outside of transactions; None where there is no row, or another life's."""
+    """Copy accounts as their rows are now, outside of transactions; None where a row is lost, or another life's."""
     rows: dict[str, tuple[Any, ...]] = {}
-    keys = [account.key for account in accounts]
+    keys = [] if store.is_unmade() else [account.key for account in accounts]
     for at in range(0, len(keys), _MOST_AT_ONCE):
         some = keys[at : at + _MOST_AT_ONCE]
         for key, *row in store.look(f"{_COPY}({', '.join('?' * len(some))})", some):
@@ -448,7 +448,9 @@ def copies(store: Store, accounts: Sequence[Account], now_ns: int) -> list[Copy 
 
 
 def _copy(account: Account, found: tuple[Any, ...] | None, now_ns: int) -> Copy | None:
-    if found is None or account.epoch not in (None, found[1]):
+    if found is None:
+        return None if account.epoch is not None else Copy(account, now_ns)
+    if account.epoch not in (None, found[1]):
         return None
     one, row = Copy(account, now_ns), account.row
     by_hand = account.used - row.used if isinstance(row, Row) and row is not LOCAL else 0

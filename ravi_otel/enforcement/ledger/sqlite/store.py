@@ -207,6 +207,10 @@ class Store:
             keep_for_ever(self._connection)
             self._connection = None
 
+    def is_unmade(self) -> bool:
+        """Return whether there is no file, and never was one here: nobody has counted yet. StoreError where that cannot be known."""
+        return self._place is None and not self._robbed and self._where() is None
+
     def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
         """Ask one query without changing anything, also of a file that cannot be written."""
         own, found = self._own(), self._where()
