@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.locks import ForkLock
-from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, Status, ToolRecord
+from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Usage
 
 MOST: Final = 5_000
 """Nodes kept unless told otherwise."""
 
 What = Literal["scopes", "calls", "tools", "events"]
+
+_DROPPED: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.BLOCK, ScopeKind.HANDOFF})
+"""Scopes that end when nobody refers to them any more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +70,59 @@ class Leaf:
         if not self.generative or not self.sent or self.status == "open" or self.pending:
             return False
         return self.usage is None or self.usage.source == "reserved" or self.usage.total_only or self.half_told
+
+
+class LiveView:
+    """Show a scope of this process, and do not keep it: one that the program drops must be free to go, and to end.
+
+    It shows the scope as it is while it lives, and then as it was when it closed, or when the last call in it ended after that.
+    """
+
+    __slots__ = ("_readings", "_scope", "_spend", "facts", "is_closed", "parent_id", "status", "stop_reason")
+
+    def __init__(self, scope: Scope) -> None:
+        self.facts = scope.facts
+        self.parent_id = scope.parent_id
+        self.status: Status = "open"
+        self.stop_reason: str | None = None
+        self.is_closed = False
+        self._scope = weakref.ref(scope)
+        self._readings: Sequence[LimitReading] = ()
+        self._spend = Spend()
+
+    def close(self, scope: Scope) -> None:
+        """Keep what it says now."""
+        self.is_closed = True
+        self._scope = weakref.ref(scope)  # anew: a collection cuts what refers weakly to what it has found
+        self.status, self.stop_reason = scope.status, scope.stop_reason
+        self._readings, self._spend = tuple(scope.readings()), scope.spend()
+
+    @property
+    def scope(self) -> Scope | None:
+        """Return the scope while it lives."""
+        return self._scope()
+
+    @property
+    def error(self) -> BaseException | None:
+        """Return what its body raised while it lives: its frames may hold the scope."""
+        scope = self._scope()
+        return None if scope is None else scope.error
+
+    @property
+    def parent(self) -> ScopeView | None:
+        """Return the enclosing scope while it lives."""
+        scope = self._scope()
+        return None if scope is None else scope.parent
+
+    def readings(self) -> Sequence[LimitReading]:
+        """Read every limit it owns."""
+        scope = self._scope()
+        return self._readings if scope is None else scope.readings()
+
+    def spend(self) -> Spend:
+        """Read what was used in it."""
+        scope = self._scope()
+        return self._spend if scope is None else scope.spend()
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +175,12 @@ class RunRecord(Listener):
             for view in reversed(chain):
                 self._keep_scope(view)
 
+    def scope_closed(self, scope: ScopeView) -> None:
+        """Keep how it ended, with what was used."""
+        branch = self._branches.get(scope.facts.scope_id)
+        if branch is not None and isinstance(branch.view, LiveView) and isinstance(scope, Scope):
+            branch.view.close(scope)
+
     def call_started(self, record: CallRecord) -> None:
         """Keep a call that begins."""
         call = record.call
@@ -136,6 +201,7 @@ class RunRecord(Listener):
         leaf.retries = len(record.retries)
         # The runtime reads a reply, if only an empty one, for whatever was sent.
         leaf.sent = record.status != "refused" and reply is not None
+        self._keep_late(record.facts.scope_id)
 
     def tool_started(self, record: ToolRecord) -> None:
         """Keep a tool call that begins."""
@@ -175,6 +241,17 @@ class RunRecord(Listener):
             if self._room("events"):
                 place.events.append(event)
 
+    def _keep_late(self, scope_id: str) -> None:
+        """Keep what a call that outlived its scope has used there, and in the scopes around that are closed."""
+        branch = self._branches.get(scope_id)
+        view = None if branch is None else branch.view
+        if not isinstance(view, LiveView) or not view.is_closed or view.scope is None:
+            return
+        for scope in view.scope.upwards():
+            around = self._branches.get(scope.facts.scope_id)
+            if around is not None and isinstance(around.view, LiveView) and around.view.is_closed:
+                around.view.close(scope)
+
     # -- keeping, under the lock ----------------------------------------------------------------------------------
 
     def _room(self, what: What) -> bool:
@@ -185,11 +262,12 @@ class RunRecord(Listener):
         return True
 
     def _keep_scope(self, view: ScopeView) -> None:
-        known = self._branches.get(view.facts.scope_id)
+        known, parent = self._branches.get(view.facts.scope_id), view.parent
+        if isinstance(view, Scope) and view.facts.kind in _DROPPED:
+            view = LiveView(view)
         if known is not None:
             known.view = view
         elif self._room("scopes"):
-            parent = view.parent
             self._hang(Branch(view.facts, view), None if parent is None else self._branches.get(parent.facts.scope_id))
 
     def _hang(self, branch: Branch, parent: Branch | None) -> None:

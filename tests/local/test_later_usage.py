@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -9,11 +10,12 @@ import openai
 import pytest
 
 import ravi_otel
+from ravi_otel.local import as_json
 from ravi_otel.local.record import Leaf, RunRecord
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.runtime.awaited import AWAITED
-from ravi_otel.testing import Capture, Raw, ScriptedLLM
+from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
 
@@ -82,3 +84,28 @@ def test_the_sums_of_a_stored_run_count_one_request_and_its_tokens_once(told):
             sums.enter(entry)
     assert (sums.requests, sums.turns, sums.input_tokens, sums.output_tokens) == (1, 1, 11, 7)
     assert (sums.unknown_usage, sums.unreported_calls) == (0, 0)
+
+
+def test_a_stream_that_ends_after_its_run_is_in_what_the_run_has_used_also_once_that_is_forgotten():
+    record = RunRecord()
+    with (
+        ScriptedLLM(Text("a b c", usage=(30, 10))) as llm,
+        ravi_otel.instrument() as handle,
+        openai.OpenAI(api_key="k", base_url=llm.base_url, max_retries=0) as client,
+    ):
+        handle.listen(record)
+        with ravi_otel.run("r", limits=["tokens=100"]), ravi_otel.agent("a"):
+            stream = client.chat.completions.create(
+                model="gpt-4o-mini",
+                messages=[{"role": "user", "content": "hi"}],
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        for _ in stream:
+            pass
+        del stream, _
+        gc.collect()
+    document = json.loads(as_json(record))
+    used = {node["name"]: (node["input_tokens"], node["output_tokens"]) for node in document["nodes"] if node["type"] in ("run", "agent")}
+    assert used == {"r": (30, 10), "a": (30, 10)}
+    assert [(limit["limit"], limit["used"], limit["held"]) for limit in document["limits"]] == [("tokens", 40, 0)]

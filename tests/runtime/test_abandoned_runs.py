@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import json
 import os
 import threading
 
@@ -12,6 +13,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.local import RunRecord, as_json
 from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Capture
 
@@ -62,6 +64,24 @@ def test_runs_that_were_dropped_are_freed(request, with_telemetry, limits):
         in_a_context_of_its_own(opened, limits)
     settled()
     assert living() == 0
+
+
+def test_a_record_keeps_none_of_them_and_shows_how_they_ended():
+    def work():
+        opened(("charge.rows=10",))
+        with ravi_otel.agent("helper"):  # which closes, and was inside what does not
+            pass
+
+    record = RunRecord()
+    with ravi_otel.instrument() as handle:
+        handle.listen(record)
+        in_a_context_of_its_own(work)
+        settled()
+        assert living() == 0
+    document = json.loads(as_json(record))
+    ends = [(node["name"], node["status"], node["stop_reason"]) for node in document["nodes"] if node["type"] in ("run", "agent")]
+    assert ends == [("dropped", "error", "abandoned"), ("worker", "error", "abandoned"), ("helper", "ok", "success")]
+    assert [(limit["limit"], limit["used"]) for limit in document["limits"]] == [("rows", 3)]
 
 
 def test_what_was_charged_in_them_stays_with_the_session_the_tenant_and_the_process(told):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+from ravi_otel.enforcement.ledger.refreshing import refresh
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
@@ -281,6 +282,7 @@ def _status(scope: Scope) -> str:
 
 def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
     """Give the limits of a scope, the fullest first, as many as an answer takes, and how many more there are, or nobody knows how full."""
+    refresh(scope.engine.ledger, scope.accounts)  # who watches before the first call wants to know what others have used, too
     readings = sorted(scope.readings(), key=lambda reading: -reading.fullness)
     limits = [state for state in map(_limit, readings) if state is not None]
     return tuple(limits[:MOST_LIMITS]), len(readings) - len(limits[:MOST_LIMITS])

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ravi_otel
-from ravi_otel import BudgetExhaustedError, ExecutionBudget
+from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
 from ravi_otel.local import as_json, console, render
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.reading import read_run
@@ -130,6 +130,16 @@ WORK = [
     pytest.param(work_that_fails, Failure(429, "slow down"), {"max_retries": 2}, id="retries"),
     pytest.param(work_that_fails, Text("x"), {"base_url": "http://127.0.0.1:9/v1", "max_retries": 1}, id="never-sent"),
 ]
+
+
+def test_the_limit_of_a_tracker_is_read_back_as_the_tracker_s(desk):
+    tracker = ExecutionTracker(max_tokens=10)
+    with desk.working(Text("x")), ravi_otel.run("desk", run_id=desk.run.run_id), pytest.raises(BudgetExhaustedError):
+        tracker.consume(tokens=12)
+    stored, live = ([node["events"] for node in document(record)["nodes"]] for record in (read_run(desk.keep()), desk.live))
+    told = [(event["event"], event["tracker"], event["used"], event["threshold"]) for events in stored for event in events]
+    assert told == [(event, "ExecutionTracker.max_tokens", 12, 10) for event in ("limit_nearing", "limit_exceeded")]
+    assert [event["tracker"] for events in live for event in events] == ["ExecutionTracker.max_tokens"] * 2
 
 
 @pytest.mark.parametrize(("work", "model", "options"), WORK)
