@@ -41,7 +41,7 @@ class Turns:
     for ever. Here whoever leaves lets go of what is his, whether or not he knows that he has it.
     """
 
-    __slots__ = ("_busy", "_lock")
+    __slots__ = ("__weakref__", "_busy", "_lock")
 
     def __init__(self) -> None:
         self.renew()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
@@ -12,6 +10,7 @@ from typing import Any, Final, cast
 from opentelemetry.context import Context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.entries import MOST_BYTES, tokens_of
 from ravi_otel.carrier.fields import pairs_of
@@ -38,15 +37,11 @@ class _Once:
 
     def __init__(self) -> None:
         self.until_ms: dict[str, int] = {}
-        self._lock = threading.RLock()  # one thread may come again, in a signal handler
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self._lock = threading.RLock()  # another thread of the parent process may have held it at the fork
+        self._lock = ForkLock()
 
     def take(self, loan_id: str, until_ms: int) -> Reason | None:
         """Note that it is here; say what is wrong with that."""
-        with self._lock:
+        with self._lock.own:
             if loan_id in self.until_ms:
                 return "replayed"
             if len(self.until_ms) >= _MOST_SEEN:

@@ -7,9 +7,7 @@ needs no store in common with the caller, and nothing that is lost on the way ma
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
 from collections.abc import Mapping
 from decimal import Decimal
 from functools import cache
@@ -20,6 +18,7 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel._flow import Done, Flow, run_async, run_sync
+from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
@@ -55,18 +54,14 @@ _open: dict[str, Lent] = {}
 _held: dict[str, Lent] = {}
 """Every other one that is held, until it leaves or is given up; one that nobody gave up in time is."""
 
-_lock = threading.RLock()  # one thread may come again, in a signal handler
+_lock: Final = ForkLock()
 
 
+@renew_in_child
 def _renew() -> None:
     """Leave the parent process its loans: in a forked child there are none."""
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
     _open.clear()
     _held.clear()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 class Lent:
@@ -155,7 +150,7 @@ class Lent:
 
     def give_up(self) -> Flow[None]:
         """Give back what no request took; a forked child has nothing to give."""
-        with _lock:
+        with _lock.own:
             _held.pop(self.id, None)
             unsent = self.status == "held" and self._process == process_here()
             if unsent:
@@ -188,7 +183,7 @@ class Lent:
         scope.checkpoint()
         lots = lots_of(scope, self.amounts)
         refuse_too_large(scope, [line for line in lots[0].lines if line.account.kind in self.amounts])
-        with _lock:
+        with _lock.own:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
             self.expires_ms = now_ms() + int(self.expires_s * 1000)
@@ -200,7 +195,7 @@ class Lent:
         except BaseException:
             self.status = "new"
             raise
-        with _lock:
+        with _lock.own:
             _held[self.id] = self
 
     def check_here(self) -> None:
@@ -210,7 +205,7 @@ class Lent:
 
     def send(self) -> Loan | None:
         """Give it to whoever writes a request, once; None for all who come later, or too late."""
-        with _lock:
+        with _lock.own:
             if self.status != "held" or self._process != process_here() or now_ms() >= self.expires_ms:
                 return None
             self.status = "sent"
@@ -232,7 +227,7 @@ class Lent:
 
     def unsend(self) -> None:
         """Have it back, unless it was charged meanwhile: it did not fit into its header, or there was no connection to send it on."""
-        with _lock:
+        with _lock.own:
             if _open.pop(self.id, None) is not None:
                 self.status = "held"
                 _held[self.id] = self
@@ -351,7 +346,7 @@ def _take(config: Configured, value: str) -> Flow[bool]:
         return False
     lent = None
     try:
-        with _lock:
+        with _lock.own:
             lent = _open.get(spent.loan_id)
             _open.pop(spent.loan_id, None)
         if lent is None:
@@ -383,7 +378,7 @@ def sweep() -> None:
     if not (_open or _held):
         return
     now = now_ms()
-    with _lock:
+    with _lock.own:
         unsent = [each for each in _held.values() if each.expires_ms <= now]
         gone = [each for each in _open.values() if each.expires_ms <= now]
         for each in gone:

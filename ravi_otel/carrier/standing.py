@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
 from ravi_otel import _current
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.carrier.ceilings import MODEL, SUMS, by_model, ceiling, least, left_of, models_of, named
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Slots, Token, counter_name
 from ravi_otel.enforcement import clocks
@@ -35,7 +35,7 @@ class _Process:
 
 
 _process: Final = _Process()
-os.register_at_fork(after_in_child=_process.renew)
+renew_in_child(_process.renew)
 
 
 def now_ms() -> int:

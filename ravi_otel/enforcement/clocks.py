@@ -6,12 +6,11 @@ time in which somebody inside has declared to wait for a person or another syste
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ravi_otel._flow import run_sync
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.enforcement import charges, refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
@@ -30,16 +29,8 @@ Clocks = tuple[tuple[Account, "Scope"], ...]
 """Clock limits, each with the scope that owns it."""
 
 _WORKING = Kind.WORKING.value
-_lock = threading.RLock()
+_lock: Final = ForkLock()
 """One that may be taken twice by one thread: a signal may begin a wait while another is begun."""
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 class Timer(Protocol):
@@ -163,7 +154,7 @@ def begin_wait(scope: Scope) -> None:
     now = scope.engine.clock.monotonic_ns()
     begun: list[Scope] = []
     try:
-        with _lock:
+        with _lock.own:
             for one in scope.upwards():
                 count, since, total = one.waits
                 begun.append(one)
@@ -182,7 +173,7 @@ def end_wait(scope: Scope, ended_ns: int | None = None) -> None:
 
 
 def _end(scopes: Sequence[Scope], now: int) -> None:
-    with _lock:
+    with _lock.own:
         for one in scopes:
             count, since, total = one.waits
             one.waits = (count - 1, since, total) if count > 1 else (0, 0, total + (max(0, now - since) if count else 0))

@@ -7,13 +7,12 @@ declared, for as long as the child is open; an agent lives in one process, and s
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account
@@ -35,16 +34,8 @@ _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 _INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
 """Of these the innermost is the parent agent of what is opened inside, or says that there is none."""
 
-_lock = threading.RLock()  # one thread may come again, in a signal handler: the count it finds is never too low
+_lock: Final = ForkLock()  # one thread may come again, in a signal handler: the count it finds is never too low
 """Keeps counting the children of an agent, and asking whether one more fits, one step."""
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 class Entry:
@@ -64,7 +55,7 @@ class Entry:
         if parent is None or not fans:
             return self._reserve(scope, lines)
         self._brood = (str(parent.facts.agent_name), parent.facts.scope_id)
-        with _lock:  # over the ledger's step as well: whoever is counted in between would be refused for one that is refused itself
+        with _lock.own:  # over the ledger's step as well: whoever is counted in between would be refused for one that is refused itself
             self._owners = list(dict.fromkeys(owner for owner, _ in fans))
             for owner in self._owners:
                 owner.broods.setdefault(self._brood, set()).add(self._scope_id)
@@ -101,7 +92,7 @@ class Entry:
         """Be its parent's child no more; more than once does no harm."""
         if not self._owners:
             return
-        with _lock:
+        with _lock.own:
             for owner in self._owners:
                 brood = owner.broods.get(self._brood, set())
                 brood.discard(self._scope_id)
@@ -183,7 +174,7 @@ def leave(scope: Scope) -> None:
 def most_children(owner: Scope, account: Account) -> int:
     """Give how many live children the agent with most of them has, of those that a limit declared on `owner` is about."""
     agent = account.limit.agent
-    with _lock:
+    with _lock.own:
         return max((len(brood) for (name, _), brood in owner.broods.items() if agent in (None, name)), default=0)
 
 
@@ -192,7 +183,7 @@ def children_of(scope: Scope, owner: Scope) -> int | None:
     parent = next((each for each in scope.upwards() if each.facts.kind in _INNERMOST), None)
     if parent is None or parent.facts.kind is ScopeKind.RUN:
         return None
-    with _lock:
+    with _lock.own:
         return len(owner.broods.get((str(parent.facts.agent_name), parent.facts.scope_id), ()))
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import os
 from functools import partial
 from typing import Final
-from weakref import WeakSet
 
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel._threads import Turns
 
 ENOUGH: Final = 8
@@ -41,7 +40,6 @@ def _bounds() -> tuple[int, ...]:
 BOUNDS: Final = _bounds()
 
 _Key = tuple[str | None, str | None]
-_all: WeakSet[Learned] = WeakSet()
 
 
 class _Lengths:
@@ -92,13 +90,13 @@ class Learned:
     Reading takes no lock. Two threads that write at once do not wait for each other: one of the two answers is not counted.
     """
 
-    __slots__ = ("__weakref__", "_lengths", "_stamp", "_turns")
+    __slots__ = ("_lengths", "_stamp", "_turns")
 
     def __init__(self) -> None:
         self._lengths: dict[_Key, _Lengths] = {}
         self._turns = Turns()
         self._stamp = 0
-        _all.add(self)
+        renew_while_alive(self._turns.renew)
 
     def __len__(self) -> int:
         """Count the pairs."""
@@ -136,15 +134,3 @@ class Learned:
         """Forget those that were not heard of for longest, several at once: looking for them takes a while."""
         for key, _ in heapq.nsmallest(_FORGOTTEN_AT_ONCE, self._lengths.items(), key=lambda item: item[1].stamp):
             del self._lengths[key]
-
-    def unlock_after_fork(self) -> None:
-        """Be free of the thread that may have been at it when this process was forked."""
-        self._turns.renew()
-
-
-def _unlock_all() -> None:
-    for learned in list(_all):
-        learned.unlock_after_fork()
-
-
-os.register_at_fork(after_in_child=_unlock_all)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Final
+
+from ravi_otel._forksafe import ForkLock
 
 MOST_REMEMBERED: Final = 10_000
 """Operation ids that one run remembers; beyond them the oldest is forgotten first."""
@@ -15,16 +15,8 @@ Key = tuple[str, str]
 """What was charged, and the program's own id of the work it was charged for."""
 
 
-_lock = threading.RLock()  # a signal handler may charge, or take a snapshot, while the code it interrupted is at it
+_lock: Final = ForkLock()  # a signal handler may charge, or take a snapshot, while the code it interrupted is at it
 """One lock for all runs: a charge in a run inside another goes to both."""
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 def whole() -> AbstractContextManager[object]:
@@ -32,7 +24,7 @@ def whole() -> AbstractContextManager[object]:
 
     Two that bring the same id at once charge it once, and no snapshot shows half of a charge. Nobody is told anything under it.
     """
-    return _lock
+    return _lock.own
 
 
 class Remembered:

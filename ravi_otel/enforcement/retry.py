@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.policy import checks
 
 MAX_REMEMBERED: Final = 10_000

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
 from ravi_otel.enforcement.ending import Ending, hand_over, owned, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
@@ -46,12 +46,10 @@ def _same(known: Account, other: Account) -> bool:
     return (mine.counted, mine.agent) == (theirs.counted, theirs.agent)
 
 
+@renew_in_child
 def _forked() -> None:
     global _generation  # noqa: PLW0603 - one number per process, written in the forked child before anything runs
     _generation += 1
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class Scope:

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, Protocol, cast
 
 from ravi_otel import _current
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Crossing
@@ -16,7 +17,6 @@ from ravi_otel.enforcement.ledger.judging import rise
 from ravi_otel.enforcement.replayed import Key, Remembered, whole
 from ravi_otel.enforcement.tally import Tallies, Tally, add_counts, add_usage
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.facts import ScopeFacts

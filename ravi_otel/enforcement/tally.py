@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
 from typing import Final
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
 
-_lock = threading.RLock()
+_lock: Final = ForkLock()
 """One lock for all tallies: an operation adds to several at once, and none may show half of it."""
 
 
@@ -19,14 +18,6 @@ _MOST_KINDS = 1_000
 OTHER: Final = "_other"
 """What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
 _NOTHING: Final[Mapping[str, int]] = {}
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)
 
 
 class Tally:
@@ -79,7 +70,7 @@ class Tally:
 
         A signal's handler may ask while the code it interrupted is adding, and then sees half of it.
         """
-        with _lock:  # and in no other way: a signal's handler that raises right after an acquire() would leave it held for ever
+        with _lock.own:  # and in no other way: a signal's handler that raises right after an acquire() would leave it held for ever
             unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
             return Spend(
                 requests=self.requests,
@@ -106,7 +97,7 @@ Tallies = tuple[Tally, ...]
 def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
     """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
     given, made, cached, estimated = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.source == "estimated"
-    with _lock:
+    with _lock.own:
         for tally in tallies:
             tally.input_tokens += given
             tally.output_tokens += made
@@ -121,14 +112,14 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
 
 def add_total(tallies: Tallies, tokens: int) -> None:
     """Add the tokens of one call that told their total alone."""
-    with _lock:
+    with _lock.own:
         for tally in tallies:
             tally.unsplit_tokens += tokens
 
 
 def add_request(tallies: Tallies, *, turn: bool) -> None:
     """Count one call that was admitted."""
-    with _lock:
+    with _lock.own:
         for tally in tallies:
             tally.requests += 1
             tally.turns += turn
@@ -146,7 +137,7 @@ def add_counts(  # one keyword a counter
     agents: int = 0,
 ) -> None:
     """Add to the plain counters; negative gives back what was never sent."""
-    with _lock:
+    with _lock.own:
         for tally in tallies:
             tally.requests += requests
             tally.turns += turns
@@ -159,7 +150,7 @@ def add_counts(  # one keyword a counter
 
 def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
     """Add to a kind that the program charges itself."""
-    with _lock:
+    with _lock.own:
         for tally in tallies:
             known = tally.charged
             name = kind if kind in known or len(known) < _MOST_KINDS else OTHER

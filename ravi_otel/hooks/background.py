@@ -11,7 +11,6 @@ import asyncio
 import atexit
 import contextvars
 import inspect
-import os
 import threading
 import time
 import types
@@ -20,8 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._threads import without_signals
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.reports import Fault, is_the_programs
 
 PATIENCE_S: Final = 1.0
@@ -274,5 +273,4 @@ def runs_loop() -> bool:
 
 
 BACKGROUND: Final = Background()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BACKGROUND.renew)
+renew_in_child(BACKGROUND.renew)

@@ -11,11 +11,11 @@ from typing import Final, cast
 from opentelemetry import trace as otel_trace
 
 from ravi_otel import _current
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks import payloads
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.events import HookEvent
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.payloads import Payload, Trace
 from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord

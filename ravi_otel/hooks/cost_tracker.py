@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Any, Final, Self, cast
 from weakref import WeakSet
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.dispatch import HookManager, read_manager
 from ravi_otel.hooks.events import HookEvent
-from ravi_otel.hooks.locks import ForkLock
 
 _log = logging.getLogger("ravi_otel.cost")
 _NANO: Final = 1_000_000_000

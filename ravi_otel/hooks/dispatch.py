@@ -16,11 +16,11 @@ from opentelemetry import context as otel_context
 
 from ravi_otel import _current
 from ravi_otel._flow import trio_here
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending, runs_loop
 from ravi_otel.hooks.callbacks import check_callback, is_same, place_of
 from ravi_otel.hooks.events import Callback, HookContext, HookEvent, ReadOnly, read_event, read_only
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.reports import FAULTS, REPORTS, Fault, is_the_programs
 from ravi_otel.policy import checks
 

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 
 _log = logging.getLogger("ravi_otel")
 _EVERY_S = 60.0

@@ -8,9 +8,9 @@ import threading
 import time
 from typing import Final, Literal
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.guard import from_signal
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CountEvent
 
 Fault = Literal["raised", "slow", "late", "lost"]

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Final, NamedTuple, Self
 from weakref import WeakSet
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager, read_manager
 from ravi_otel.hooks.events import HookEvent, ReadOnly, read_only
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.policy import checks
 
 MAX_EVENTS: Final = 1_000

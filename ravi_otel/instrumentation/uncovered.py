@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
@@ -139,7 +140,7 @@ class UncoveredCalls:
 UNCOVERED: Final = UncoveredCalls()
 """Those of this process."""
 
-os.register_at_fork(after_in_child=UNCOVERED.start_anew)
+renew_in_child(UNCOVERED.start_anew)
 
 
 def _number(count: int, what: str) -> str:

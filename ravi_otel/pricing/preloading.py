@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from typing import Final
 
+from ravi_otel._forksafe import around_fork
 from ravi_otel._threads import without_signals
 from ravi_otel.pricing.book import PriceBook
 
@@ -40,4 +40,4 @@ def wait_until_preloaded(_: object = None) -> None:
         thread.join(_LONGEST_S)
 
 
-os.register_at_fork(before=wait_until_preloaded)
+around_fork(wait_until_preloaded)

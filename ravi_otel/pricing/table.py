@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from ravi_otel import _extras
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.pricing.rates import RateCard, Rates, nano_per_million
 
 LOG = logging.getLogger("ravi_otel")
@@ -232,5 +232,4 @@ def _changes(model: Any, moment: datetime) -> list[float]:
 TABLE: Final = Table()
 """The process's one table; the library behind it is one too."""
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=TABLE.unlock_after_fork)
+renew_in_child(TABLE.unlock_after_fork)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import threading
 import time
 import weakref
@@ -19,6 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 from ravi_otel._flow import run_sync
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel._threads import Turns, without_signals
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.clock import Moved, SystemClock
@@ -345,5 +345,5 @@ class _Thread:
 
 
 _THREAD: Final = _Thread()
-os.register_at_fork(after_in_child=_THREAD.renew)
-os.register_at_fork(after_in_child=_TELLING.renew)
+renew_in_child(_THREAD.renew)
+renew_in_child(_TELLING.renew)

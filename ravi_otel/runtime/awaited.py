@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -181,4 +181,4 @@ AWAITED: Final = Awaited()
 """The process's one table."""
 
 look_for((), AWAITED.sweep)  # nothing here is found by a collection
-os.register_at_fork(after_in_child=AWAITED.forget)
+renew_in_child(AWAITED.forget)

@@ -5,7 +5,6 @@ Nothing is listened to before the first reader of the process asks.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -14,6 +13,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.events import ReadOnly
@@ -259,7 +259,7 @@ _entered_on: Final[weakref.WeakKeyDictionary[Scope, int]] = weakref.WeakKeyDicti
 """The thread that entered a run, and has to leave it."""
 
 _BOARD: Final = _Board()
-os.register_at_fork(after_in_child=_BOARD.renew)
+renew_in_child(_BOARD.renew)
 
 
 def note_inner(run: Scope) -> None:

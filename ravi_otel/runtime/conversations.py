@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import OrderedDict
 from typing import Final
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.policy.usage import Call
 from ravi_otel.runtime.awaited import Key, key_of
 
@@ -24,7 +23,7 @@ class Conversations:
     def __init__(self) -> None:
         self._sizes: OrderedDict[Key, int] = OrderedDict()
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
-        self._lock = threading.RLock()
+        self._lock = ForkLock()
 
     def __len__(self) -> int:
         """Count what is remembered."""
@@ -34,7 +33,7 @@ class Conversations:
         """Give the messages so far of what a request goes on with; 0 for none that is known."""
         if key is None or not self._sizes:
             return 0
-        with self._lock:
+        with self._lock.own:
             size = self._sizes.get(key, 0)
             if size:
                 self._sizes.move_to_end(key)
@@ -53,17 +52,11 @@ class Conversations:
     def _note(self, key: Key | None, size: int) -> None:
         if key is None:
             return
-        with self._lock:
+        with self._lock.own:
             self._sizes[key] = max(size, self._sizes.pop(key, 0))
             while len(self._sizes) > MOST_KEPT:
                 self._sizes.popitem(last=False)
 
-    def forget(self) -> None:
-        """Take a fresh lock in a forked child; what was seen before is true there too."""
-        self._lock = threading.RLock()
-
 
 CONVERSATIONS: Final = Conversations()
 """The process's one table."""
-
-os.register_at_fork(after_in_child=CONVERSATIONS.forget)

@@ -11,7 +11,6 @@ the results come: nothing is counted twice. What is known goes with the run, wit
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import time
 from bisect import bisect_left, insort
@@ -19,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, Protocol
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord
@@ -312,4 +312,4 @@ def _runs_around(scope: Scope) -> Iterator[str]:
 INFERRING: Final = Inferring()
 """The process's one table."""
 
-os.register_at_fork(after_in_child=INFERRING.forget)
+renew_in_child(INFERRING.forget)

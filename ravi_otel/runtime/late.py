@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import gc
-import os
 import threading
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
@@ -16,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel._threads import Turns, without_signals
 from ravi_otel.hooks.guard import swallow
 
@@ -202,4 +202,4 @@ class _Attendant:
 
 
 _attendant: Final = _Attendant()
-os.register_at_fork(after_in_child=_attendant.renew)
+renew_in_child(_attendant.renew)

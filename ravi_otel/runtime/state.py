@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from ravi_otel import _current
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement.ending import Ending
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
@@ -206,4 +206,4 @@ def _remember(before: _Place, now: _Place) -> None:
 
 
 STATE = State()
-os.register_at_fork(after_in_child=STATE.renew_after_fork)
+renew_in_child(STATE.renew_after_fork)

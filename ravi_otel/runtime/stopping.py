@@ -7,7 +7,6 @@ cancelled the way `asyncio.timeout` does it, so that a cancellation of the progr
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from asyncio import (
     CancelledError,
@@ -19,6 +18,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ravi_otel._flow import trio_here
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import CancellationError, RaviError
@@ -84,7 +84,7 @@ def _stop(one: InFlight) -> None:
         swallow("stop", bug)
 
 
-os.register_at_fork(after_in_child=IN_FLIGHT.clear)
+renew_in_child(IN_FLIGHT.clear)
 
 
 def why_over(scope: Scope, record: CallRecord) -> RaviError:

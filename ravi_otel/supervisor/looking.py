@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 
 _lock = ForkLock()
 _LOOKING: Final[ContextVar[tuple[Look, ...]]] = ContextVar("ravi_otel_looking", default=())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 
 PER_TOOL: Final = "loop_detected:per_tool_limit"
 REPEATED: Final = "loop_detected:signature_repeat"

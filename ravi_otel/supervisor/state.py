@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar, cast
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.looking import looked_at
 from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at

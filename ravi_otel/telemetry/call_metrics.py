@@ -6,7 +6,7 @@ from typing import Final
 
 from opentelemetry.context import Context
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO

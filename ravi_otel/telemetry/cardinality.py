@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 
 MOST_SERIES: Final = 2_000
 MOST_CHARS: Final = 256

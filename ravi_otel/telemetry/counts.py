@@ -9,8 +9,8 @@ from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.util.types import AttributeValue
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.cardinality import Guard, text

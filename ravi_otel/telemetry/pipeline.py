@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +16,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
 from ravi_otel.telemetry import closing, private, semconv
@@ -178,7 +177,7 @@ class Pipeline:
         self._signals = signals
         if self._closers or self._sink is not None:
             atexit.register(self._exit)
-            _LIVING.add(self)
+            renew_while_alive(self.renew_after_fork)
         return signals
 
     def _make_sink(self) -> Sink | None:
@@ -276,18 +275,6 @@ class Pipeline:
         self._lock = threading.RLock()
         for closer in self._closers:
             closer.renew()
-
-
-_LIVING: Final[weakref.WeakSet[Pipeline]] = weakref.WeakSet()
-
-
-def _renew_after_fork() -> None:
-    for pipeline in list(_LIVING):
-        pipeline.renew_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_after_fork)  # once: what is registered is never let go of
 
 
 def _add_processor(provider: Any) -> Any:

@@ -14,8 +14,8 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment, without_leaf
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.loop_records import HandoffEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind

@@ -12,10 +12,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookEvent
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.hooks.bridge import Bridge
-from ravi_otel.hooks.locks import ForkLock
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.limits import ScopeKind
 
@@ -64,7 +64,7 @@ def test_what_a_signals_handler_raises_anywhere_leaves_a_manager_to_other_thread
         hooks.register(HookEvent.REVIEW, print)
         hooks.unregister(HookEvent.REVIEW, print)
 
-    files, before = ("hooks/dispatch.py", "hooks/locks.py"), signal.signal(signal.SIGUSR1, stop)
+    files, before = ("hooks/dispatch.py", "_forksafe.py"), signal.signal(signal.SIGUSR1, stop)
     try:
         calls = interrupted_after(work, 0, files, None)
         assert calls >= 6

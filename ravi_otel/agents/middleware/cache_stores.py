@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from anyio import to_thread
 
-from ravi_otel.hooks.locks import ForkLock
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import NANO
 

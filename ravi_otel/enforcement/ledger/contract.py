@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ravi_otel._flow import Flow
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import Kind
@@ -27,12 +28,10 @@ _operations = itertools.count(1)
 _process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
 
 
+@renew_in_child
 def _new_process() -> None:
     global _process  # noqa: PLW0603 - written once in a forked child, before anything runs there
     _process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
-
-
-os.register_at_fork(after_in_child=_new_process)
 
 
 def new_op_id() -> str:

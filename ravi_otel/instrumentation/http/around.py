@@ -7,11 +7,11 @@ where a program has an event loop. What an error answers is not seen here: such 
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.contract import Endpoint
 from ravi_otel.instrumentation.http.fields import get
@@ -39,6 +39,7 @@ class Around:
         self._sent: WeakKeyDictionary[Any, _OnItsWay] = WeakKeyDictionary()
         self._lock = threading.Lock()
         _all.add(self)
+        renew_while_alive(self.leave_to_the_parent)
 
     def leave_to_the_parent(self) -> None:
         """Forget, in a forked child, what is on its way: it is the parent's to end."""
@@ -113,11 +114,3 @@ class _OnItsWay:
 def is_known(extensions: object) -> bool:
     """Tell that a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
     return extensions is not None and any(around.knows(extensions) for around in list(_all))
-
-
-def _leave_to_the_parent() -> None:
-    for around in list(_all):
-        around.leave_to_the_parent()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import threading
 from contextlib import suppress
 from typing import Any, Final
+
+from ravi_otel._forksafe import ForkLock
 
 _HTTP_2: Final = (b"HTTP/2", b"HTTP/2.0")
 
 
-class _Gate:
-    """Let no connection go back to its pool between being found open and being shut down: there it is somebody else's.
+_gate: Final = ForkLock()
+"""Lets no connection go back to its pool between being found open and being shut down: there it is somebody else's.
 
-    It may be passed again by the thread that is in it: a finaliser that closes a response runs wherever it likes. Nothing is
-    waited for in it.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-
-    def renew(self) -> None:
-        self.lock = threading.RLock()
-
-
-_gate: Final = _Gate()
-os.register_at_fork(after_in_child=_gate.renew)
+It may be passed again by the thread that is in it: a finaliser that closes a response runs wherever it likes. Nothing is waited for in it.
+"""
 
 
 def closing() -> None:
     """Wait until nobody is shutting down a connection; right before a response is closed."""
-    with _gate.lock:
+    with _gate.own:
         pass
 
 
@@ -40,7 +29,7 @@ def interrupt(response: Any) -> bool:
 
     Nothing happens to one that is closed, to one that shares its connection with others (HTTP/2), or where there is no socket.
     """
-    with _gate.lock:
+    with _gate.own:
         try:
             if response.is_closed or response.extensions.get("http_version") in _HTTP_2:
                 return False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final, Protocol
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.runtime.late import look_after, look_for
 from ravi_otel.runtime.state import STATE
@@ -68,10 +68,8 @@ look_after(OPEN)
 look_through(OPEN)
 
 
+@renew_in_child
 def _leave_to_the_parent() -> None:
     for followed in list(OPEN):
         followed.leave()
     OPEN.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, cast
 
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.tools.choosing import LEFT_OUT, Choice
@@ -20,7 +19,7 @@ from ravi_otel.runtime.tool import Switch, observed
 
 _log = logging.getLogger("ravi_otel")
 _SAID: Final = 3
-_lock = threading.RLock()
+_lock: Final = ForkLock()
 _live: Final[list[InstrumentedTools]] = []
 
 
@@ -73,7 +72,7 @@ class InstrumentedTools:
     def remove(self) -> None:
         """Put back the identical functions; what somebody else has put there since is left, and what they hold of ours does nothing."""
         self._switch.on = False
-        with _lock:
+        with _lock.own:
             if self in _live:
                 _live.remove(self)
             placed = list(reversed(self._placed))
@@ -111,7 +110,7 @@ def instrument_tools(target: object, gating: Gating | None = None, choice: Choic
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
     made = InstrumentedTools(target, gating, choice)  # under no lock: it may run code of the program's, as a mapping of its own
-    with _lock:
+    with _lock.own:
         _live.append(made)
     if gating is not None:
         gating.tell_ungated(target, made.skipped)
@@ -144,15 +143,7 @@ def instrument_all(targets: Iterable[object]) -> tuple[InstrumentedTools, ...]:
 
 def remove_tools() -> None:
     """Put back whatever was made a tool, the latest first."""
-    with _lock:
+    with _lock.own:
         live = list(reversed(_live))
     for made in live:
         made.remove()
-
-
-def _renew() -> None:
-    global _lock  # noqa: PLW0603 - another thread of the parent process may have held it at the fork
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew)

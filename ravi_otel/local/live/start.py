@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel._threads import without_signals
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
@@ -138,11 +139,10 @@ def stop() -> None:
         _now.popitem()[1].stop()
 
 
+@renew_in_child
 def _renew() -> None:
     for each in list(_now.values()):
         each.renew()
 
 
 atexit.register(stop)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)

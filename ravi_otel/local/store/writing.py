@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import math
-import os
 import queue
 import sys
 import threading
@@ -21,6 +20,7 @@ from opentelemetry.sdk._logs import LogRecordProcessor
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader, MetricsData, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel._threads import without_signals
 from ravi_otel.local.store import encoding
 from ravi_otel.local.store.encoding import Signal
@@ -64,9 +64,7 @@ class FileSink:
         self._leaving = False
         self._renew()
         atexit.register(_call, weakref.WeakMethod(self._leave))
-        if hasattr(os, "register_at_fork"):
-            renew = weakref.WeakMethod(self._renew)
-            os.register_at_fork(after_in_child=lambda: _call(renew))
+        renew_while_alive(self._renew)
 
     def _renew(self) -> None:
         """Begin anew: at the start, and in a forked child, where the thread is gone and what waits is the parent's."""

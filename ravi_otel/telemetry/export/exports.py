@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
 import time
-import weakref
 from typing import Any, Final
 
 from opentelemetry.context import Context
@@ -18,6 +16,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult,
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
 
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.telemetry.export import settings
 from ravi_otel.telemetry.export.grpc_wire import GrpcWire
 from ravi_otel.telemetry.export.http_wire import HttpWire
@@ -50,7 +49,7 @@ class Exports:
         """False once something was lost at an end that this class was asked for."""
         self._spooling = settings.spooling()
         self._said: set[str | None] = set()
-        _LIVING.add(self)
+        renew_while_alive(self.renew)
 
     def make(self, signal: Signal, protocol: str, exporter: Any) -> SpanProcessor | LogRecordProcessor | PeriodicExportingMetricReader:
         """Make the end of one signal; `exporter` is the stock exporter's class. Raises what that raises for its environment."""
@@ -110,18 +109,6 @@ class Exports:
                     "ravi-otel: %s=%.200r cannot be used: %s. Nothing is kept on disk.", settings.SPOOL, str(self._spooling.path), why
                 )
             return None
-
-
-_LIVING: Final[weakref.WeakSet[Exports]] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for exports in list(_LIVING):
-        exports.renew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)  # once: what is registered is never let go of
 
 
 class _Spans(SpanProcessor):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Final
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from ravi_otel._flow import Flow, run_sync
+from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.ledger import rolling, serving
 from ravi_otel.enforcement.ledger.account import Account
@@ -66,7 +66,7 @@ class Counting(ABC):
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._ahead_s: float | None = None
         self._renew()
-        _ledgers.add(self)
+        renew_while_alive(self.reset_after_fork)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
@@ -283,14 +283,3 @@ class Counting(ABC):
             self.leases.beaten(lease)
         else:
             self.over(lease)
-
-
-_ledgers: WeakSet[Counting] = WeakSet()
-
-
-def _in_child() -> None:
-    for ledger in tuple(_ledgers):
-        ledger.reset_after_fork()
-
-
-os.register_at_fork(after_in_child=_in_child)

@@ -11,6 +11,7 @@ import threading
 import weakref
 from typing import Final, Protocol
 
+from ravi_otel._forksafe import around_fork, renew_in_child
 from ravi_otel.enforcement.ledger.sqlite.store import Store
 
 _LONGEST_PARK_S: Final = 1.0
@@ -91,10 +92,11 @@ def _in_parent() -> None:
         ledger.gate.unpark()
 
 
+@renew_in_child
 def _in_child() -> None:
     for ledger in _living():
         if ledger.gate.forked:
             ledger.reset_after_fork()
 
 
-os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+around_fork(_before, _in_parent)

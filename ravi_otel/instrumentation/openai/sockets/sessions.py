@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel.instrumentation.http.idle import OPEN
 from ravi_otel.instrumentation.openai.sockets.session import Session
 from ravi_otel.runtime.late import drain, opened
@@ -37,11 +37,9 @@ def abandon_sessions() -> None:
     drain()
 
 
+@renew_in_child
 def _leave_to_the_parent() -> None:
     """Forget, in a forked child, which session is whose: `idle` has left each to its parent."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it at the fork
     _lock = threading.Lock()
     _by_connection.clear()
-
-
-os.register_at_fork(after_in_child=_leave_to_the_parent)

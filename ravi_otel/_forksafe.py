@@ -1,0 +1,88 @@
+"""Go safely through a fork: one registry, and one hook of the interpreter for the whole package.
+
+A fork leaves the child with locks that threads of the parent held, and with the parent's connections, threads and open work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, Final, TypeVar
+
+Renew = TypeVar("Renew", bound=Callable[[], Any])
+
+_numbers: Final = count()
+_befores: Final[list[Callable[[], object]]] = []
+_in_parents: Final[list[Callable[[], object]]] = []
+_renewals: Final[dict[int, Callable[[], Callable[[], object] | None]]] = {}
+"""Ways to what is to be called in a forked child, in order; an owner that is gone gives None."""
+
+
+def renew_in_child(renew: Renew) -> Renew:
+    """Call a function, or an object's method, in every forked child before anything else runs there; after all registered before it.
+
+    It may not wait for anybody, and does no I/O. What it raises the interpreter reports; the others are called all the same.
+    """
+    _renewals[next(_numbers)] = lambda: renew
+    return renew
+
+
+def renew_while_alive(method: Callable[[], object]) -> None:
+    """Do the same for an object's method for as long as the object lives, which this does not prolong."""
+    number = next(_numbers)
+    _renewals[number] = weakref.WeakMethod(method, lambda _: _renewals.pop(number, None))
+
+
+def around_fork(before: Callable[[], object], in_parent: Callable[[], object] | None = None) -> None:
+    """Call a function in the thread that forks, right before it does, and another one afterwards in the parent."""
+    _befores.append(before)
+    if in_parent is not None:
+        _in_parents.append(in_parent)
+
+
+def _before() -> None:
+    _all(reversed(_befores))
+
+
+def _in_parent() -> None:
+    _all(_in_parents)
+
+
+def _in_child() -> None:
+    _all(renew for found in tuple(_renewals.values()) if (renew := found()) is not None)
+
+
+def _all(acts: Iterable[Callable[[], object]]) -> None:
+    bug: BaseException | None = None
+    for act in acts:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - one that fails keeps no other from its work
+            bug = bug or error
+    if bug is not None:
+        raise bug
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+class ForkLock:
+    """Have a lock, `own`, that one thread may take twice, and that is free in a forked child whoever held it in the parent.
+
+    Take it by `with lock.own:` alone. It is no context manager itself: what a signal's handler raises in code of ours around the
+    lock's own would leave it held for ever.
+    """
+
+    __slots__ = ("__weakref__", "own")
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_while_alive(self.renew)
+
+    def renew(self) -> None:
+        """Be free, in a child that has none of the threads which may have held it."""
+        self.own = threading.RLock()  # a signal handler of the program's may come back here
