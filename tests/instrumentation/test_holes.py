@@ -221,7 +221,7 @@ def test_a_path_that_is_no_url_is_left_to_the_client():
 # -- failures ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_redirected_request_whose_connection_fails_is_paid_for_too(made, http):
+def test_a_redirected_request_that_never_left_is_given_back_and_the_one_before_it_is_not(made, http):
     def answer(request: Any) -> Any:
         if request.url.host == "dead":
             raise http.ConnectError("refused")
@@ -231,7 +231,22 @@ def test_a_redirected_request_whose_connection_fails_is_paid_for_too(made, http)
     with run("r", limits=[request_limit(5)]) as scope:
         with pytest.raises(openai.APIConnectionError):
             client.chat.completions.create(**CHAT)
-        assert scope.limits[0].used == 2
+        assert (scope.limits[0].used, scope.stats().requests) == (1, 1)
+
+
+def test_a_retry_after_a_redirect_that_led_nowhere_is_paid_for_once(made, http):
+    sent: list[str] = []
+
+    def answer(request: Any) -> Any:
+        if request.url.host == "dead":
+            raise http.ConnectError("refused")
+        sent.append(request.url.host)
+        return http.Response(307, headers={"location": "http://dead/v1/chat/completions"})
+
+    client, _ = made(answer, max_retries=2)
+    with run("r", limits=[request_limit(50)]) as scope, pytest.raises(openai.APIConnectionError):
+        client.chat.completions.create(**CHAT)
+    assert (scope.limits[0].used, scope.stats().requests, len(sent)) == (3, 3, 3)
 
 
 def test_a_connection_that_was_never_had_is_no_request(made, http):

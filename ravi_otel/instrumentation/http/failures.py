@@ -62,7 +62,7 @@ def _status(error: BaseException, believed: Sequence[tuple[str, str]]) -> int | 
 
 
 def _never_left(error: BaseException, built: object) -> bool:
-    """Tell that no connection was had; a connection that a redirect asked for comes after an answer."""
+    """Tell that no connection was had for what was paid for last; one that a redirect asked for, unpaid, comes after an answer."""
     for one in (error, error.__cause__):
         if not _NEVER_LEFT.isdisjoint(cls.__name__ for cls in type(one).__mro__):
             failing = get(one, "request")

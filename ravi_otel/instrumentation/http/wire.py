@@ -35,7 +35,7 @@ class HttpWire:
 
     __slots__ = (
         *("_args", "_builds", "_client", "_endpoint", "_hides", "_kwargs", "_late", "_live", "_request", "_seen", "_shortened"),
-        *("_sweeps", "_wrapped", "_asked", "_refused", "_passed", "call", "failed", "sends"),
+        *("_sweeps", "_wrapped", "_asked", "_refused", "_passed", "_latest", "call", "failed", "sends"),
     )
 
     def __init__(
@@ -56,6 +56,7 @@ class HttpWire:
         self._seen: Any = None
         self._builds = 0
         self._request: object = None
+        self._latest: object = None  # which was paid for last: that, or what follows it
         self._hides = False
         self._client: Any = None
         self._late = False  # what was raised is a refusal in place of the client's error
@@ -97,7 +98,7 @@ class HttpWire:
         if error is self._refused:  # whatever was sent was answered with a way elsewhere
             return Ending(type(error).__qualname__, billed=False, status=self._passed)
         seen = None if self._seen is None else read(self._seen, self._endpoint, self.call)
-        return ending_of(caused or error, built=self._request if live.built else None, seen=seen)
+        return ending_of(caused or error, built=self._latest if live.built else None, seen=seen)
 
     def _send(self) -> Any:
         blocked = None if self._live is None else blocked_by(self._live, self._cut)
@@ -182,6 +183,7 @@ class HttpWire:
         if live is not None and live.capped is not None and self._asked is not None:
             refuse_grown(live, client, request, self._endpoint, self._asked)
         self._request, self._client, self._passed = request, client, None
+        self._latest = request
         if live is None:
             return
         live.built = True
@@ -201,6 +203,7 @@ class HttpWire:
             return
         try:
             live.follow(self._passed)
+            self._latest = request
         except RaviError as refusal:
             self._refused = refusal
             raise
@@ -231,7 +234,7 @@ class HttpWire:
             return
         self.failed = error
         if self._live is not None:
-            failed = retry_of(error, self._request)
+            failed = retry_of(error, self._latest)
             waits = wait_s if isinstance(wait_s, (int, float)) else None
             number = len(self._live.record.retries) + 1
             request_id, limits = headers_of(error)
