@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import os
 import re
 import subprocess
@@ -50,9 +51,21 @@ def python_files() -> list[Path]:
     return [path for path in our_files() if path.suffix == ".py"]
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """List everything that a module is made of."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_let_go() -> Iterator[None]:
+    yield
+    nodes_of.cache_clear()
+
+
 def imports_of(path: Path) -> Iterator[tuple[int, str]]:
     """Give line and dotted name of every import, and of every module `_extras.load("…")` is asked for."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -100,7 +113,7 @@ def test_nothing_is_imported_inside_a_function_but_through_load():
     inside = [
         f"{relative(path)}:{node.lineno}"
         for path in MODULES
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for function in nodes_of(path)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
@@ -115,7 +128,7 @@ def test_every_error_that_a_docstring_has_raised_exists():
     unknown = [
         f"{relative(path)}: {name}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         for name in re.findall(r"\b[Rr]aises? `?([A-Z]\w+)", ast.get_docstring(node) or "")
         if name not in known
@@ -132,7 +145,7 @@ def test_every_function_fits_on_one_screen():
     long = {
         f"{relative(path)}:{node.lineno} {node.name}": length
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > LONGEST_FUNCTION
     }

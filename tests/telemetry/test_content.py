@@ -257,7 +257,7 @@ def test_whatever_was_said_is_valid_json_within_the_bound(value, whole, redact):
     assert len(told.encode()) <= whole
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=1000 if os.environ.get("RAVI_LONG") else 30)
 @given(
     st.lists(st.lists(st.dictionaries(st.sampled_from(["type", "content", "uri"]), ANYTHING), max_size=5), max_size=5),
     st.integers(256, 2000),
