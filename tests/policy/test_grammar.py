@@ -323,11 +323,11 @@ def test_no_text_raises_anything_but_its_own_error(spec):
 @pytest.mark.parametrize("piece", ["a.", '"', '""', "\\", "@", "=", ":", "9", " ", ".", "tool.", "k", 'tool."\\'])
 def test_hostile_text_takes_no_time(piece):
     spec = (piece * MAX_SPEC)[:MAX_SPEC]
-    began = time.perf_counter()
+    began = time.thread_time()
     for text in (spec, f"tool.{spec}"[:MAX_SPEC], f"tokens={spec}"[:MAX_SPEC], piece * 1_000_000):
         with pytest.raises(LimitSyntaxError):
             parse_limit(text)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 5  # of this thread's own work; to look at each character again for each takes minutes
 
 
 def test_several_limits_keep_their_order():

@@ -48,7 +48,7 @@ tags: {team: search}
 prices:
   my-model: {input: 2.5, output: "10"}
 """
-LONGEST_S = 10  # on a machine that is busy with other things; a hang is minutes
+LONGEST_S = 10  # of this thread's own work; a hang is minutes
 
 
 @pytest.fixture
@@ -300,9 +300,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_is_one_sentence_soon(read, name):
-    began = time.perf_counter()
+    began = time.thread_time()
     flaw(read, HOSTILE[name], name.rpartition(".")[2])
-    assert time.perf_counter() - began < LONGEST_S
+    assert time.thread_time() - began < LONGEST_S
 
 
 words = st.sampled_from(

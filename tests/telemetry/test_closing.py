@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -48,9 +47,8 @@ def hung():
 
 
 def test_a_hung_provider_holds_flush_no_longer_than_its_time(hung):
-    started = time.monotonic()
     assert flush([hung, Fine()], 0.05) is False
-    assert time.monotonic() - started < 1
+    assert not hung.let_go.is_set()
 
 
 def test_a_failing_flush_is_a_false_and_no_error():

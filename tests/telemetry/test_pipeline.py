@@ -39,7 +39,7 @@ def call(telemetry):
 """
 
 
-def _run(program: str, timeout_s: float = 30, **env: str) -> subprocess.CompletedProcess[str]:
+def _run(program: str, timeout_s: float = 100, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
@@ -268,9 +268,10 @@ def test_the_process_exits_in_time_whatever_the_collector_does(kind, protocol):
             """,
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}",
             OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+            OTEL_EXPORTER_OTLP_TIMEOUT="90",
         )
         ended = time.time()
     assert done.returncode == 0, done.stderr
     took = ended - float(done.stdout)
     print(f"{kind} {protocol}: exit took {took:.2f} s, 2.5 are promised")
-    assert took < 9  # the SDK by itself waits 10 s and longer; a busy machine must not fail the test
+    assert took < 60  # one request may take 90 s, and nothing waits for it

@@ -401,10 +401,11 @@ def test_a_collector_that_does_not_answer_keeps_nothing_from_the_store_and_the_e
         print(time.time())
         """,
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{listening.getsockname()[1]}",
+            OTEL_EXPORTER_OTLP_TIMEOUT="90",
         )
         ended = time.time()
     assert names(run) == {"chat m": 1}
     assert names(run, "metrics")["gen_ai.client.operation.duration"] == 1
     took = ended - float(told)
     print(f"{kind}: exit took {took:.2f} s, 2.5 are promised")
-    assert took < 9  # a busy machine must not fail the test
+    assert took < 60  # one request may take 90 s, and nothing waits for it
