@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, TypeAlias
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, MiddlewareError, ToolUse
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import nearest, show
-from ravi_otel.policy.contracts import (
-    AgentRunContextProtocol,
-    CallNext,
-    ChatContextProtocol,
-    FunctionContextProtocol,
-)
+from ravi_otel.policy.contracts import CallNext
 
 LEVELS: Final[tuple[Level, ...]] = ("agent", "chat", "tool")
-_OF: Final[dict[object, Level]] = {
-    AgentRun: "agent",
-    AgentRunContextProtocol: "agent",
-    ChatCall: "chat",
-    ChatContextProtocol: "chat",
-    ToolUse: "tool",
-    FunctionContextProtocol: "tool",
-}
-_NAMED: Final[dict[str, Level]] = {getattr(kind, "__name__", ""): level for kind, level in _OF.items()}
 
 
 class Process(Protocol):
@@ -78,23 +63,16 @@ def tool_middleware(fn: ToolFunction) -> FunctionMiddleware:
 
 
 def levels_of(middleware: object) -> tuple[Level, ...]:
-    """Tell what a middleware stands around; raise ConfigurationError where nothing says so.
-
-    Looked at in this order: its attribute `level` ("agent", "chat" or "tool", or several of them), the context it is a
-    `Middleware[...]` of by its base class, and the annotation of the first parameter of its `process`.
-    """
+    """Return its attribute `level`: "agent", "chat" or "tool", or several of them; raise ConfigurationError where it has none."""
     if isinstance(middleware, type) or not callable(getattr(middleware, "process", None)):
         raise ConfigurationError(_no_middleware(middleware))
     stated = getattr(middleware, "level", None)
-    if stated is not None:
-        return _stated(middleware, stated)
-    found = _by_base(type(middleware)) or _by_annotation(middleware)
-    if found is None:
+    if stated is None:
         raise ConfigurationError(
             f'middleware {type(middleware).__name__} does not say what it stands around: give it `level = "chat"` (or "agent", or'
-            ' "tool"), annotate the context of its process() as ChatCall, AgentRun or ToolUse, or wrap a function in chat_middleware().'
+            ' "tool"), or wrap a function in chat_middleware().'
         )
-    return (found,)
+    return _stated(middleware, stated)
 
 
 def _no_middleware(given: object) -> str:
@@ -116,38 +94,3 @@ def _stated(middleware: object, stated: Any) -> tuple[Level, ...]:
             f"must be 'agent', 'chat' or 'tool', or some of them{hint}"
         )
     return found
-
-
-def _by_base(kind: type) -> Level | None:
-    for one in kind.__mro__:
-        for base in one.__dict__.get("__orig_bases__", ()):
-            for argument in typing.get_args(base):
-                level = _of(argument)
-                if level is not None:
-                    return level
-    return None
-
-
-def _by_annotation(middleware: object) -> Level | None:
-    process: Any = getattr(middleware, "process")  # noqa: B009 - what a stranger's object has
-    try:
-        first = next(iter(inspect.signature(process).parameters.values()))
-    except (TypeError, ValueError, StopIteration):
-        return None
-    written = first.annotation
-    if isinstance(written, str):
-        try:
-            written = typing.get_type_hints(inspect.unwrap(getattr(process, "__func__", process))).get(first.name, written)
-        except Exception:  # noqa: BLE001 - what stands for types only at checking time cannot be found at run time; its name can be read
-            written = first.annotation
-    return _of(written)
-
-
-def _of(written: Any) -> Level | None:
-    if isinstance(written, typing.ForwardRef):
-        written = written.__forward_arg__
-    if isinstance(written, str):
-        return _NAMED.get(written.strip("'\" ").rpartition(".")[2])
-    if not isinstance(written, type):
-        return None
-    return next((_OF[kind] for kind in written.__mro__ if kind in _OF), None)
