@@ -36,10 +36,10 @@ def test_each_limit_is_shown_with_its_source_and_what_it_replaced():
     done = limits("--limit", "tokens=20k", "--policy", "policy.toml", RAVI_LIMIT_TOKENS="500k", RAVI_LIMIT_TIME="90s")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == (
-        "limit                  from             warns at  instead of\n"
-        "tokens=20k             --limit                    tokens=500k from RAVI_LIMIT_TOKENS, tokens=1M from policy.toml:3\n"
+        "limit                  from                   warns at  instead of\n"
+        "tokens=20k             --limit                          tokens=500k from RAVI_LIMIT_TOKENS, tokens=1M from policy.toml limits[0]\n"
         "time=90s               RAVI_LIMIT_TIME\n"
-        "cost=2.50usd:warn=0.5  policy.toml:4    0.5\n"
+        "cost=2.50usd:warn=0.5  policy.toml limits[1]  0.5\n"
         "\n"
         "enforcement  enforce      default\n"
         "admission    estimate     default\n"
@@ -64,8 +64,8 @@ def test_the_same_as_json():
     assert [each["limit"] for each in shown["limits"]] == ["tool.search@researcher=5", "tokens=500k", "cost=2.50usd:warn=0.5"]
     first, second, third = shown["limits"]
     assert (first["kind"], first["tool"], first["agent"], first["value"]) == ("tool_calls", "search", "researcher", 5)
-    assert second["instead_of"] == [{"limit": "tokens=1M", "source": "policy.toml:3"}]
-    assert (third["value"], third["source"]) == (2.5, "policy.toml:4")
+    assert second["instead_of"] == [{"limit": "tokens=1M", "source": "policy.toml limits[0]"}]
+    assert (third["value"], third["source"]) == (2.5, "policy.toml limits[1]")
     assert all(parse_limit(each["limit"]) for each in shown["limits"])
     assert (shown["enforcement"], shown["name"], shown["tags"]) == ("enforce", "nightly", {"team": "search"})
     assert shown["sources"]["name"] == "policy.toml"
@@ -144,10 +144,10 @@ def test_agents_tools_and_a_profile_are_shown_with_what_is_not_as_usual(team):
     assert (done.exit_code, done.stderr) == (0, "")
     assert [re.split(r"  +", line) for line in done.stdout.splitlines()] == [
         ["limit", "from", "admission", "past it", "warns at", "instead of"],
-        ["tokens=1k:on=stop", "team.toml:7 (profile ci)", "stop", "0.5", "tokens=1M from team.toml:1"],
-        ["agent.researcher.cost=1usd:admission=after", "team.toml:2", "after", "0.5"],
-        ["agent.researcher.turns=20", "team.toml:2", "0.5"],
-        ["tool.search=5", "team.toml:5", "0.5"],
+        ["tokens=1k:on=stop", "team.toml profiles.ci.limits[0] (profile ci)", "stop", "0.5", "tokens=1M from team.toml limits[0]"],
+        ["agent.researcher.cost=1usd:admission=after", "team.toml agents.researcher.limits[0]", "after", "0.5"],
+        ["agent.researcher.turns=20", "team.toml agents.researcher.limits[1]", "0.5"],
+        ["tool.search=5", "team.toml tools.search", "0.5"],
         [""],
         ["enforcement", "observe", "team.toml (profile ci)"],
         ["admission", "estimate", "default"],
@@ -159,7 +159,8 @@ def test_agents_tools_and_a_profile_are_shown_with_what_is_not_as_usual(team):
 def test_the_same_as_json_has_what_comes_of_each_limit(team):
     shown = json.loads(limits("--json", "--policy", team, RAVI_PROFILE="ci", RAVI_WARN_AT="0.7", RAVI_ADMISSION="after").stdout)
     first, second, *_ = shown["limits"]
-    assert (first["source"], first["on_exceed"], first["warn_at"], first["admission"]) == ("team.toml:7 (profile ci)", "stop", 0.7, "after")
+    assert first["source"] == "team.toml profiles.ci.limits[0] (profile ci)"
+    assert (first["on_exceed"], first["warn_at"], first["admission"]) == ("stop", 0.7, "after")
     assert (second["scope"], second["scope_name"], second["admission"]) == ("agent", "researcher", "after")
     assert (shown["profile"], shown["warn_at"], shown["admission"], shown["enforcement"]) == ("ci", 0.7, "after", "observe")
     assert shown["sources"]["profile"] == "RAVI_PROFILE"
@@ -169,12 +170,12 @@ def test_a_narrow_terminal_gets_one_thing_a_line(team):
     lines = limits("--policy", team, "--profile", "ci", COLUMNS="40").stdout.splitlines()
     assert lines[:5] == [
         "tokens=1k:on=stop",
-        "  from team.toml:7 (profile ci)",
+        "  from team.toml profiles.ci.limits[0] (profile ci)",
         "  past it stop",
         "  warns at 0.5",
-        "  instead of tokens=1M from team.toml:1",
+        "  instead of tokens=1M from team.toml limits[0]",
     ]
-    assert max(map(len, lines)) <= 45
+    assert max(map(len, lines)) <= 52
 
 
 def test_the_schema_is_printed_as_it_is_shipped():

@@ -13,7 +13,7 @@ def test_a_file_and_a_profile_named_by_variables_hold_the_program_and_are_named_
     (desk.directory / "policy.toml").write_text(POLICY)
     done = desk.launch(*desk.program("calls", "5"), RAVI_POLICY="policy.toml", RAVI_PROFILE="ci")
     assert (done.status, desk.sent) == (4, 2), done.err
-    assert "Raise requests=2 in policy.toml:4 (profile ci) or leave it out." in done.err
+    assert "Raise requests=2 in policy.toml profiles.ci.limits[0] (profile ci) or leave it out." in done.err
 
 
 def test_flags_go_before_variables_and_a_share_of_the_process_reaches_the_program(desk):

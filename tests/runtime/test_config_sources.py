@@ -12,7 +12,7 @@ from ravi_otel.policy import Admission, Kind, format_limit, parse_limit
 from ravi_otel.runtime import scopes
 from ravi_otel.runtime.config import check_for_run, check_tags, effective, read_tags
 
-ORDER = ("code", "--limit", "RAVI_LIMIT_TOKENS", "policy.toml:1")
+ORDER = ("code", "--limit", "RAVI_LIMIT_TOKENS", "policy.toml limits[0]")
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def given_to(here, sources, spec="tokens=1"):
         code=[spec] if "code" in sources else [],
         flags=[spec] if "--limit" in sources else [],
         environ={"RAVI_LIMIT_TOKENS": "1"} if "RAVI_LIMIT_TOKENS" in sources else {},
-        file=file if "policy.toml:1" in sources else None,
+        file=file if "policy.toml limits[0]" in sources else None,
     )
 
 
@@ -110,7 +110,7 @@ def test_a_variable_says_a_limit(name, value, meant):
         ("code", "tokens=1"),
         ("--limit", "--limit tokens=1"),
         ("RAVI_LIMIT_TOKENS", "RAVI_LIMIT_TOKENS=1"),
-        ("policy.toml:1", "tokens=1 in policy.toml:1"),
+        ("policy.toml limits[0]", "tokens=1 in policy.toml limits[0]"),
     ],
 )
 def test_a_refusal_can_name_what_its_reader_has_to_change(here, source, origin):
@@ -136,9 +136,11 @@ def test_two_for_the_same_thing_in_one_source_are_both_named(given, words):
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_two_for_the_same_thing_in_one_file_are_named_with_their_lines(here):
+def test_two_for_the_same_thing_in_one_file_are_named_with_their_places(here):
     file = wrote(here, 'limits = [\n"tokens=5",\n"token=6",\n]')
-    with pytest.raises(ConfigurationError, match=r"^'token=6' at policy.toml:3 is there twice: 'tokens=5' at policy.toml:2 sets"):
+    with pytest.raises(
+        ConfigurationError, match=r"^'token=6' at policy.toml limits\[1\] is there twice: 'tokens=5' at policy.toml limits\[0\] sets"
+    ):
         effective(environ={}, file=file)
 
 

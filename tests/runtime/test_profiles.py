@@ -107,15 +107,15 @@ def test_agents_and_tools_have_limits_of_their_own_each_with_its_line(here):
     }
 
 
-def test_toml_says_the_same_with_the_lines_that_can_be_told(here):
+def test_toml_says_the_same_with_the_keys(here):
     assert sources(told(here, "policy.toml", profile="ci")) == {
-        "requests=2": "policy.toml:10 (profile ci)",
-        "tool.search=1": "policy.toml:12 (profile ci)",
-        "cost=2.50usd": "policy.toml:1",
-        "agent.writer.requests=1": "policy.toml:3",
-        "agent.researcher.turns=20": "policy.toml:5",
-        "agent.researcher.tokens=50k": "policy.toml:5",
-        'tool."delete all"=1:on=stop': "policy.toml:8",
+        "requests=2": "policy.toml profiles.ci.limits[0] (profile ci)",
+        "tool.search=1": "policy.toml profiles.ci.tools.search (profile ci)",
+        "cost=2.50usd": "policy.toml limits[1]",
+        "agent.writer.requests=1": "policy.toml agents.writer[0]",
+        "agent.researcher.turns=20": "policy.toml agents.researcher.limits[0]",
+        "agent.researcher.tokens=50k": "policy.toml agents.researcher.limits[1]",
+        'tool."delete all"=1:on=stop': "policy.toml tools.delete all",
     }
 
 

@@ -9,13 +9,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from ravi_otel import _extras
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import MAX_SPEC
-from ravi_otel.runtime.config.lines import Spot, dotted, toml_lines
 
 MOST_BYTES: Final = 1 << 20
 MOST_LINE: Final = 8_192
@@ -32,11 +31,21 @@ _TEXTS: Final = frozenset({f"{_YAML}str", f"{_YAML}timestamp"})
 _PLAIN: Final = frozenset({f"{_YAML}int", f"{_YAML}float", f"{_YAML}bool", f"{_YAML}null"})
 
 
+Spot: TypeAlias = tuple[str | int, ...]
+"""Where in a document: `("profiles", "ci", "limits", 0)`."""
+
+
+def dotted(spot: Spot) -> str:
+    """Write a spot as people do: `profiles.ci.limits[0]`."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in spot).removeprefix(".")
+    return text if text.isprintable() else ascii(text)
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """Be a file's content as plain values.
 
-    `shown` is the file as the user named it. `lines` says on which lines things stand, as far as that can be told.
+    `shown` is the file as the user named it. `lines` says on which lines of a YAML file things stand.
     """
 
     shown: str
@@ -115,7 +124,7 @@ def _toml(shown: str, text: str) -> Document:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"policy file {shown} is no TOML that can be read: {_said(error)}.") from None
-    return Document(shown, content, toml_lines(text, content))
+    return Document(shown, content)
 
 
 # -- YAML ---------------------------------------------------------------------------------------------------------

@@ -11,8 +11,7 @@ from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit, read_kind
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, LimitOptions, ScopeKind, format_limit, make_limit
-from ravi_otel.runtime.config.document import Document
-from ravi_otel.runtime.config.lines import Spot, dotted
+from ravi_otel.runtime.config.document import Document, Spot, dotted
 from ravi_otel.runtime.config.sources import Sourced, located
 
 MOST_LIMITS: Final = 1_000

@@ -11,8 +11,7 @@ from typing import Any, Final, cast
 from ravi_otel import _extras
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.runtime.config.document import Document
-from ravi_otel.runtime.config.lines import Spot
+from ravi_otel.runtime.config.document import Document, Spot
 
 SCHEMA: Final = Path(__file__).with_name("policy.schema.json")
 """The schema of a policy file, JSON Schema 2020-12; `ravi-otel limits --schema` prints it."""

@@ -23,8 +23,8 @@ _KINDS: Final = {spelling: kind for kind in Kind for spelling in (kind.value, ki
 class Sourced:
     """Be a limit, and say where it came from.
 
-    `spec` is the limit as the grammar writes it. `source` is `code`, `--limit`, the variable's name, or the file and the
-    line, `policy.toml:3`; where the line is not known, `policy.toml limits[2]`, counted from 0. `instead_of` are the
+    `spec` is the limit as the grammar writes it. `source` is `code`, `--limit`, the variable's name, or the file and
+    the key, `policy.toml limits[2]`, counted from 0; of a YAML file the line, `policy.yaml:3`. `instead_of` are the
     limits of weaker sources it replaced, the strongest first.
     """
 
