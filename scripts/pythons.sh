@@ -41,12 +41,14 @@ make_root() {
     [ -e "$ROOTS/$suite/.made" ] && return
     have_mmdebstrap || fail "mmdebstrap could not be installed."
     from=$(mirror)
-    [ -n "$from" ] || fail "apt's sources name no mirror of Debian: run apt-get update, or name one with DEBIAN_MIRROR=…."
+    [ -n "$from" ] || { apt-get update -qq >/dev/null && from=$(mirror); }  # apt knows whose they are by what it has fetched
+    [ -n "$from" ] || fail "apt's sources name no mirror of Debian that answers: name one with DEBIAN_MIRROR=…."
     say "making $ROOTS/$suite from $from"
     mkdir -p "$ROOTS"
     rm -rf "${ROOTS:?}/$suite" "$ROOTS/$suite.new"
     # A mirror that stands still at one day has an old date, and only sid's says until when it is good.
-    mmdebstrap --quiet --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' --include="$PACKAGES" "$suite" "$ROOTS/$suite.new" "$from"
+    mmdebstrap --quiet --variant=minbase --aptopt='Acquire::Check-Valid-Until "false"' --include="$PACKAGES" "$suite" "$ROOTS/$suite.new" "$from" ||
+        fail "$suite could not be made from $from: see above why."
     touch "$ROOTS/$suite.new/.made"
     mv "$ROOTS/$suite.new" "$ROOTS/$suite"
 }
@@ -63,11 +65,11 @@ lend_network() {
     done
 }
 
-# Copy the tree as git sees it, with what is not committed yet; its environment there stays.
+# Copy the tree as git sees it, with what is not committed yet; its environment there stays, and what pytest knows of the last run.
 copy_tree() {
     place=$1/$TREE
     mkdir -p "$place"
-    find "$place" -mindepth 1 -maxdepth 1 ! -name .venv ! -name .git -exec rm -rf {} +
+    find "$place" -mindepth 1 -maxdepth 1 ! -name .venv ! -name .git ! -name .pytest_cache -exec rm -rf {} +
     # shellcheck disable=SC2016  # the inner shell's variables; what is deleted and not committed yet is still listed
     (
         cd "$HERE"
@@ -119,6 +121,6 @@ for suite in ${SUITES:-trixie sid}; do
     copy_tree "$root"
     # shellcheck disable=SC2016  # the inner shell's
     say "$suite: $(chroot "$root" sh -c 'python3 --version; redis-server --version' | tr '\n' ' ')"
-    run_in "$root" env HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHON=python3 "$@" || failed="$failed $suite"
+    run_in "$root" env -u TMPDIR HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHON=python3 "$@" || failed="$failed $suite"
 done
 [ -z "$failed" ] || fail "failed:$failed"

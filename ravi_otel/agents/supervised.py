@@ -134,7 +134,7 @@ class _States:
 
     def __init__(self, given: GateState | Callable[[], GateState] | None) -> None:
         self._given = given
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._made: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
 
     def of(self, scope: Scope) -> GateState:

@@ -75,7 +75,7 @@ class UncoveredCalls:
     """Count them for the process, and tell each library and host: to a launcher as it grows, else once in a warning."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found: dict[tuple[str, str], Uncovered] = {}
         self._libraries: dict[str, str] = {}
         self.tell: Callable[[Uncovered], object] | None = None
@@ -114,7 +114,7 @@ class UncoveredCalls:
 
     def start_anew(self) -> None:
         """Begin at zero: in a forked child, whose parent has told of its own, or where nobody is instrumented any more."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found = {}
 
     def _note(self, library: str, host: str, *, requests: int = 0, clients: int = 0) -> None:

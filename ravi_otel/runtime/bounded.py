@@ -135,7 +135,7 @@ class _Work:
         self._ring = ring
         self._context = contextvars.copy_context()
         self._done = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._state = _OPEN
         self._started = False
         self._value: Any = None

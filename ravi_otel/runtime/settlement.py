@@ -100,7 +100,7 @@ class Settlement:
         self._unknown = 0  # how often it was counted as such while it waited for a look
         self._last_chunk_ns = 0
         self.ended_ns: int | None = None  # when it really ended, on the engine's clock, where that is found out later
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def succeed(self, reply: Reply) -> None:
         """Settle with what the provider reported; when it reported nothing, at what was held."""

@@ -54,7 +54,7 @@ class State:
 
     def __init__(self) -> None:
         self._place = _Place(Engine(), (), None)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # may be taken twice by one thread: a signal's handler may open a run
         self.top_runs: dict[str, weakref.ref[Scope]] = {}  # by scope id; one that the program drops must be free to go
         self.instrumented = False
         self.options = Options()
@@ -122,8 +122,8 @@ class State:
     def open_runs(self) -> list[Scope]:
         """List the runs that were opened outside any other and are open."""
         with self.lock:
-            known = [held() for held in self.top_runs.values()]
-        return [run for run in known if run is not None]
+            kept = tuple(self.top_runs.values())  # one step: a handler, or a finaliser, may change them in the next
+        return [run for held in kept if (run := held()) is not None]
 
     def around(self) -> Scope:
         """Give the scope to open the next one under."""
@@ -183,7 +183,7 @@ class State:
 
     def renew_after_fork(self) -> None:
         """Start anew in a forked child: same limits, zero counters unless they are shared, nothing of the parent's in flight."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self._telling = threading.RLock()
         self.top_runs = {}
         self.engine.lock = threading.RLock()

@@ -38,7 +38,7 @@ class MemoryHistory:
 
     def __init__(self, *, most_sessions: int = _MOST_SESSIONS) -> None:
         self._most = checks.count("most_sessions", most_sessions, least=1, way_out="1 keeps one session")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sessions: OrderedDict[_Key, list[_Kept]] = OrderedDict()
         self._of_runs: dict[tuple[str | None, str | None], set[_Key]] = {}  # where there is something that ends with a run
 

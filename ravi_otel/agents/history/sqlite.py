@@ -43,7 +43,7 @@ class SqliteHistory:
     def __init__(self, path: str | os.PathLike[str], *, busy_s: float = 5.0) -> None:
         checks.nanoseconds("busy_s", busy_s)
         self._file = HistoryFile(path, busy_s)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._swept_in: int | None = None
         self._ended: set[_Run] = set()
 

@@ -48,7 +48,7 @@ class Summarizing:
         self._window = SlidingWindow(checks.count("keep", keep, least=1, way_out="1 keeps the newest turn"))
         self._model = _model(model)
         self._summaries: OrderedDict[bytes, str] = OrderedDict()  # by what they sum up
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._told = False
 
     async def compact(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:

@@ -28,7 +28,7 @@ class Breaker:
 
     def reset(self) -> None:
         """Start anew, as in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._failures = 0
         self._pause_ns = _FIRST_PAUSE_NS
         self._probe_at_ns = 0

@@ -224,7 +224,8 @@ def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) ->
             if amount > hold and account.nature is _HELD:
                 overage = [*(overage or ()), (account, amount - hold)]
         else:
-            used = account.used + _risen(account, actual)
+            risen = _risen(account, actual)
+            used = account.used + risen  # read after the call: a signal's handler may come in it, and charge
             account.used, operation.ended = used, index + 1
             if account.nature is _COUNTED:
                 continue

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from ravi_otel._flow import Done, Flow, run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
@@ -18,20 +18,27 @@ from ravi_otel.enforcement.ledger.line import Waiter, wake
 
 _SETTLED = cast("Flow[Settled]", Done(judging.PLAIN))
 _RELEASED = cast("Flow[None]", Done(None))
+T = TypeVar("T")
 
 
 class MemoryLedger:
     """Count for one process; every step is a few integer operations under one lock.
 
     Windows that roll go by the monotonic `clock`, which nobody puts back; it may be exchanged before the first call.
+
+    A signal's handler may come in the middle of a step and take one of its own, on the same thread, so the lock may be taken twice.
+    Where each account changes by itself, in one statement, that does no harm. A step that has to see several things as they are is done
+    by `_alone`: below it a handler is refused as contended, and what could take the ground from under the step is done after it.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._operations: dict[str, Operation] = {}
         self._dropped: deque[Waiter] = deque()
         self._standing: dict[Waiter, None] = {}
+        self._alones = 0
+        self._later: deque[Callable[[], object]] = deque()
 
     def __len__(self) -> int:
         """Count the operations that still hold something."""
@@ -39,10 +46,12 @@ class MemoryLedger:
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._operations = {}
         self._standing = {}
         self._dropped.clear()
+        self._alones = 0
+        self._later.clear()
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -51,11 +60,11 @@ class MemoryLedger:
         if self._dropped:
             self._sweep()
         with self._lock:
-            answer: Grant | Denied | None = None if self._standing else judging.at_once(request, self._operations)
+            below = self._alones
+            answer: Grant | Denied | None = None if below or self._standing else judging.at_once(request, self._operations)
             if answer is None:  # as always where a window rolls
-                self._expire(request.lines)
-                answer = judging.judge(request, self._operations, newcomer=True)
-        if request.patience_s <= 0 or not serving.contended(answer):
+                answer = self._alone(partial(self._judge, request))
+        if below or request.patience_s <= 0 or not serving.contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(request)
 
@@ -63,9 +72,7 @@ class MemoryLedger:
         """See `Ledger.extend`."""
         with self._lock:
             operation = self._operations.get(op_id)
-            if operation is not None:
-                self._expire(operation.lines)
-            extended = Extended({}) if operation is None else judging.extend(operation, more)
+            extended = Extended({}) if operation is None else self._alone(partial(self._extend, operation, more))
         return cast("Flow[Extended]", Done(extended))
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
@@ -77,13 +84,11 @@ class MemoryLedger:
             operation = self._operations.get(op_id)
             if operation is None:
                 return _SETTLED
-            if operation.held is not None:  # else it was admitted at once, which none is where a window rolls
-                self._expire(operation.lines)
-            settled = judging.settle(operation, actual or {}, guessed=guessed)
-            if self._standing:
-                self._expire_standing()
-                serving.let_in(operation, self._operations, woken)
-            del self._operations[op_id]
+            if operation.held is not None or self._standing:
+                settled = self._alone(partial(self._settle, operation, actual or {}, woken, guessed=guessed))
+            else:  # it was admitted at once, which none is where a window rolls
+                settled = judging.settle(operation, actual or {}, guessed=guessed)
+            self._operations.pop(op_id, None)
         if woken:
             wake(woken, self)
         return _SETTLED if settled is judging.PLAIN else cast("Flow[Settled]", Done(settled))
@@ -96,11 +101,8 @@ class MemoryLedger:
         with self._lock:
             operation = self._operations.get(op_id)
             if operation is not None:
-                self._expire(operation.lines)
-                judging.release(operation)
-                self._expire_standing()
-                serving.let_in(operation, self._operations, woken)
-                del self._operations[op_id]
+                self._alone(partial(self._release, operation, woken))
+                self._operations.pop(op_id, None)
         wake(woken, self)
         return _RELEASED
 
@@ -115,10 +117,7 @@ class MemoryLedger:
     def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
         woken: list[Waiter] = []
         with self._lock:
-            judging.expire(account, self.clock.monotonic_ns())
-            act()
-            self._expire_standing()
-            serving.rejudge(account, self._operations, woken)
+            self._alone(partial(self._change, account, act, woken))
         wake(woken, self)
         return _RELEASED
 
@@ -134,34 +133,106 @@ class MemoryLedger:
 
     def read(self, account: Account) -> bool:
         """Have an account say what is used of it now, where its window rolls."""
-        with self._lock:
-            judging.expire(account, self.clock.monotonic_ns())
+        if account.roll_ns:
+            with self._lock:
+                self._alone(partial(self._expire, (account,)))
         return True
 
-    def _expire(self, lines: Iterable[Line]) -> None:
-        if any(line.account.roll_ns for line in lines):
-            judging.expire_all(lines, self.clock.monotonic_ns())
+    # -- the steps, each under the lock -----------------------------------------------------------------------------
+
+    def _alone(self, act: Callable[[], T]) -> T:
+        """Do a step that nothing comes into the middle of; also below another one, where it must know that it is."""
+        self._alones += 1
+        try:
+            return act()
+        finally:
+            self._alones -= 1
+            if self._later and not self._alones:
+                self._do_later()
+
+    def _do_later(self) -> None:
+        """Do what a handler left because it came in the middle of a step."""
+        while self._later:
+            try:
+                step = self._later.popleft()
+            except IndexError:  # a handler has done it
+                return
+            step()
+
+    @property
+    def _is_below(self) -> bool:
+        """Tell that this step is a handler's, in the middle of another one."""
+        return self._alones > 1
+
+    def _judge(self, request: Reservation) -> Grant | Denied:
+        if self._is_below and not request.spent and request.op_id not in self._operations:
+            firm = next((line for line in request.lines if not line.account.observe), None)
+            if firm is not None:
+                return judging.deny(firm, "contended")
+        self._expire(line.account for line in request.lines)
+        return judging.judge(request, self._operations, newcomer=True)
+
+    def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
+        if self._is_below:
+            return Extended({}, judging.deny(operation.lines[0], "contended"))
+        self._expire(line.account for line in operation.lines)
+        return judging.extend(operation, more)
+
+    def _settle(self, operation: Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
+        self._expire(line.account for line in operation.lines)
+        settled = judging.settle(operation, actual, guessed=guessed)
+        self._let_in(operation, woken)
+        return settled
+
+    def _release(self, operation: Operation, woken: list[Waiter]) -> None:
+        self._expire(line.account for line in operation.lines)
+        judging.release(operation)
+        self._let_in(operation, woken)
+
+    def _let_in(self, operation: Operation, woken: list[Waiter]) -> None:
+        if not self._standing:
+            return
+        if self._is_below:
+            self._later.append(partial(self._let_in_later, operation))
+            return
+        self._expire_standing()
+        serving.let_in(operation, self._operations, woken)
+
+    def _let_in_later(self, operation: Operation) -> None:
+        woken: list[Waiter] = []
+        self._alone(partial(self._let_in, operation, woken))
+        wake(woken, self)
+
+    def _change(self, account: Account, act: Callable[[], None], woken: list[Waiter]) -> None:
+        if self._is_below:
+            self._later.append(partial(self._retune, account, act))
+            return
+        self._expire((account,))
+        act()
+        self._expire_standing()
+        serving.rejudge(account, self._operations, woken)
+
+    def _expire(self, accounts: Iterable[Account]) -> None:
+        """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
+        rolling = () if self._is_below else [account for account in accounts if account.roll_ns]
+        if rolling:
+            now_ns = self.clock.monotonic_ns()
+            for account in rolling:
+                judging.expire(account, now_ns)
 
     def _expire_standing(self) -> None:
         for waiter in self._standing:
-            self._expire(waiter.request.lines)
+            self._expire(line.account for line in waiter.request.lines)
 
     # -- the line -------------------------------------------------------------------------------------------------
 
     def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
         waiter = Waiter(request)
         with self._lock:
-            self._expire(request.lines)
-            answer = judging.judge(
-                request, self._operations, newcomer=True
-            )  # again, now that it can be woken: nothing freed since is missed
-            if not serving.contended(answer):
-                return answer
-            account = cast("Denied", answer).account
-            if serving.blocks_itself(request, account, self._operations):
-                return serving.last_word(request, self._operations, newcomer=True)
-            self._standing[waiter] = None  # before it stands there: nobody may pass it by
-            account.line.append(waiter)
+            stood = self._alone(partial(self._stand, waiter))
+        if not isinstance(stood, Account):
+            return stood
+        account = stood
         forget = None if request.on_stop is None else request.on_stop(waiter.wake)
         try:
             yield waiter.step()
@@ -176,13 +247,25 @@ class MemoryLedger:
                 forget()
         return self._leave(waiter, account)
 
+    def _stand(self, waiter: Waiter) -> Grant | Denied | Account:
+        """Judge again, now that it can be woken, so that nothing freed since is missed; give where it stands, or its answer."""
+        answer = self._judge(waiter.request)
+        if self._is_below or not serving.contended(answer):
+            return answer
+        account = cast("Denied", answer).account
+        if serving.blocks_itself(waiter.request, account, self._operations):
+            return serving.last_word(waiter.request, self._operations, newcomer=True)
+        self._standing[waiter] = None  # before it stands there: nobody may pass it by
+        account.line.append(waiter)
+        return account
+
     def _give_up(self, waiter: Waiter, account: Account) -> None:
         if isinstance(self._leave(waiter, account, wants=False), Grant):
             run_sync(self.release(waiter.request.op_id))
 
     def _sweep(self) -> None:
         """Take those out of line whose coroutine was dropped."""
-        while self._dropped:
+        while self._dropped and not self._alones:
             try:
                 waiter = self._dropped.popleft()
             except IndexError:
@@ -193,18 +276,19 @@ class MemoryLedger:
         """Take somebody out of line; who only ran out of patience, and still wants, gets what there is."""
         woken: list[Waiter] = []
         with self._lock:
-            answer = waiter.answer
-            if answer is None:
-                self._expire_standing()
-                left = [line.account for line in waiter.request.lines if waiter in line.account.line]
-                for place in left:
-                    place.line.remove(waiter)
-                if wants and not waiter.woken:
-                    answer = serving.last_word(waiter.request, self._operations, newcomer=False)
-                if answer is None or serving.contended(answer):
-                    answer = judging.deny(Line(account, 0, 0), "contended")
-                for place in left:
-                    serving.rejudge(place, self._operations, woken)  # whoever stood behind may fit where this one did not
+            answer = waiter.answer or self._alone(partial(self._step_out, waiter, account, woken, wants=wants))
             self._standing.pop(waiter, None)
         wake(woken, self)
+        return answer
+
+    def _step_out(self, waiter: Waiter, account: Account, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
+        self._expire_standing()
+        left = [line.account for line in waiter.request.lines if waiter in line.account.line]
+        for place in left:
+            place.line.remove(waiter)
+        answer = serving.last_word(waiter.request, self._operations, newcomer=False) if wants and not waiter.woken else None
+        if answer is None or serving.contended(answer):
+            answer = judging.deny(Line(account, 0, 0), "contended")
+        for place in left:
+            serving.rejudge(place, self._operations, woken)  # whoever stood behind may fit where this one did not
         return answer

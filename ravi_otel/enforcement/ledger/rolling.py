@@ -51,7 +51,8 @@ def expire(account: Account, now_ns: int) -> None:
     gone = [] if index == account.rolled else [at for at in account.buckets if at < index - BUCKETS]
     account.rolled = index
     for at in gone:
-        account.used -= account.buckets.pop(at)
+        left = account.buckets.pop(at)
+        account.used -= left  # read after the call: a signal's handler may come in it, and charge
     if account.used < account.warn_value:
         _arm(account, index)
 

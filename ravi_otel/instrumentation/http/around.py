@@ -37,13 +37,13 @@ class Around:
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Any, _OnItsWay] = WeakKeyDictionary()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         _all.add(self)
         renew_while_alive(self.leave_to_the_parent)
 
     def leave_to_the_parent(self) -> None:
         """Forget, in a forked child, what is on its way: it is the parent's to end."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for way in list(self._sent.values()):
             way.over = True
         self._sent.clear()

@@ -71,7 +71,7 @@ class FileSink:
         self._waiting: deque[Waiting] = deque()
         self._awake = False
         self._writer: tuple[threading.Thread, queue.SimpleQueue[bool]] | None = None  # one, so that no thread sees half of it
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()
         self._lock = threading.RLock()
         self._writing = False
         self._failed = False

@@ -50,7 +50,7 @@ class Lane:
 
     def _start(self) -> None:
         self._lock = threading.Condition()
-        self._moving = threading.Lock()  # held while batches go to the disk, and taken before the other
+        self._moving = threading.RLock()  # held while batches go to the disk, and taken before the other
         self._bell = Bell()
         self._waiting: deque[Parcel] = deque()
         self._bytes = 0

@@ -28,12 +28,12 @@ class Source:
         self._encode = encode
         self._losses = packer.losses
         self._closed = False
-        self._packing = threading.Lock()
+        self._packing = threading.RLock()
         packer.sources.append(self)
 
     def renew(self) -> None:
         """Begin anew in a forked child."""
-        self._packing = threading.Lock()
+        self._packing = threading.RLock()
         self.intake.renew()
 
     def due_s(self) -> float | None:

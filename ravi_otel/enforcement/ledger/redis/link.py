@@ -71,10 +71,10 @@ class Link:
 
     def _renew(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pools: dict[Host | None, Pool] = {}
         self._slots: dict[int, Host] = {}
-        self._finding = threading.Lock()
+        self._finding = threading.RLock()
         self._doubted = False
         self._met = False
 

@@ -64,7 +64,7 @@ class Pool:
         self._changed = changed
         self._opening = 0
         self.breaker: Final = Breaker(clock)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: deque[Wire] = deque()
         self._open: set[Wire] = set()
         self._turns: deque[Turn[Wire]] = deque()

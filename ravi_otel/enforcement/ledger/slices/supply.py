@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from threading import Lock
 from typing import Final
 
 from ravi_otel._flow import Flow, run_sync
@@ -33,7 +33,7 @@ class Near(MemoryLedger):
         if not lines or request.spent:
             return None
         with self._lock:
-            self._expire(lines)
+            self._expire(line.account for line in lines)
             return room.first_refused(replace(request, lines=lines), newcomer=True)
 
     def twins_of(self, op_id: str) -> list[Twin]:
@@ -42,7 +42,7 @@ class Near(MemoryLedger):
         return [] if operation is None else [line.account for line in operation.lines if isinstance(line.account, Twin)]
 
     @property
-    def lock(self) -> Lock:
+    def lock(self) -> AbstractContextManager[bool]:
         """Give the lock under which its accounts change."""
         return self._lock
 

@@ -58,7 +58,7 @@ class Session:
         self.over = False
         self.id: str | None = None
         self._live = live
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._pending: list[Turn] = []  # asked for, not begun yet
         self._running: dict[tuple[str | None, str | None], Turn] = {}
         self._lanes: dict[str | None, tuple[str | None, str | None]] = {}  # the latest response of each lane

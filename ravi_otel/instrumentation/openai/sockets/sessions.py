@@ -12,7 +12,7 @@ from ravi_otel.instrumentation.openai.sockets.session import Session
 from ravi_otel.runtime.late import drain, opened
 
 _by_connection: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def follow(connection: Any, session: Session) -> None:
@@ -41,5 +41,5 @@ def abandon_sessions() -> None:
 def _leave_to_the_parent() -> None:
     """Forget, in a forked child, which session is whose: `idle` has left each to its parent."""
     global _lock  # noqa: PLW0603 - another thread of the parent may have held it at the fork
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _by_connection.clear()
