@@ -11,9 +11,8 @@ import pydantic
 import pytest
 
 from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, turn_limit
-from ravi_otel.instrumentation.http.contract import Request
+from ravi_otel.instrumentation.http.contract import Host, Request
 from ravi_otel.instrumentation.http.fields import body_of
-from ravi_otel.instrumentation.http.hosts import Host
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.instrumentation.openai.endpoints.completions import Completions
 from ravi_otel.instrumentation.openai.endpoints.other import Other

@@ -10,6 +10,17 @@ from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, ToolUse
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Say which provider answers, whether that is a guess, and where; `base` is the path its API lies below."""
+
+    provider: str
+    assumed: bool
+    address: str | None
+    port: int | None
+    base: str = ""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """Carry what the seam saw: method, path without the base URL, the JSON object or the form's fields to be sent, its files."""
@@ -17,38 +28,9 @@ class Request:
     method: str
     path: str
     body: Mapping[str, Any]
-    host: Addressed
+    host: Host
     stream: bool
     files: Any = None
-
-
-class Addressed(Protocol):
-    """Say which provider answers, whether that is a guess, and where (a `Host`)."""
-
-    @property
-    def provider(self) -> str:
-        """Name it as the convention does."""
-        ...
-
-    @property
-    def assumed(self) -> bool:
-        """Tell that it is a guess."""
-        ...
-
-    @property
-    def address(self) -> str | None:
-        """Give the host's name."""
-        ...
-
-    @property
-    def port(self) -> int | None:
-        """Give the port, the scheme's own where none is written."""
-        ...
-
-    @property
-    def base(self) -> str:
-        """Give the path its API lies below."""
-        ...
 
 
 class Collector(Protocol):

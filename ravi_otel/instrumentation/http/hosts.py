@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from ravi_otel.instrumentation.http.contract import Host
 from ravi_otel.instrumentation.http.fields import class_of
 from ravi_otel.instrumentation.http.model_hosts import provider_at
 from ravi_otel.instrumentation.http.vendor import Vendor
 
 _PORTS = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _MOST_KEPT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """Say which provider answers, whether that is a guess, and where; `base` is the path its API lies below."""
-
-    provider: str
-    assumed: bool
-    address: str | None
-    port: int | None
-    base: str = ""
 
 
 _kept: dict[tuple[int, type, int], tuple[object, object, Host]] = {}

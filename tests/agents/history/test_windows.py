@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
 from ravi_otel.agents.history.turns import outline, sound
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.instrumentation.http.contract import Request
-from ravi_otel.instrumentation.http.hosts import Host
+from ravi_otel.instrumentation.http.contract import Host, Request
 from ravi_otel.instrumentation.openai.endpoints.chat import Chat
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.contract import Addressed, Collector, Request
+from ravi_otel.instrumentation.http.contract import Collector, Host, Request
 from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 from ravi_otel.instrumentation.openai.sockets.words import SpokenCollector, asked, item_tokens, sound_tokens
@@ -45,7 +45,7 @@ class Setting:
     """Remember what a connection was told that its responses are made with; every field is the other side's word."""
 
     dialect: str
-    host: Addressed
+    host: Host
     model: str | None
     backend: str | None = None
     transcriber: str | None = None
