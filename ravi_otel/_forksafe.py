@@ -9,9 +9,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
+Owner = TypeVar("Owner")
 Renew = TypeVar("Renew", bound=Callable[[], Any])
 
 _numbers: Final = count()
@@ -30,10 +32,20 @@ def renew_in_child(renew: Renew) -> Renew:
     return renew
 
 
-def renew_while_alive(method: Callable[[], object]) -> None:
-    """Do the same for an object's method for as long as the object lives, which this does not prolong."""
-    number = next(_numbers)
-    _renewals[number] = weakref.WeakMethod(method, lambda _: _renewals.pop(number, None))
+def renew_while_alive(owner: Owner, renew: Callable[[Owner], object]) -> None:
+    """Call `renew` with its owner in every forked child for as long as the owner lives, which this does not prolong."""
+    number, pop = next(_numbers), _renewals.pop  # kept here: at the end of the interpreter no global is left to the one below
+
+    def forget(_: weakref.ref[Owner]) -> None:
+        pop(number, None)
+
+    known = weakref.ref(owner, forget)
+
+    def living() -> Callable[[], object] | None:
+        found = known()
+        return None if found is None else partial(renew, found)
+
+    _renewals[number] = living
 
 
 def around_fork(before: Callable[[], object], in_parent: Callable[[], object] | None = None) -> None:
@@ -81,7 +93,7 @@ class ForkLock:
 
     def __init__(self) -> None:
         self.renew()
-        renew_while_alive(self.renew)
+        renew_while_alive(self, ForkLock.renew)
 
     def renew(self) -> None:
         """Be free, in a child that has none of the threads which may have held it."""

@@ -24,7 +24,7 @@ def broken():
 class Owner:
     def __init__(self, name):
         self.name = name
-        _forksafe.renew_while_alive(self.renew)
+        _forksafe.renew_while_alive(self, Owner.renew)
 
     def renew(self):
         said.append(self.name)
@@ -40,12 +40,24 @@ if pid:
 print(", ".join(said), flush=True)
 """
 
+ENDING = """
+from ravi_otel._forksafe import ForkLock
+from ravi_otel.enforcement.learned import Learned
+kept = [ForkLock(), Learned()]
+kept.append(kept)
+"""
+
 
 def test_all_that_lives_is_renewed_in_order_whatever_fails_and_nothing_else():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     before = "before, inner, before, outer"
     assert done.stdout.splitlines() == [f"{before}, first, lives, last", f"{before}, parent"]
     assert "ValueError: ours" in done.stderr
+
+
+def test_nothing_is_said_of_what_still_lives_at_the_end_of_the_interpreter():
+    done = subprocess.run([sys.executable, "-W", "error", "-c", ENDING], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("collected", [True, False])

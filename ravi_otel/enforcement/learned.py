@@ -96,7 +96,7 @@ class Learned:
         self._lengths: dict[_Key, _Lengths] = {}
         self._turns = Turns()
         self._stamp = 0
-        renew_while_alive(self._turns.renew)
+        renew_while_alive(self._turns, Turns.renew)
 
     def __len__(self) -> int:
         """Count the pairs."""

@@ -177,7 +177,7 @@ class Pipeline:
         self._signals = signals
         if self._closers or self._sink is not None:
             atexit.register(self._exit)
-            renew_while_alive(self.renew_after_fork)
+            renew_while_alive(self, Pipeline.renew_after_fork)
         return signals
 
     def _make_sink(self) -> Sink | None:

@@ -39,7 +39,7 @@ class Around:
         self._sent: WeakKeyDictionary[Any, _OnItsWay] = WeakKeyDictionary()
         self._lock = threading.RLock()
         _all.add(self)
-        renew_while_alive(self.leave_to_the_parent)
+        renew_while_alive(self, Around.leave_to_the_parent)
 
     def leave_to_the_parent(self) -> None:
         """Forget, in a forked child, what is on its way: it is the parent's to end."""

@@ -64,7 +64,7 @@ class FileSink:
         self._leaving = False
         self._renew()
         atexit.register(_call, weakref.WeakMethod(self._leave))
-        renew_while_alive(self._renew)
+        renew_while_alive(self, FileSink._renew)
 
     def _renew(self) -> None:
         """Begin anew: at the start, and in a forked child, where the thread is gone and what waits is the parent's."""

@@ -49,7 +49,7 @@ class Exports:
         """False once something was lost at an end that this class was asked for."""
         self._spooling = settings.spooling()
         self._said: set[str | None] = set()
-        renew_while_alive(self.renew)
+        renew_while_alive(self, Exports.renew)
 
     def make(self, signal: Signal, protocol: str, exporter: Any) -> SpanProcessor | LogRecordProcessor | PeriodicExportingMetricReader:
         """Make the end of one signal; `exporter` is the stock exporter's class. Raises what that raises for its environment."""

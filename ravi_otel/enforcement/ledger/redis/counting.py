@@ -66,7 +66,7 @@ class Counting(ABC):
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._ahead_s: float | None = None
         self._renew()
-        renew_while_alive(self.reset_after_fork)
+        renew_while_alive(self, Counting.reset_after_fork)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
