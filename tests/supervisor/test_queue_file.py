@@ -185,17 +185,22 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(queue, path, content):
 
 
 def test_a_file_that_another_process_makes_at_the_same_moment_is_a_queue(path, monkeypatch):
-    asked, real = [], store._asked
+    asked, real = [], store.connect
 
-    def while_another_makes_it(connection, pragma):
-        found = real(connection, pragma)
-        asked.append(pragma)
-        if len(asked) == 1:
-            assert desk(path).all(pending=True, most=1) == []
-        return found
+    def while_another_makes_it(*args, **more):
+        connection = real(*args, **more)
 
-    monkeypatch.setattr(store, "_asked", while_another_makes_it)
+        def each(statement):
+            if "application_id" in statement and not asked:
+                asked.append(statement)
+                assert desk(path).all(pending=True, most=1) == []
+
+        connection.set_trace_callback(each)
+        return connection
+
+    monkeypatch.setattr(store, "connect", while_another_makes_it)
     assert desk(path).all(pending=True, most=1) == []
+    assert asked
 
 
 def test_another_programs_database_is_refused(queue, path):

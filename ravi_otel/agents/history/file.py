@@ -10,25 +10,28 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote
 
+from ravi_otel._files import reserve
+from ravi_otel._sqlite import ForeignError, Schema, code_of, connect, is_busy, log_ahead
 from ravi_otel.agents.history.contract import MOST_BYTES, HistoryError
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 
 FORMAT: Final = 1
-_APPLICATION: Final = 0x52415648
-_SCHEMA: Final = (
-    """CREATE TABLE appends (id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT, session TEXT, agent TEXT, run TEXT,
+_SCHEMA: Final = Schema(
+    0x52415648,
+    FORMAT,
+    (
+        """CREATE TABLE appends (id INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT, session TEXT, agent TEXT, run TEXT,
        permanent INTEGER NOT NULL, body BLOB NOT NULL)""",
-    "CREATE INDEX by_session ON appends (session, tenant, agent)",
-    "CREATE INDEX by_run ON appends (run, tenant) WHERE permanent = 0",
-    # Who keeps something for the time of a run; `seen` in epoch seconds.
-    """CREATE TABLE owners (run TEXT NOT NULL, tenant TEXT, pid INTEGER NOT NULL, start TEXT NOT NULL, place TEXT NOT NULL,
+        "CREATE INDEX by_session ON appends (session, tenant, agent)",
+        "CREATE INDEX by_run ON appends (run, tenant) WHERE permanent = 0",
+        # Who keeps something for the time of a run; `seen` in epoch seconds.
+        """CREATE TABLE owners (run TEXT NOT NULL, tenant TEXT, pid INTEGER NOT NULL, start TEXT NOT NULL, place TEXT NOT NULL,
        seen INTEGER NOT NULL)""",
-    "CREATE INDEX by_owner ON owners (run, tenant)",
+        "CREATE INDEX by_owner ON owners (run, tenant)",
+    ),
 )
-_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _PAUSE_S: Final = 0.01
 _WIPE_MS: Final = 250
 _MOST_VALUE: Final = MOST_BYTES + 64 * 1024
@@ -43,10 +46,6 @@ _WAYS_OUT: Final = {
 
 T = TypeVar("T")
 Step = Callable[[sqlite3.Connection], T]
-
-
-class _ForeignError(Exception):
-    """Say why the file is not to be touched, and the way out."""
 
 
 class HistoryFile:
@@ -84,12 +83,11 @@ class HistoryFile:
         while True:
             try:
                 return action()
-            except _ForeignError as error:
-                raise self.failed(str(error), _MOVE) from None
+            except ForeignError as error:
+                raise self.failed(f"because {error}", _MOVE) from None
             except sqlite3.Error as error:
-                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-                if code not in _BUSY:
-                    raise self.failed(f"because of an error of SQLite ({error})", _WAYS_OUT.get(code, "")) from error
+                if not is_busy(error):
+                    raise self.failed(f"because of an error of SQLite ({error})", _WAYS_OUT.get(code_of(error), "")) from error
                 if time.monotonic() >= until:
                     raise self.failed("because another process keeps it locked", "Try again.") from error
             except OSError as error:
@@ -99,19 +97,18 @@ class HistoryFile:
 
     def _stepped(self, step: Step[T], *, begin: str = "BEGIN IMMEDIATE", create: bool = False, wipe: bool = False) -> T | None:
         if create:
-            self._make()
+            reserve(self.path)
         elif not self.path.exists():
             return None
-        where = f"file:{quote(os.fspath(self.path))}?mode=rw"
-        connection = sqlite3.connect(where, uri=True, timeout=0, isolation_level=None)
+        connection = connect(self.path)
         try:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_VALUE)
-            connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA secure_delete=ON")
-            if not _is_ours(connection):
+            if _SCHEMA.format_in(connection.execute) is None:
                 if not create:
                     return None
-                _fill(connection)
+                log_ahead(connection.execute)
+                _SCHEMA.make_in(connection)
             connection.execute(begin)
             done = step(connection)
             connection.execute("COMMIT")  # without it, closing the connection undoes everything
@@ -121,40 +118,6 @@ class HistoryFile:
             return done
         finally:
             connection.close()
-
-    def _make(self) -> None:
-        """Make the file, its owner's alone; SQLite gives the files beside it the same rights."""
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return
-
-
-def _is_ours(connection: sqlite3.Connection) -> bool:
-    """Tell whether it has our tables, False of one without contents; another program's or version's is not touched."""
-    # In this order: another process may be making it meanwhile, all of it at once.
-    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    application = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application == tables == 0:
-        return False
-    if application != _APPLICATION:
-        raise _ForeignError("because it is a database of another program")
-    if version != FORMAT:
-        raise _ForeignError(f"because it has format {version}, and this version of ravi-otel reads {FORMAT}")
-    return True
-
-
-def _fill(connection: sqlite3.Connection) -> None:
-    if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-        raise _ForeignError("because its file system has no write-ahead log")
-    connection.execute("BEGIN IMMEDIATE")
-    if not connection.execute("PRAGMA application_id").fetchone()[0]:
-        for statement in _SCHEMA:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA application_id={_APPLICATION}")
-        connection.execute(f"PRAGMA user_version={FORMAT}")
-    connection.execute("COMMIT")
 
 
 def _path(given: object) -> Path:

@@ -11,11 +11,12 @@ from collections import OrderedDict
 from contextlib import closing
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
-from urllib.parse import quote
 
 from anyio import to_thread
 
+from ravi_otel._files import reserve
 from ravi_otel._forksafe import ForkLock
+from ravi_otel._sqlite import connect, transaction
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import NANO
 
@@ -142,14 +143,12 @@ class SqliteCache:
 
     def _put(self, key: str, body: str, now: float) -> None:
         try:
-            self._make()
-            with closing(self._open()) as connection:
-                connection.execute("BEGIN IMMEDIATE")
+            reserve(self.path)
+            with closing(self._open()) as connection, transaction(connection):
                 connection.execute(_TABLE)
                 connection.execute("INSERT OR REPLACE INTO ravi_cache VALUES (?, ?, ?, ?)", (key, body, _digest(key, body), float(now)))
                 if self._writes % _MANY == 0:
                     self._shorten(connection)
-                connection.execute("COMMIT")
             self._writes += 1
         except (sqlite3.Error, OSError) as error:
             self._tell(error)
@@ -159,18 +158,9 @@ class SqliteCache:
             "DELETE FROM ravi_cache WHERE key IN (SELECT key FROM ravi_cache ORDER BY stored_at DESC, key LIMIT -1 OFFSET ?)", (self._most,)
         )
 
-    def _make(self) -> None:
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return
-
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"file:{quote(os.fspath(self.path.absolute()))}?mode=rw", uri=True, timeout=self._busy_s, isolation_level=None
-        )
+        connection = connect(self.path, timeout_s=self._busy_s)
         try:
-            connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=NORMAL")  # what is lost with the power is asked again
             until = time.monotonic() + self._busy_s + _LONGEST_S
             connection.set_progress_handler(lambda: int(time.monotonic() > until), _STEPS)  # a file of somebody's may never end

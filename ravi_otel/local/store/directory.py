@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ravi_otel._files import create
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.store import jsonfile, processes
 from ravi_otel.policy import checks
@@ -170,7 +171,7 @@ class Store:
         marker = self.root / MARKER
         if all(_is_beginning(path) for path in self.root.iterdir()) and not marker.exists():
             with contextlib.suppress(FileExistsError):
-                jsonfile.create(self.root / ".gitignore", _IGNORED)
+                create(self.root / ".gitignore", _IGNORED.encode())
             jsonfile.write(marker, {"store": "ravi-otel", "format": FORMAT})
 
     def _is_begun(self) -> bool:

@@ -10,11 +10,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ravi_otel.local.store import jsonfile
+from ravi_otel._files import reserve
+from ravi_otel._sqlite import ForeignError, Schema, connect, read_text, transaction
 from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.reading import Digest, StoredScope, digest
 from ravi_otel.local.store.sums import Sums
@@ -22,7 +23,6 @@ from ravi_otel.local.wording import clean
 from ravi_otel.policy.limits import ScopeKind
 
 FORMAT: Final = 4
-_OURS: Final = 0x72617669
 _PATIENCE_S: Final = 30.0
 _MOST_INT: Final = 2**63 - 1
 _MOST_STATUS: Final = 2**32
@@ -33,7 +33,15 @@ _TABLES: Final = {
     "calls": ("run_id", "agent", "model", "session", "tags", *_SUMS),
     "agents": ("run_id", "agent", "status", "duration_s", *_SUMS),
 }
-
+_SCHEMA: Final = Schema(
+    0x72617669,
+    FORMAT,
+    (
+        *(f"CREATE TABLE {table} ({', '.join(names)}{', PRIMARY KEY (run_id)' * (table == 'runs')})" for table, names in _TABLES.items()),
+        "CREATE INDEX calls_of ON calls (run_id)",
+        "CREATE INDEX agents_of ON agents (run_id)",
+    ),
+)
 _TEXT: Final = "{} IS NULL OR typeof({}) != 'text'"
 _TEXT_OR_NONE: Final = "typeof({}) NOT IN ('text', 'null')"
 _NUMBER: Final = "{} IS NULL OR typeof({}) NOT IN ('integer', 'real') OR {} NOT BETWEEN 0 AND 1e10"
@@ -59,10 +67,6 @@ Told = Callable[[int, int], object]
 """Hears how many bytes were read, of how many."""
 
 
-class _UnusableError(Exception):
-    """Tell that the file is no index of ours, or a broken one."""
-
-
 def ask(store: Store, question: Question[T], *, say: Callable[[str], object], told: Told = lambda _done, _all: None) -> T:
     """Bring the index up to date and ask it; `say` hears one sentence when it had to be made anew or cannot be written."""
     for _ in range(2):
@@ -76,7 +80,7 @@ def ask(store: Store, question: Question[T], *, say: Callable[[str], object], to
         except sqlite3.OperationalError as error:
             _say_unused(store, error, say)
             break
-        except (_UnusableError, sqlite3.DatabaseError) as broken:
+        except (ForeignError, sqlite3.DatabaseError) as broken:
             try:
                 _put_aside(store, clean(str(broken), 100), say)
             except OSError as error:
@@ -84,7 +88,7 @@ def ask(store: Store, question: Question[T], *, say: Callable[[str], object], to
                 break
     connection = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        _make_tables(connection)
+        _SCHEMA.make_in(connection)
         return _answered(connection, store, question, told)
     finally:
         connection.close()
@@ -96,7 +100,7 @@ def _say_unused(store: Store, error: Exception, say: Callable[[str], object]) ->
 
 def _answered(connection: sqlite3.Connection, store: Store, question: Question[T], told: Told) -> T:
     connection.row_factory = sqlite3.Row
-    connection.text_factory = _text
+    connection.text_factory = read_text
     _refresh(connection, store, told)
     return question(connection)
 
@@ -109,8 +113,8 @@ def _locked(store: Store) -> Generator[None]:
     """Let one command at a time look at the file and make it; SQLite's own lock ends with the process that has it."""
     lock: sqlite3.Connection | None = None
     try:
-        jsonfile.reserve(store.root / "index.lock")
-        lock = sqlite3.connect(store.root / "index.lock", timeout=_PATIENCE_S, isolation_level=None)
+        _reserve(store.root / "index.lock")
+        lock = connect(store.root / "index.lock", timeout_s=_PATIENCE_S)
         lock.execute("BEGIN EXCLUSIVE")
     except sqlite3.Error:  # not writable, or no lock of ours: the worst that follows is an index made twice
         pass
@@ -121,10 +125,15 @@ def _locked(store: Store) -> Generator[None]:
             lock.close()
 
 
+def _reserve(path: Path) -> None:
+    with suppress(OSError):  # what comes of it SQLite says
+        reserve(path)
+
+
 def _opened(path: Path) -> sqlite3.Connection:
     """Open the file and check that it is ours; an empty one becomes ours."""
-    jsonfile.reserve(path)
-    connection = sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)
+    _reserve(path)
+    connection = connect(path, timeout_s=_PATIENCE_S)
     try:
         _check(connection)
     except BaseException:
@@ -134,19 +143,12 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _check(connection: sqlite3.Connection) -> None:
-    (owner,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if (owner, version, tables) == (0, 0, 0):
-        _make_tables(connection)
-    elif owner != _OURS:
-        raise _UnusableError("it is another program's")
-    elif version != FORMAT:
-        raise _UnusableError(f"it has format {version}, and this version reads {FORMAT}")
+    if _SCHEMA.format_in(connection.execute) is None:
+        _SCHEMA.make_in(connection)
     elif any(_columns(connection, table) != columns for table, columns in _TABLES.items()):
-        raise _UnusableError("it lacks tables")
+        raise ForeignError("it lacks tables")
     elif any(_holds_wrong(connection, table) for table in _TABLES) or not _are_tags(connection):
-        raise _UnusableError("it holds what this version never wrote")
+        raise ForeignError("it holds what this version never wrote")
 
 
 def _holds_wrong(connection: sqlite3.Connection, table: str) -> bool:
@@ -156,12 +158,8 @@ def _holds_wrong(connection: sqlite3.Connection, table: str) -> bool:
 
 
 def _are_tags(connection: sqlite3.Connection) -> bool:
-    connection.text_factory = _text
+    connection.text_factory = read_text
     return all(read_tags(row[0]) is not None for row in connection.execute("SELECT DISTINCT tags FROM calls"))
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 def read_tags(written: str) -> dict[str, str] | None:
@@ -179,7 +177,7 @@ def read_tags(written: str) -> dict[str, str] | None:
 def _is_sound(path: Path) -> bool:
     try:
         connection = _opened(path)
-    except (_UnusableError, sqlite3.DatabaseError):
+    except (ForeignError, sqlite3.DatabaseError):
         return False
     try:
         return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
@@ -191,28 +189,6 @@ def _is_sound(path: Path) -> bool:
 
 def _columns(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
     return tuple(row[1] for row in connection.execute(f"PRAGMA table_info({table})"))
-
-
-def _make_tables(connection: sqlite3.Connection) -> None:
-    with _writing(connection):
-        for table, columns in _TABLES.items():
-            key = ", PRIMARY KEY (run_id)" if table == "runs" else ""
-            connection.execute(f"CREATE TABLE {table} ({', '.join(columns)}{key})")
-        connection.execute("CREATE INDEX calls_of ON calls (run_id)")
-        connection.execute("CREATE INDEX agents_of ON agents (run_id)")
-        connection.execute(f"PRAGMA application_id = {_OURS}")
-        connection.execute(f"PRAGMA user_version = {FORMAT}")
-
-
-@contextmanager
-def _writing(connection: sqlite3.Connection) -> Generator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def _put_aside(store: Store, why: str, say: Callable[[str], object]) -> None:
@@ -237,7 +213,7 @@ def _refresh(connection: sqlite3.Connection, store: Store, told: Told) -> None:
     stale = [(run, stamp) for run in runs if known.get(run.run_id) != (stamp := _stamp(run))]
     gone = sorted(set(known) - {run.run_id for run in runs})
     if gone:
-        with _writing(connection):
+        with transaction(connection):
             for run_id in gone:
                 _forget(connection, run_id)
     total = sum(_size(path) for run, _ in stale for path in run.files("traces"))
@@ -250,7 +226,7 @@ def _refresh(connection: sqlite3.Connection, store: Store, told: Told) -> None:
 
     for run, stamp in stale:
         found = digest(run, told=read)
-        with _writing(connection):
+        with transaction(connection):
             _forget(connection, run.run_id)
             _insert(connection, "runs", _run_row(run, stamp, found))
             for row in _call_rows(run, found):

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel._files import create
+
 MOST_BYTES: Final = 16 * 1024 * 1024
 """How long such a file may be; a longer one is none of ours."""
 
 _PLAIN: Final = sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY"))
 _READ: Final = os.O_RDONLY | _PLAIN | getattr(os, "O_NONBLOCK", 0)  # a pipe would hold up who opens it
-_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN
 _BESIDE: Final = re.compile(r"\.(run|store)\.json\.[0-9]+-[0-9a-f]+")
 
 
@@ -38,33 +39,13 @@ def read(path: Path) -> dict[str, Any] | None:
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a file in one step: a reader sees the old one or the new one. OSError leaves the old one and nothing beside it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(3)}")
-    create(beside, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    create(beside, f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode("ascii"))
     try:
         beside.replace(path)
     except OSError:
-        _forget(beside)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
-
-
-def create(path: Path, text: str) -> None:
-    """Make a file that only its owner reads, whatever the umask; FileExistsError when there is one, and none is left on failure."""
-    opened = os.open(path, _WRITE, 0o600)
-    try:
-        try:
-            left = memoryview(text.encode("ascii"))
-            while left:
-                left = left[os.write(opened, left) :]
-        finally:
-            os.close(opened)
-    except OSError:
-        _forget(path)
-        raise
-
-
-def reserve(path: Path) -> None:
-    """Make an empty file for its owner only where there is none, for somebody who would make it for everybody."""
-    with contextlib.suppress(OSError):
-        create(path, "")
 
 
 def is_beside(name: str) -> bool:
@@ -82,8 +63,3 @@ def _whole(opened: int) -> bytes | None:
         parts.append(part)
         left -= len(part)
     return b"".join(parts) if left > 0 else None
-
-
-def _forget(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)

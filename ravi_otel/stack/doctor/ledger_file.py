@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Final
-from urllib.parse import quote
 
+from ravi_otel._sqlite import connect
 from ravi_otel.enforcement.ledger.choosing import Choice
 from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD
 from ravi_otel.local.wording import clean
@@ -144,7 +144,7 @@ def _format(path: Path, shown: str) -> Finding:
 def _round_trip(path: Path, shown: str) -> Finding:
     took_ms: list[float] = []
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_BUSY_S, isolation_level=None)
+        connection = connect(path, timeout_s=_BUSY_S)
         try:
             connection.execute("PRAGMA query_only=1")
             for _ in range(_ROUNDS):

@@ -11,9 +11,9 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
 
-from ravi_otel._private_files import database_flaw, make_file
+from ravi_otel._files import database_flaw, make_file
+from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, read_text, transaction
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.approval import frozen, place, rows
@@ -24,15 +24,18 @@ from ravi_otel.supervisor.approval.sentences import not_pending
 T = TypeVar("T")
 
 FORMAT: Final = 1
-_APPLICATION: Final = 0x52415141
-_SCHEMA: Final = (
-    """CREATE TABLE requests (id TEXT PRIMARY KEY, tool TEXT NOT NULL, arguments TEXT NOT NULL, fingerprint TEXT NOT NULL,
+_SCHEMA: Final = Schema(
+    0x52415141,
+    FORMAT,
+    (
+        """CREATE TABLE requests (id TEXT PRIMARY KEY, tool TEXT NOT NULL, arguments TEXT NOT NULL, fingerprint TEXT NOT NULL,
        scope TEXT NOT NULL, policy_version TEXT, reason TEXT NOT NULL, requested_at REAL NOT NULL, expires_at REAL, agent_name TEXT,
        run_id TEXT, session_id TEXT, tenant_id TEXT, risk_score REAL, seal TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'pending', who TEXT,
        login TEXT, comment TEXT, answered_at REAL, edited TEXT, seen TEXT, taken_for TEXT, taken_by INTEGER, taken_at REAL, outcome TEXT,
        ended_at REAL)""",
-    "CREATE INDEX asked_again ON requests (fingerprint, state)",
-    "CREATE INDEX open_ones ON requests (state, expires_at)",
+        "CREATE INDEX asked_again ON requests (fingerprint, state)",
+        "CREATE INDEX open_ones ON requests (state, expires_at)",
+    ),
 )
 _SELECT: Final = f"SELECT {', '.join(rows.COLUMNS)} FROM requests"  # noqa: S608 - names of ours
 _INSERT: Final = f"INSERT INTO requests ({', '.join(rows.ASKED)}) VALUES ({', '.join('?' * len(rows.ASKED))})"  # noqa: S608 - names of ours
@@ -242,15 +245,8 @@ class QueueFile:
 
     @contextmanager
     def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
-        with self._connection() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+        with self._connection() as connection, transaction(connection):
+            yield connection
 
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection, None, None]:
@@ -261,9 +257,11 @@ class QueueFile:
             finally:
                 connection.close()
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            if is_busy(error):
                 raise Busy from error
             raise self._failed(str(error)) from error
+        except ForeignError as error:
+            raise self._failed(str(error)) from None
         except OSError as error:
             raise self._failed(error.strerror or str(error)) from error
 
@@ -273,45 +271,18 @@ class QueueFile:
         flaw = database_flaw(self.path, root_too=not self._create)
         if flaw is not None:
             raise self._failed(flaw)
-        where = f"file:{quote(os.fspath(self.path))}?mode=rw"
-        connection = sqlite3.connect(where, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        connection.text_factory = _text
+        connection = connect(self.path, timeout_s=_BUSY_S)
+        connection.text_factory = read_text
         try:
-            connection.execute("PRAGMA trusted_schema=OFF")
             connection.execute("PRAGMA synchronous=FULL")
-            self._recognize(connection)
+            if _SCHEMA.format_in(connection.execute) is None:
+                _SCHEMA.make_in(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _recognize(self, connection: sqlite3.Connection) -> None:
-        """Make what is empty, and refuse what is another program's, or another version's."""
-        application = _asked(connection, "application_id")
-        if application == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
-            connection.execute("BEGIN IMMEDIATE")
-            if _asked(connection, "application_id") == 0:
-                for statement in (*_SCHEMA, f"PRAGMA application_id={_APPLICATION}", f"PRAGMA user_version={FORMAT}"):
-                    connection.execute(statement)
-            connection.execute("COMMIT")
-        if application == 0:  # whoever came at the same time may have made it since
-            application = _asked(connection, "application_id")
-        if application != _APPLICATION:
-            raise self._failed("it is a database of another program")
-        version = _asked(connection, "user_version")
-        if version != FORMAT:
-            raise self._failed(f"it has format {version}, and this version reads {FORMAT}")
-
     def _failed(self, why: str) -> QueueError:
         return QueueError(
             f"the queue of approvals {checks.show(str(self.path))} cannot be used: {why}. Nothing is approved without it; {self._out}."
         )
-
-
-def _asked(connection: sqlite3.Connection, pragma: str) -> int:
-    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
-
-
-def _text(raw: bytes) -> str:
-    """Read a text of the file, whatever bytes somebody put there."""
-    return raw.decode("utf-8", "replace")

@@ -118,7 +118,7 @@ async def test_what_a_runs_end_could_not_delete_goes_with_the_next_thing_that_is
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("PRAGMA user_version=2", "because it has format 2, and this version of ravi-otel reads 1; nothing was changed. Move it away"),
+        ("PRAGMA user_version=2", "because it has format 2, and this version reads 1; nothing was changed. Move it away"),
         ("PRAGMA application_id=7", "because it is a database of another program; nothing was changed. Move it away"),
     ],
 )

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from typing import Final
 
+from ravi_otel._sqlite import Schema
 from ravi_otel.enforcement.ledger.failing import StoreError
 
 FORMAT: Final = 2
@@ -13,7 +14,7 @@ OLD: Final = 1
 """The format before: without epochs, windows and slots, and with an index of operations beside their table."""
 
 APPLICATION: Final = 0x52415649
-_SCHEMA: Final = (
+_TABLES: Final = (
     "CREATE TABLE ledger (epoch TEXT NOT NULL)",
     # What every step reads and writes is small and close together; what only a first sight needs is elsewhere. Amounts have no column
     # type: what is beyond 64 bits is kept as its digits. `seen` is when it was last used, in seconds since 1970.
@@ -29,6 +30,7 @@ _SCHEMA: Final = (
     "CREATE TABLE ended (prefix TEXT, part INTEGER, bits BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (prefix, part)) WITHOUT ROWID",
     "CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL)",
 )
+SCHEMA: Final = Schema(APPLICATION, FORMAT, _TABLES, older=(OLD,))
 _RENEW: Final = (
     """INSERT INTO accounts SELECT id, lower(hex(randomblob(6))), value, used, held, denied, near, exceeded, draining, events, '', 0, ?
        FROM old_accounts""",
@@ -37,14 +39,6 @@ _RENEW: Final = (
 )
 _ALIVE: Final = "SELECT count(*) FROM processes WHERE seen + lease >= ? AND seen <= ?"
 _SLACK_NS: Final = 1_000_000_000
-
-
-def make(connection: sqlite3.Connection) -> None:
-    """Make the tables; inside a transaction."""
-    for statement in _SCHEMA:
-        connection.execute(statement)
-    connection.execute(f"PRAGMA application_id={APPLICATION}")
-    connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
 def renew(connection: sqlite3.Connection) -> None:
@@ -60,7 +54,7 @@ def renew(connection: sqlite3.Connection) -> None:
     for table in ("accounts", "operations"):
         connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
     kept = ("ledger", "processes", "line")
-    for statement in _SCHEMA:
+    for statement in _TABLES:
         if statement.split()[2] not in kept:
             connection.execute(statement)
     for statement in _RENEW:

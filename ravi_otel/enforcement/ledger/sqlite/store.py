@@ -7,16 +7,17 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
-from ravi_otel._private_files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw
+from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
+from ravi_otel._sqlite import ForeignError, code_of, connect, is_busy, log_ahead
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.losses import KEEP_S
 from ravi_otel.enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
 from ravi_otel.enforcement.ledger.sqlite.patience import Patience, Wait
-from ravi_otel.enforcement.ledger.sqlite.schema import APPLICATION, FORMAT, OLD, make, renew
+from ravi_otel.enforcement.ledger.sqlite.schema import FORMAT, OLD, SCHEMA, renew
 from ravi_otel.policy import checks
 
 _WAY_OUT: Final[dict[str, str]] = {
@@ -233,10 +234,7 @@ class Store:
 
     def _is_whole(self, error: BaseException) -> bool:
         """Tell that SQLite only wanted to write beside the file, and that all of it is in the file: nothing waits in the log beside it."""
-        if not isinstance(error, sqlite3.Error) or getattr(error, "sqlite_errorcode", 0) & 0xFF not in (
-            sqlite3.SQLITE_READONLY,
-            sqlite3.SQLITE_CANTOPEN,
-        ):
+        if not isinstance(error, sqlite3.Error) or code_of(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             return False
         try:
             return os.stat(f"{os.fspath(self.path)}-wal").st_size == 0  # noqa: PTH116 - as in _where
@@ -246,18 +244,12 @@ class Store:
             return False
 
     def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
-        connection = self._connected(mode, self.patience.longest_s)
+        connection = connect(self.path, mode=mode, timeout_s=self.patience.longest_s)
         try:
             self._recognize(connection)
             return connection.execute(statement, values).fetchall()
         finally:
             connection.close()
-
-    def _connected(self, mode: str, timeout_s: float) -> sqlite3.Connection:
-        path = os.fspath(self.path)
-        no_host = "//" if path.startswith("/") else ""  # said, or a path that begins with two slashes would name one
-        where = f"file:{no_host}{quote(path)}?mode={mode}"
-        return sqlite3.connect(where, uri=True, timeout=timeout_s, isolation_level=None, check_same_thread=False, cached_statements=64)
 
     def _where(self) -> tuple[int, int] | None:
         try:
@@ -290,8 +282,7 @@ class Store:
         connection: sqlite3.Connection | None = None
         try:
             descriptors = Descriptors(self.path)
-            connection = self._connected("rw", 0)
-            connection.execute("PRAGMA trusted_schema=OFF")
+            connection = connect(self.path)
             self._recognize(connection, fresh=fresh, renews=True)
             self._log_ahead(connection)
             self._read_epoch(connection, fresh=fresh)
@@ -312,41 +303,34 @@ class Store:
         if not self._create or self._epoch is not None:
             return False
         try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            pass
+            reserve(self.path)
         except OSError as error:
             raise StoreError(f"because it cannot be made: {error.strerror or error}") from error
         return True
 
     def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> None:
         """Refuse what is another program's, or another version's, but for one that can be brought to this one."""
-        # In this order: another process may be making it meanwhile, all of it at once.
-        tables = self._patiently(connection, "SELECT count(*) FROM sqlite_master").fetchone()[0]
-        application = self._patiently(connection, "PRAGMA application_id").fetchone()[0]
-        if application == tables == 0:
-            if not fresh:
-                raise StoreError("because it is empty", "store_lost")
-            return
-        version = self._patiently(connection, "PRAGMA user_version").fetchone()[0]
-        if application != APPLICATION:
-            raise StoreError("because it is a database of another program")
+        try:
+            version = SCHEMA.format_in(partial(self._patiently, connection))
+        except ForeignError as error:
+            raise StoreError(f"because {error}") from None
+        if version is None and not fresh:
+            raise StoreError("because it is empty", "store_lost")
         if version == OLD and not renews:
             raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
-        if version not in (OLD, FORMAT):
-            raise StoreError(f"because it has format {version}, and this version reads {FORMAT}")
 
     def _log_ahead(self, connection: sqlite3.Connection) -> None:
-        if self._patiently(connection, "PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-            raise StoreError("because its file system has no write-ahead log")
+        try:
+            log_ahead(partial(self._patiently, connection))
+        except ForeignError as error:
+            raise StoreError(f"because {error}") from None
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
 
     def _read_epoch(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
         if fresh or self._patiently(connection, "PRAGMA user_version").fetchone()[0] == OLD:
             self._patiently(connection, "BEGIN IMMEDIATE")
-            if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
-                make(connection)
+            if SCHEMA.write(connection):
                 connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
             renew(connection)
             connection.execute("COMMIT")
@@ -378,7 +362,7 @@ class Store:
             try:
                 cursor = connection.execute(statement)
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                if not is_busy(error):
                     raise self._failed(error) from error
                 wait = wait or self.patience.wait(look)
                 if not wait.sleep():

@@ -16,6 +16,7 @@ OTHERS_WRITE: Final = 0o022
 
 ANYBODY_WRITES: Final = 0o002
 _IGNORED: Final = b"*\n"
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY"))
 _BESIDE: Final = ("-journal", "-wal", "-shm")
 
 
@@ -26,14 +27,13 @@ def make_directory(directory: Path) -> None:
     except FileExistsError:
         return
     with contextlib.suppress(FileExistsError):
-        _create(directory / ".gitignore", _IGNORED)
+        create(directory / ".gitignore", _IGNORED)
 
 
 def make_file(path: Path) -> None:
     """Make a file and its directory where they are missing: the owner's alone. OSError when it cannot."""
     make_directory(path.parent)
-    with contextlib.suppress(FileExistsError):
-        _create(path, b"")
+    reserve(path)
 
 
 def database_flaw(path: Path, *, root_too: bool = False, bits: int = PRIVATE, around_bits: int = OTHERS_WRITE) -> str | None:
@@ -69,9 +69,23 @@ def _planted(path: Path, owners: set[int]) -> str | None:
     return None
 
 
-def _create(path: Path, content: bytes) -> None:
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+def reserve(path: Path) -> None:
+    """Make an empty file where there is none, the owner's alone, for somebody who would make it for everybody. OSError when it cannot."""
+    with contextlib.suppress(FileExistsError):
+        create(path, b"")
+
+
+def create(path: Path, content: bytes) -> None:
+    """Make a file that only its owner reads, whatever the umask; FileExistsError when there is one, and none is left on failure."""
+    opened = os.open(path, _CREATE, 0o600)
     try:
-        os.write(opened, content)
-    finally:
-        os.close(opened)
+        try:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(opened, left) :]
+        finally:
+            os.close(opened)
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
