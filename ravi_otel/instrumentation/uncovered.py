@@ -22,6 +22,7 @@ from ravi_otel.enforcement.refusal import place
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.model_hosts import asks_model, provider_at
+from ravi_otel.instrumentation.http.wire import is_sent_elsewhere
 from ravi_otel.policy.switches import switch
 from ravi_otel.runtime.packages import Package
 from ravi_otel.runtime.state import STATE
@@ -89,7 +90,8 @@ class UncoveredCalls:
             authority = _authority(url)
             library = self._libraries.get(authority, "")
             host = authority if library else _known(authority)
-            if host and (asks_model(method, target) or (method == "GET" and any(name.lower() == b"upgrade" for name, _ in headers))):
+            asks = host and (asks_model(method, target) or (method == "GET" and any(name.lower() == b"upgrade" for name, _ in headers)))
+            if asks and not is_sent_elsewhere(lambda sent: _authority(sent) == authority):
                 self._note(library, host, requests=1)
         except Exception as bug:  # noqa: BLE001 - the request goes out as it is
             swallow("uncovered", bug)

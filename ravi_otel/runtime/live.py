@@ -155,9 +155,9 @@ class LiveCall(Settlement):
         self.record.retries.append(retry)
         self.scope.engine.listeners.call_retried(self.record, retry)
 
-    def follow(self, status: int) -> None:
-        """Pay for one more request, which the answer `status` to the latest one asks for; raises when it may not be sent."""
-        self.retrying(RetryRecord(len(self.record.retries) + 1, status, None, str(status)), sent=True)
+    def follow(self, status: int | None, why: str, *, sent: bool = True) -> None:
+        """Pay for one more request, after the answer `status` to the latest one, None for none; raises when it may not be sent."""
+        self.retrying(RetryRecord(len(self.record.retries) + 1, status, None, why), sent=sent)
         self.attempt(1)
 
     # -- while it is answered ----------------------------------------------------------------------------------------------------

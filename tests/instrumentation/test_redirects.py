@@ -1,18 +1,23 @@
-"""A call that follows redirects pays for each request that leaves, and follows none past a limit."""
+"""A call pays for each request that leaves, redirected or sent again by a transport, and sends none past a limit."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
+import queue
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import anthropic
 import groq
+import httpx
+import httpx2
 import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.testing import Capture, Raw, Request, ScriptedLLM, Text
+from ravi_otel.testing import Capture, Failure, Raw, Request, ScriptedLLM, Text
 
 ASK: dict[str, Any] = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 CLIENTS: dict[str, Callable[..., Any]] = {
@@ -95,3 +100,82 @@ def test_a_request_that_only_fetches_a_key_meanwhile_is_none_of_a_model(http: An
         ask("openai", llm, max_retries=0, http_client=openai.DefaultHttpxClient(auth=keys()))
         assert run.stats().requests == 1
         assert [request.path for request in llm.requests] == ["/v1/models", "/v1/chat/completions"]
+
+
+# -- transports of the program's own ------------------------------------------------------------------------------------------------
+
+
+def through(name: str, sends: Callable[[Callable[[], Any]], Any]) -> dict[str, Any]:
+    """Give a client of this name a transport that has the library's own send its request, as `sends` calls it."""
+    package = sys.modules[CLIENTS[name].__module__.partition(".")[0]]
+    library = next(one for one in (httpx, httpx2) if issubclass(package.DefaultHttpxClient, one.Client))
+    if name.endswith("async"):
+
+        class OwnAsync(library.AsyncBaseTransport):  # type: ignore[misc, name-defined]  # of either library
+            async def handle_async_request(self, request: Any) -> Any:
+                async with library.AsyncHTTPTransport() as inner:
+                    tried: Any = None
+                    for _ in range(3):
+                        tried = await inner.handle_async_request(request)
+                        await tried.aread()
+                        if tried.status_code < 500:
+                            break
+                    return tried
+
+        return {"http_client": library.AsyncClient(transport=OwnAsync())}
+
+    class Own(library.BaseTransport):  # type: ignore[misc, name-defined]  # of either library
+        def handle_request(self, request: Any) -> Any:
+            def send() -> Any:
+                with library.HTTPTransport() as inner:
+                    for _ in range(3):
+                        tried = inner.handle_request(request)
+                        tried.read()
+                        if tried.status_code < 500:
+                            break
+                    return tried
+
+            return sends(send)
+
+    return {"http_client": library.Client(transport=Own())}
+
+
+def here(send: Callable[[], Any]) -> Any:
+    return send()
+
+
+def in_a_bare_thread(send: Callable[[], Any]) -> Any:
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def sent() -> None:
+        try:
+            answers.put((send(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    _thread.start_new_thread(sent, ())
+    answer, error = answers.get(timeout=20)
+    if error is not None:
+        raise error
+    return answer
+
+
+@pytest.mark.parametrize("sends", [here, in_a_bare_thread])
+@pytest.mark.usefixtures("instrumented")
+def test_what_a_transport_of_the_program_sends_again_is_paid_for_as_well(client: str, sends: Any) -> None:
+    script = iter([Failure(500, "once"), Failure(500, "twice"), Text("done")])
+    with ScriptedLLM(lambda _: next(script)) as llm, ravi_otel.run("r", limits=["requests=10"]) as run:
+        assert "done" in str(ask(client, llm, max_retries=0, **through(client, sends)))
+        assert run.limits[0].used == run.stats().requests == len(llm.requests) == 3
+
+
+@pytest.mark.parametrize("sends", [here, in_a_bare_thread])
+@pytest.mark.parametrize("retries", [0, 2])
+@pytest.mark.usefixtures("instrumented")
+def test_a_transport_of_the_program_sends_no_more_than_a_limit_allows(client: str, retries: int, sends: Any) -> None:
+    with ScriptedLLM(lambda _: Failure(500, "always")) as llm, ravi_otel.run("r", limits=["requests=2", "tokens=5000"]) as run:
+        with pytest.raises(ravi_otel.BudgetExhaustedError, match="2 of 2 requests used"):
+            ask(client, llm, max_retries=retries, **through(client, sends))
+        assert len(llm.requests) == 2
+        assert [reading.held for reading in run.limits] == [0, 0]
+        assert run.limits[0].used == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import http.client
 import itertools
 import json
 import logging
+import queue
 import socket
 import urllib.request
 
@@ -201,10 +203,10 @@ def test_a_model_that_is_watched_through_its_client_alone_says_what_it_does_not_
 
 
 @pytest.mark.parametrize("kind", [openai.OpenAI, openai.AsyncOpenAI])
-@pytest.mark.parametrize("transport", ["its own", "aiohttp"])
+@pytest.mark.parametrize("transport", ["its own", "aiohttp", "its request in another thread", "requests in another thread"])
 def test_calls_of_a_wrapped_client_are_covered(told, monkeypatch, kind, transport):
-    if transport == "aiohttp" and kind is openai.OpenAI:
-        pytest.skip("aiohttp has no sync client")
+    if transport != "its own" and (transport == "aiohttp") is (kind is openai.OpenAI):
+        pytest.skip("aiohttp has no sync client, and a task needs no thread")
     found = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *words, **more: found("127.0.0.1", *words, **more))
 
@@ -231,6 +233,8 @@ def test_calls_of_a_wrapped_client_are_covered(told, monkeypatch, kind, transpor
 def _through(transport):
     if transport == "its own":
         return {}
+    if transport != "aiohttp":
+        return {"http_client": _http_of(openai).Client(transport=_elsewhere(_http_of(openai), transport))}
 
     class OverAiohttp(_http_of(openai).AsyncBaseTransport):
         async def handle_async_request(self, request):
@@ -242,6 +246,27 @@ def _through(transport):
                 return _http_of(openai).Response(reply.status, content=body, headers={"content-type": "application/json"}, request=request)
 
     return {"http_client": _http_of(openai).AsyncClient(transport=OverAiohttp())}
+
+
+def _elsewhere(library, how):
+    """Make a transport whose requests leave from a thread that knows nothing of the call."""
+    answers = queue.SimpleQueue()
+
+    class Elsewhere(library.BaseTransport):
+        def handle_request(self, request):
+            _thread.start_new_thread(lambda: answers.put(self.sent(request)), ())
+            return answers.get(timeout=20)
+
+        def sent(self, request):
+            if how.startswith("its"):
+                with library.HTTPTransport() as inner:
+                    answer = inner.handle_request(request)
+                    answer.read()
+                    return answer
+            reply = requests.request(request.method, str(request.url), data=request.read(), headers=dict(request.headers))
+            return library.Response(reply.status_code, content=reply.content, headers={"content-type": "application/json"}, request=request)
+
+    return Elsewhere()
 
 
 def _http_of(package):

@@ -1,11 +1,15 @@
-"""Pay for each request that leaves beyond the one the client built: those that follow a redirect, and those sent again to log in."""
+"""Pay for each request that leaves beyond the one the client built: what follows a redirect, and what is sent again, to log in or at all.
+
+A transport of the program's own may send one several times, and from whichever thread, through the libraries' own: there it is known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.wire import SENDING, HttpWire
+from ravi_otel.instrumentation.http.wire import SENDING, HttpWire, wire_of
 from ravi_otel.runtime.packages import Package
 from ravi_otel.runtime.wrapping import Wraps
 
@@ -27,6 +31,8 @@ class _Installed:
         """Wrap the clients of both colours."""
         self._wraps.wrap(self._module.Client, "_send_single_request", self._send)
         self._wraps.wrap(self._module.AsyncClient, "_send_single_request", self._send_async)
+        self._wraps.wrap(self._module.HTTPTransport, "handle_request", self._hand)
+        self._wraps.wrap(self._module.AsyncHTTPTransport, "handle_async_request", self._hand_async)
         self._active = True
 
     def remove(self) -> None:
@@ -55,6 +61,44 @@ class _Installed:
         wire.leaving(request, client)
         response = await wrapped(*args, **kwargs)
         wire.passed(request, response)
+        return response
+
+    def _hand(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = args[0] if args else kwargs["request"]
+        wire = wire_of(request) if self._active else None
+        if wire is None:
+            return wrapped(*args, **kwargs)
+        wire.resending(request)
+        token = SENDING.set(wire)
+        try:
+            response = wrapped(*args, **kwargs)
+        except BaseException as error:
+            wire.resent(request, None, error)
+            raise
+        finally:
+            SENDING.reset(token)
+        wire.resent(request, response, None)
+        return response
+
+    def _hand_async(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = args[0] if args else kwargs["request"]
+        wire = wire_of(request) if self._active else None
+        return wrapped(*args, **kwargs) if wire is None else self._handed_async(wire, wrapped, request, args, kwargs)
+
+    async def _handed_async(
+        self, wire: HttpWire, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        wire.resending(request)
+        token = SENDING.set(wire)
+        try:
+            response = await wrapped(*args, **kwargs)
+        except BaseException as error:
+            wire.resent(request, None, error)
+            raise
+        finally:
+            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+                SENDING.reset(token)
+        wire.resent(request, response, None)
         return response
 
 

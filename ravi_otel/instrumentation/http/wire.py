@@ -35,7 +35,7 @@ class HttpWire:
 
     __slots__ = (
         *("_args", "_builds", "_client", "_endpoint", "_hides", "_kwargs", "_late", "_live", "_request", "_seen", "_shortened"),
-        *("_sweeps", "_wrapped", "_asked", "_refused", "_passed", "_latest", "call", "failed", "sends"),
+        *("_sweeps", "_wrapped", "_asked", "_refused", "_passed", "_latest", "_leaves", "_tried", "call", "failed", "seen", "sends"),
     )
 
     def __init__(
@@ -64,6 +64,9 @@ class HttpWire:
         self._sweeps = SWEEPS.count
         self._refused: RaviError | None = None  # what stood against following a redirect
         self._passed: int | None = None  # the status of the answer to the request that left last
+        self._leaves: Any = None  # the request that is on its way
+        self._tried: tuple[int | None, str, bool] | None = None  # how that went when a transport sent it last
+        self.seen = False  # its bytes were seen leaving
         self.call = call
         self.failed: BaseException | None = None
         self.sends = False
@@ -95,8 +98,9 @@ class HttpWire:
         self._heard(live, error)
         # Whether anything was sent, the client's own error knows.
         caused = error.__cause__ if self._late and isinstance(error, RaviError) else None
-        if error is self._refused:  # whatever was sent was answered with a way elsewhere
-            return Ending(type(error).__qualname__, billed=False, status=self._passed)
+        if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
+            status, _, sent = (self._passed, "", True) if self._tried is None else self._tried
+            return Ending(type(error).__qualname__, billed=sent and status is None, status=status)
         seen = None if self._seen is None else read(self._seen, self._endpoint, self.call)
         return ending_of(caused or error, built=self._latest if live.built else None, seen=seen)
 
@@ -116,8 +120,7 @@ class HttpWire:
             if blocked is not None:
                 IN_FLIGHT.discard(blocked)
             del late  # its traceback knows this frame
-            self._live = None
-            self.sends = False
+            self._over()
             SENDING.reset(token)
 
     async def _send_async(self) -> Any:
@@ -135,10 +138,14 @@ class HttpWire:
             raise late from (None if late is self._refused else error)
         finally:
             del late  # its traceback knows this frame
-            self._live = None
-            self.sends = False
+            self._over()
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
+
+    def _over(self) -> None:
+        self._live = None
+        self.sends = False
+        _LEAVING.pop(id(self._leaves), None)
 
     def _cut(self) -> None:
         if self._live is not None and self._client is not None and self._request is not None:
@@ -199,10 +206,15 @@ class HttpWire:
     def leaving(self, request: Any, sender: object) -> None:
         """Pay for a request that follows the answer to this attempt's own; raises what stands against it."""
         live = self._live
-        if live is None or self._passed is None or not self._is_ours(request, sender):
+        if live is None or not self._is_ours(request, sender):
+            return
+        _LEAVING.pop(id(self._leaves), None)
+        self._leaves, self._tried, self.seen = request, None, False
+        _LEAVING[id(request)] = self
+        if self._passed is None:
             return
         try:
-            live.follow(self._passed)
+            live.follow(self._passed, str(self._passed))
             self._latest = request
         except RaviError as refusal:
             self._refused = refusal
@@ -214,6 +226,33 @@ class HttpWire:
         """Note the answer to a request of this attempt: another may follow it."""
         if request is self._request or self._passed is not None:
             self._passed = count(get(response, "status_code")) or 0
+
+    def resending(self, request: Any) -> None:
+        """Pay for a request that a transport of the program's sends once more; raises what stands against it."""
+        live, before = self._live, self._tried
+        if live is None or before is None or request is not self._leaves:
+            return
+        if self._refused is not None:
+            raise self._refused
+        try:
+            status, why, sent = before
+            live.follow(status, why, sent=sent)
+        except RaviError as refusal:
+            self._refused = refusal
+            raise
+        except Exception as error:  # noqa: BLE001 - our own bug never stops a request
+            swallow("resend", error)
+
+    def resent(self, request: Any, response: Any, error: BaseException | None) -> None:
+        """Note what became of a request that a transport has sent; one that met no server is not paid for again."""
+        if request is not self._leaves:
+            return
+        if error is None:
+            status = count(get(response, "status_code")) or 0
+            self._tried = status, str(status), True
+        else:
+            failed = retry_of(error, request)
+            self._tried = failed.status, str(failed.error_type), failed.sent
 
     def _is_ours(self, request: Any, sender: object) -> bool:
         if request is self._request:
@@ -277,6 +316,11 @@ class HttpWire:
         return self._args[1] if len(self._args) > 1 else self._kwargs["options"]
 
     @property
+    def url(self) -> str:
+        """Give the URL of the request that is on its way."""
+        return str(get(self._leaves, "url"))
+
+    @property
     def cast_to(self) -> Any:
         """Give what the client makes of the answer, or of each event."""
         return self._args[0] if self._args else self._kwargs.get("cast_to")
@@ -292,8 +336,31 @@ class HttpWire:
 SENDING: Final[ContextVar[HttpWire | None]] = ContextVar("ravi-otel-in-flight", default=None)
 """The call whose attempts are being made in this context."""
 
+_LEAVING: Final[dict[int, HttpWire]] = {}
+"""The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
+
+
+def wire_of(request: object) -> HttpWire | None:
+    """Return the call that a request is an attempt of, whichever thread sends it."""
+    return SENDING.get() or _LEAVING.get(id(request))
+
 
 def is_sending() -> bool:
-    """Tell that attempts of a call are being made in this context; a task that was started meanwhile outlives that."""
+    """Note that a request leaves in this context, and tell whether one of a call does; a task that was started meanwhile outlives that."""
     wire = SENDING.get()
-    return wire is not None and wire.sends
+    if wire is None or not wire.sends:
+        return False
+    wire.seen = True
+    return True
+
+
+def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
+    """Tell whether a request is that of a call which nobody has seen leaving: a transport may send it in its own words, from any thread.
+
+    `is_there` tells whether a URL is where that request goes; what it finds was seen leaving from here on.
+    """
+    for wire in list(_LEAVING.values()):
+        if not wire.seen and is_there(wire.url):
+            wire.seen = True
+            return True
+    return False
