@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
+from ravi_otel.cli.stored import say
 from ravi_otel.enforcement.ledger.choosing import VARIABLE, read_choice
 from ravi_otel.enforcement.ledger.operators import Operated
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -38,15 +39,18 @@ def opened(url: str | None, *, create: bool = False) -> Generator[tuple[Opened, 
     if not url:
         raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
     choice = replace(read_choice("--ledger", url), slices=False)
-    if choice.store == "sqlite" and not create and not Path(choice.url).exists():
-        raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
+    if choice.store == "sqlite" and not Path(choice.url).exists():
+        if not create:
+            raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
+        say(f"There is no file {choice.url} yet: it is made. If programs count in another one, name that.")
     store: object = SqliteLedger(choice.url, create=create) if choice.store == "sqlite" else choice.open()
     if not is_operated(store):
         raise ConfigurationError(
             f"--ledger {choice.shown.removesuffix(':')}: its counters are in the process that counts, so nobody else can see them. "
             "Give sqlite:PATH or redis://HOST:6379."
         )
+    apart = "" if choice.namespace == "default" else f", namespace {choice.namespace!r}"
     try:
-        yield store, choice.shown
+        yield store, choice.shown + apart
     finally:
         store.close()

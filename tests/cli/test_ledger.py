@@ -376,6 +376,21 @@ def test_what_was_lost_is_refused_until_the_loss_is_accepted(program, operator, 
     assert operator("accept-loss", "--yes", "--tenant", "acme").exit_code == 2
 
 
+@pytest.mark.parametrize("command", [("show",), ("accept-loss", "--yes"), ("close", "tenant:acme", "--yes")], ids=lambda words: words[0])
+def test_a_server_that_nobody_answers_at_is_one_sentence(command):
+    done = CliRunner().invoke(commands, ["ledger", *command, "--ledger", "redis://127.0.0.1:1"])
+    assert (done.exit_code, done.output.count("\n")) == (1, 1)
+    assert done.output.startswith("Error: The shared ledger redis://127.0.0.1:1 cannot be used")
+
+
+def test_what_accept_loss_was_done_to_is_said_with_its_namespace_and_where_it_was_not_there(redis_server, tmp_path):
+    elsewhere = f"{redis_server.url}{'&' if '?' in redis_server.url else '?'}namespace=blue"
+    done = CliRunner().invoke(commands, ["ledger", "accept-loss", "--yes", "--ledger", elsewhere])
+    assert (done.exit_code, "namespace 'blue' has forgotten" in done.stdout) == (0, True)
+    done = CliRunner().invoke(commands, ["ledger", "accept-loss", "--yes", "--ledger", f"sqlite:{tmp_path}/misspelt.db"])
+    assert (done.exit_code, f"There is no file {tmp_path}/misspelt.db yet" in done.stderr) == (0, True)
+
+
 def forget(url):
     """Have a ledger forget all that was counted in it."""
     if url.startswith("sqlite:"):

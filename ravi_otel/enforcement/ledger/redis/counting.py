@@ -124,7 +124,10 @@ class Counting(ABC):
 
     def accept_loss(self) -> Flow[None]:
         """See `Operated.accept_loss`."""
-        yield from self.link.call(ACCEPT, [self._accepted], [round(self._keep_s)])
+        try:
+            yield from self.link.call(ACCEPT, [self._accepted], [round(self._keep_s)])
+        except StoreError as error:
+            raise self.refusal(error, None) from None
 
     @property
     def _accepted(self) -> str:
