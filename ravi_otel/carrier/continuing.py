@@ -142,7 +142,8 @@ class ContinuedRun(Run):
         if token is not None and token.models:
             _tell_models_apart(scope, token.models)
         if self._strict and not _is_bounded(scope):
-            origin = f"continue_run(otherwise=), whose default holds as the headers were not believed ({self.rejected}),"
+            why = "no header says whose run it is" if self.rejected == "missing" else "the headers were not believed"
+            origin = f"continue_run(otherwise=), whose default holds as {why} ({self.rejected}),"
             for limit in _NOTHING:
                 declaring.declare(scope, (limit,), {0: origin})
         super()._enter(scope)

@@ -248,9 +248,10 @@ def test_what_is_not_believed_may_use_nothing_where_no_limit_holds_here(carrying
 
     with (
         continue_run(BAD[reason](sent())) as run,
-        pytest.raises(BudgetExhaustedError, match=rf"not believed \({reason}\), or pass otherwise="),
+        pytest.raises(BudgetExhaustedError, match=rf"default holds as .+ \({reason}\), or pass otherwise=") as caught,
     ):
         pay()
+    assert ("no header says whose run it is" in str(caught.value)) is (reason == "missing")
     assert {(str(each.limit.kind), each.limit.value) for each in run.limits} == {("requests", 0), ("tool_calls", 0)}
     with continue_run(BAD[reason](sent()), limits=["agents=3"]) as run, pytest.raises(BudgetExhaustedError):
         pay()  # a limit that bounds no call is none
