@@ -179,3 +179,21 @@ def test_a_transport_of_the_program_sends_no_more_than_a_limit_allows(client: st
         assert len(llm.requests) == 2
         assert [reading.held for reading in run.limits] == [0, 0]
         assert run.limits[0].used == 2
+
+
+@pytest.mark.usefixtures("instrumented")
+def test_what_a_transport_sends_again_after_it_met_no_server_is_paid_for_once() -> None:
+    library = next(one for one in (httpx, httpx2) if issubclass(openai.DefaultHttpxClient, one.Client))
+
+    class Stubborn(library.HTTPTransport):  # type: ignore[misc, name-defined]  # of either library
+        def handle_request(self, request: Any) -> Any:
+            right = request.url
+            request.url = right.copy_with(port=1)
+            with pytest.raises(library.ConnectError):
+                super().handle_request(request)
+            request.url = right
+            return super().handle_request(request)
+
+    with ScriptedLLM("yes") as llm, ravi_otel.run("r", limits=["requests=1"]) as run:
+        ask("openai", llm, max_retries=0, http_client=library.Client(transport=Stubborn()))
+        assert run.limits[0].used == run.stats().requests == len(llm.requests) == 1
