@@ -37,7 +37,7 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
-    timeout: float = 60,
+    timeout: float = 100,
     check: bool = False,
     encoding: str = "utf-8",
     session: bool = False,
@@ -105,16 +105,19 @@ def _ended(job: dict[str, Any], timeout: float, encoding: str) -> tuple[int, str
         wire.settimeout(timeout)
         socket.send_fds(wire, [text[:1]], [nothing.fileno(), out.fileno(), err.fileno()])
         wire.sendall(text[1:])
-        said = wire.makefile("r")
-        child = int(said.readline())
-        try:
-            status = int(said.readline())
-        except TimeoutError:
-            _kill(child, session=False)
-            raise subprocess.TimeoutExpired(job["target"], timeout) from None
-        finally:
-            if job["session"]:
-                _kill(child, session=True)
+        with wire.makefile("r") as said:
+            try:
+                child = int(said.readline())
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(job["target"], timeout) from None
+            try:
+                status = int(said.readline())
+            except TimeoutError:
+                _kill(child, session=False)
+                raise subprocess.TimeoutExpired(job["target"], timeout) from None
+            finally:
+                if job["session"]:
+                    _kill(child, session=True)
         texts = []
         for file in (out, err):
             file.seek(0)

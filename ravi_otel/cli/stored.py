@@ -22,6 +22,7 @@ from ravi_otel.local.store.index import Question, ask
 from ravi_otel.local.wording import clean, plain
 
 _PATIENCE_S: Final = 1.0
+_LEAST_BYTES: Final = 1_000_000  # what takes long although it is little is a machine that is busy with other things
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _BYTES: Final = {
     "": 1,
@@ -145,7 +146,7 @@ def unread(rows: list[sqlite3.Row]) -> None:
 
 
 class Reading:
-    """Show on standard error how much was read, from the second second on: a bar on a terminal, else one line."""
+    """Show on standard error how much was read, from the second second and a megabyte on: a bar on a terminal, else one line."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -160,7 +161,7 @@ class Reading:
         """Hear how many bytes were read, of how many."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, total=total)
-        elif not self._told and time.monotonic() - self._began > _PATIENCE_S:
+        elif not self._told and total >= _LEAST_BYTES and time.monotonic() - self._began > _PATIENCE_S:
             self._told = True
             self._begin(done, total)
 

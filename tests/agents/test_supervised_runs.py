@@ -264,19 +264,23 @@ async def test_a_handoff_that_came_to_no_end_is_no_success_in_its_row(team):
 
 @pytest.mark.parametrize("what", ["tool", "final"])
 async def test_a_review_that_hangs_ends_with_the_budgets_time(team, what):
+    hung = []
+
     class Hangs:
         async def review(self, action, state, policy):
             if action["kind"] == what:
+                hung.append(what)
                 await anyio.sleep_forever()
             return Decision(DecisionKind.APPROVE, "fine")
 
     async def attempt(seconds):
+        hung.clear()
         desk = Desk()
         script = use("look", user_id=1) if what == "tool" else final("Bye.")
         agent = agent_of(team, desk, lambda _: script, supervisor=Hangs(), budget=Budget(max_seconds=seconds))
         with anyio.fail_after(60):
             result = await agent.run("Go.")
-        return (desk, result) if result.history else None
+        return (desk, result) if hung else None
 
     desk, result = await patiently(attempt)
     assert (result.status, result.stop_reason, result.answer, desk.done) == ("stopped", "max_seconds", None, [])

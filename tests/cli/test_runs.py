@@ -188,6 +188,9 @@ def test_reading_that_takes_long_is_told_once_and_on_standard_error(capsys, monk
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("ravi_otel.cli.stored._PATIENCE_S", -1)
     with Reading() as told:
+        told(1, 999_999)
+    assert capsys.readouterr() == ("", "")
+    with Reading() as told:
         told(1, 2_000_000)
         told(2_000_000, 2_000_000)
     assert capsys.readouterr() == ("", "Reading stored runs, 2 MB ...\n")

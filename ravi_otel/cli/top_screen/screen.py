@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rich.text import Text
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
@@ -99,8 +100,9 @@ class TopScreen(App[None]):
     def _look(self) -> None:
         if not self._looking:
             self._looking = True
-            self.run_worker(self._see(), group="look")
+            self._see()
 
+    @work(group="look")  # which makes the coroutine as it begins: a worker that is cancelled first leaves none behind
     async def _see(self) -> None:
         try:
             seen = await asyncio.to_thread(self._watch.look, PATIENCE_S)

@@ -302,7 +302,7 @@ async def test_a_cancelled_call_holds_nothing_though_it_was_on_its_way(new, prox
 
 @pytest.mark.parametrize("lost", ["cut", "swallow"])
 def test_a_reserve_whose_reply_is_lost_counts_once(new, proxy, lost):
-    ledger, requests = new(f"{proxy.url}?timeout_s=0.2"), twin(kind="requests", value=10)
+    ledger, requests = new(f"{proxy.url}?timeout_s=2"), twin(kind="requests", value=10)
     ask(ledger, (requests, 1))
     setattr(proxy, lost, 1)
     if lost == "cut":
