@@ -11,9 +11,9 @@ from opentelemetry.trace import Span
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.telemetry import conventions, outcomes, semconv
-from ravi_otel.telemetry.call_attributes import EndAttributes, about, start_attributes
 from ravi_otel.telemetry.content import Content, Structured, as_text
 from ravi_otel.telemetry.elsewhere import ELSEWHERE
+from ravi_otel.telemetry.model_calls import EndAttributes, about, start_attributes
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.spans import MARK, Open
 

@@ -8,13 +8,13 @@ from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.telemetry import conventions
-from ravi_otel.telemetry.calls import Calls
 from ravi_otel.telemetry.content import NO_CONTENT, Content
 from ravi_otel.telemetry.content_told import Said
 from ravi_otel.telemetry.counts import Counts, Slots
 from ravi_otel.telemetry.limit_events import LimitEvents
 from ravi_otel.telemetry.limit_gauges import LimitGauges
 from ravi_otel.telemetry.loops import Loops
+from ravi_otel.telemetry.model_calls import ModelCalls
 from ravi_otel.telemetry.pipeline import Pipeline
 from ravi_otel.telemetry.scopes import Scopes
 from ravi_otel.telemetry.tools import Tools
@@ -30,7 +30,7 @@ class Telemetry(Listener):
     def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
         self.pipeline = pipeline
         pipeline.convention = conventions.chosen()
-        self._calls = Calls(pipeline)
+        self._calls = ModelCalls(pipeline)
         self._tools = Tools(pipeline)
         self._said = Said(pipeline, content)
         self._scopes = Scopes(pipeline)

@@ -10,7 +10,7 @@ from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Reply, Usage
-from ravi_otel.telemetry import Telemetry, call_instruments
+from ravi_otel.telemetry import Telemetry, instruments
 from ravi_otel.telemetry.conventions import BOTH, LATEST, RELEASED, chosen, spans_steps, times_chunks
 
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
@@ -149,7 +149,7 @@ def test_the_parts_by_modality_are_never_more_than_the_whole(total, audio, image
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("any")
     usage = Usage(total, 0, cached_input_tokens=cached, audio_input_tokens=audio, image_input_tokens=image, cached_image_tokens=image)
     record = CallRecord(Call("chat", "chat.completions"), ScopeFacts("s", ScopeKind.RUN), "op", 0, usage=usage)
-    call_instruments.make(meter, LATEST).record(record, call_instruments.Series({}), None)
+    instruments.CallInstruments(meter, LATEST).record(record, instruments.Series({}), None)
     data = reader.get_metrics_data()
     metrics = {
         metric.name: metric.data.data_points

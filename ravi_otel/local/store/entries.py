@@ -16,7 +16,7 @@ from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 from ravi_otel.policy.usage import Usage, UsageSource
 from ravi_otel.runtime.awaited import FETCHES
 from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.call_attributes import PENDING
+from ravi_otel.telemetry.model_calls import PENDING
 
 _STATUSES: Final = frozenset(get_args(Status))
 _PHASES: Final = frozenset(get_args(Phase))

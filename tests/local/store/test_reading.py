@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
+from ravi_otel.hooks.records import CallRecord
 from ravi_otel.local import as_json, console, render
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.reading import read_run
 from ravi_otel.local.store.spans import Span
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.usage import Usage
-from ravi_otel.telemetry import call_attributes, conventions
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.telemetry import conventions
+from ravi_otel.telemetry.model_calls import EndAttributes
 from ravi_otel.testing import Disconnect, Failure, Text, ToolCalls
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}]}
@@ -387,22 +391,25 @@ def test_what_the_stores_own_writer_wrote_is_read_back_the_same(desk):
     assert tree(record)["children"] == tree(desk.live)["children"]
 
 
+def told_of(operation, usage, convention):
+    record = CallRecord(Call(operation, "any"), ScopeFacts("s", ScopeKind.RUN), "op", 0, usage=usage)
+    return {"gen_ai.operation.name": operation, **EndAttributes(convention, langfuse=False).of(record)}
+
+
 @pytest.mark.parametrize("spoken", ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental/dup"])
 def test_a_run_is_read_back_the_same_in_whichever_convention_it_was_stored(spoken):
     usage = Usage(
         90, 40, cached_input_tokens=30, cache_write_tokens=20, reasoning_tokens=7, audio_input_tokens=10, image_input_tokens=12,
         cached_image_tokens=4, audio_output_tokens=3, image_output_tokens=5, cache_write_1h_tokens=6, rejected_prediction_tokens=2,
     )  # fmt: skip
-    attributes = {"gen_ai.operation.name": "chat"}
-    call_attributes._add_usage(attributes, usage, "chat", conventions.chosen({conventions.OPT_IN: spoken}))
+    attributes = told_of("chat", usage, conventions.chosen({conventions.OPT_IN: spoken}))
     entry = entry_of(stored_call(attributes))
     assert entry is not None
     assert entry.leaf.usage == usage
 
 
 def test_a_call_that_was_measured_in_sound_is_read_back_without_tokens():
-    attributes = {"gen_ai.operation.name": "transcription"}
-    call_attributes._add_usage(attributes, Usage(audio_ms=2_500, searches=1), "transcription", conventions.RELEASED)
+    attributes = told_of("transcription", Usage(audio_ms=2_500, searches=1), conventions.RELEASED)
     entry = entry_of(stored_call(attributes))
     assert entry is not None
     assert entry.leaf.usage == Usage(audio_ms=2_500, searches=1)
