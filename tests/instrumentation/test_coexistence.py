@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import weakref
 from typing import Any
 
@@ -18,7 +17,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE
-from ravi_otel.testing import Capture, Disconnect, Failure, Raw, Text
+from ravi_otel.testing import Capture, Disconnect, Failure, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Say hello."}]}
 USED = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -192,20 +191,6 @@ def test_whatever_becomes_of_a_call_that_comes_around_us_nothing_is_held(
         assert len(STATE.engine.ledger) == 0  # type: ignore[arg-type]  # the ledger of one process knows its length
         assert [reading.held for reading in run.limits] == [0]
         assert run.stats().requests == len(stage.server.requests)
-
-
-def test_a_batch_that_is_fetched_around_us_is_counted(around: Any, colour: str, clients: Any) -> None:
-    line = {"custom_id": "a", "response": {"status_code": 200, "body": {"model": "gpt-4o-mini", "usage": USED}}}
-    client = around(Raw(json.dumps(line).encode(), content_type="application/octet-stream"))
-
-    async def program() -> None:
-        fetched = client.files.content(f"file-around-{colour}")
-        if hasattr(fetched, "__await__"):
-            await fetched
-
-    with ravi_otel.instrument(), ravi_otel.run("r") as run:
-        clients.run(colour, program())
-    assert run.stats().total_tokens == 15
 
 
 # -- putting back ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import pytest
 
 import ravi_otel
 from ravi_otel.instrumentation.http.body import Body
-from ravi_otel.runtime.awaited import AWAITED
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}
@@ -145,43 +144,9 @@ def test_iterators_have_the_names_they_have_without_us(make: Any, instrumented: 
 # -- bodies left before their end ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def nothing_fetched() -> None:
-    AWAITED._fetched.clear()
-
-
-@pytest.mark.usefixtures("nothing_fetched")
-@pytest.mark.parametrize("read", [1, 4])
-def test_a_batch_output_left_half_way_is_unknown_and_counted_by_a_later_look(read: int, make: Any, instrumented: Any) -> None:
-    client = make(LINES, {"content-type": "application/octet-stream"})
-    with ravi_otel.run("r") as run:
-        with client.files.with_streaming_response.content("file-out") as body:
-            pieces = body.http_response.iter_raw()
-            for _ in range(read):
-                next(pieces)
-        assert run.stats().total_tokens == 0
-        client.files.content("file-out").read()
-        assert run.stats().total_tokens == 50
-    used = [span.attributes.get("gen_ai.usage.input_tokens") for span in instrumented.spans("GET files.content")]
-    assert used == [None, 35]
-
-
-@pytest.mark.usefixtures("nothing_fetched")
-def test_a_batch_output_is_whole_when_as_many_bytes_came_as_were_stated(make: Any, instrumented: Any) -> None:
-    client = make(LINES, {"content-type": "application/octet-stream", "content-length": str(sum(map(len, LINES)))})
-    with ravi_otel.run("r") as run:
-        with client.files.with_streaming_response.content("file-out") as body:
-            pieces = body.http_response.iter_raw()
-            for _ in LINES:
-                next(pieces)
-        assert run.stats().total_tokens == 50
-
-
-@pytest.mark.parametrize(
-    ("kind", "any_type", "whole"), [("application/json", False, True), ("application/json", True, False), ("text/plain", False, False)]
-)
-def test_only_json_shows_by_itself_that_a_part_is_missing(kind: str, any_type: bool, whole: bool, http: Any) -> None:
-    body = Body(http.Response(200, headers={"content-type": kind}), any_type=any_type)
+@pytest.mark.parametrize(("kind", "whole"), [("application/json", True), ("text/plain", False)])
+def test_only_json_shows_by_itself_that_a_part_is_missing(kind: str, whole: bool, http: Any) -> None:
+    body = Body(http.Response(200, headers={"content-type": kind}))
     body.add(b"{")
     assert body.whole is whole
     body.ended = True

@@ -143,10 +143,6 @@ def test_a_forked_child_forgets_what_its_parent_waits_for(table):
     assert call.seen == []
 
 
-def test_what_is_fetched_counts_the_first_time_and_always_without_a_name(table):
-    assert [table.fetched(name) for name in (A, A, None, None, B)] == [True, False, True, True, True]
-
-
 @pytest.mark.parametrize(
     "elsewhere",
     [
