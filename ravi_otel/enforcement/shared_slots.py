@@ -34,10 +34,7 @@ def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | 
 
 
 class SharedSlots:
-    """Take units of a run's headcount and give them back; under the lock of whoever gives out the slots.
-
-    `troubled` is why nothing could be taken the last time, where that was the store's doing and not that all slots are taken.
-    """
+    """Take units of a run's headcount and give them back; under the lock of whoever gives out the slots."""
 
     def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
         self._engine: Final = engine
@@ -45,7 +42,6 @@ class SharedSlots:
         self._root: Final = Account(Limit(kind=_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))
         self._units: list[str] = []
         self._root_unit: str | None = None
-        self.troubled: BudgetExhaustedError | None = None
 
     def cover(self, count: int) -> bool:
         """Hold at least `count` units, taking more where needed; False when all others are taken."""
@@ -81,7 +77,6 @@ class SharedSlots:
 
     def _take(self, account: Account, keep: Callable[[str], object]) -> bool:
         op_id = new_op_id()
-        self.troubled = None
         request = Reservation(op_id, [Line(account, 1, 1, carved=True)], {}, slot=True)
         try:
             answer = self._tried(lambda: run_sync(self._engine.ledger.reserve(request)))
@@ -103,6 +98,5 @@ class SharedSlots:
     def _tried(self, act: Callable[[], T]) -> T | None:
         try:
             return act()
-        except BudgetExhaustedError as error:  # the store cannot be used, which refuses agents as it refuses calls
-            self.troubled = error
+        except BudgetExhaustedError:  # the store cannot be used, which refuses agents as it refuses calls
             return None

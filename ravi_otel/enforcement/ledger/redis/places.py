@@ -225,8 +225,3 @@ class Graves:
                 return number, f"{tag}:b:{self._own}:{at >> _CHUNK_BITS}", str(at & ((1 << _CHUNK_BITS) - 1))
         name = digest(op_id)
         return f"~{name}", f"{tag}:t:{name}", ""
-
-
-def tags_of(sights: Sequence[Sight | None]) -> list[str]:
-    """List what hash tags the shared ones of these have, each once."""
-    return list(dict.fromkeys(sight.place.tag for sight in sights if sight is not None and sight.place is not None))
