@@ -11,7 +11,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house coverage names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -75,6 +75,10 @@ spawn-guards: $(READY)  ## walk through every state of small runs' slots, and ta
 
 house: $(READY)  ## what each room holds, and how much of it a call, a tool and a spawn enter, beside the goals
 	@$(PY) scripts/house.py
+
+coverage: $(READY)  ## branch coverage room by room, of every test (slow) or of TESTS=...
+	@sh scripts/servers.sh
+	@$(PY) scripts/branches.py --workers $(WORKERS) $(TESTS)
 
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py

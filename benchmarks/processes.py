@@ -1,26 +1,26 @@
-"""Measure what only a process of its own can show: import time, exit time, and memory after many calls."""
+"""Measure what only a process of its own can show: what an import, a command and the end of a program take."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).parent
 _BEFORE = "import openai, opentelemetry.sdk.trace, opentelemetry.sdk.metrics, opentelemetry.sdk._logs"
 _IMPORT = """
-    import time
+    import sys, time
     {before}
-    began = time.process_time()
+    there, began = len(sys.modules), time.process_time()
     import {module}
-    print(time.process_time() - began)
+    print(time.process_time() - began, sum(name.partition('.')[0] == 'ravi_otel' for name in sys.modules) or len(sys.modules) - there)
 """
 _EXIT = """
     import sys, time
@@ -35,65 +35,78 @@ _EXIT = """
         call()
     print(time.monotonic(), flush=True)
 """
-_MEMORY = """
-    import gc, json, sys, tracemalloc
-    sys.path.insert(0, {here!r})
-    from around import our_variants
-    from client import chat, sync_client
-    call, found = chat(sync_client()), []
-    with our_variants()["ravi-otel, SDK, 4 kinds of limits"]():
-        for done in range(1, {calls} + 1):
-            call()
-            if done == {calls} // 5 or done == {calls}:
-                gc.collect()
-                pages = int(open("/proc/self/statm").read().split()[1]) if sys.platform == "linux" else 0
-                found.append({{"calls": done, "rss_kib": pages * 4, "objects": len(gc.get_objects())}})
-    print(json.dumps(found))
-"""
 
 
-def _python(program: str, python: str, **environ: str) -> tuple[str, float]:
-    """Run a program; give what it printed, and the monotonic second at which it had ended."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    command = [python, "-c", textwrap.dedent(program)]
-    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=clean | environ, cwd=HERE.parent)
-    return ran.stdout, time.monotonic()
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment without what would configure us or the SDK."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "RAVI_"))} | more
 
 
-def import_ms(module: str, python: str = sys.executable, runs: int = 15) -> float:
-    """Give the CPU time that `import module` takes in a fresh process after `openai` and the SDK; the first run warms the disk."""
-    program = _IMPORT.format(before=_BEFORE, module=module)
-    return statistics.median([float(_python(program, python)[0]) for _ in range(runs + 1)][1:]) * 1_000
+def _cpu_s(command: list[str], tree: Mapping[str, str]) -> float:
+    """Return the CPU seconds of a process and of those that it has waited for."""
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            command, env=environment(**tree), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
 
 
-def _exit_ms(*, ours: bool, runs: int, **environ: str) -> float:
-    took: list[float] = []
-    for _ in range(runs + 1):
-        printed, ended = _python(_EXIT.format(here=str(HERE), ours=ours), sys.executable, **environ)
-        took.append(ended - float(printed.split()[-1]))
-    return statistics.median(took[1:]) * 1_000
+class Starts:
+    """Start programs of one environment, once a round, and note what each took."""
+
+    def __init__(self, python: str, module: str, tree: Mapping[str, str]) -> None:
+        self._python, self._module, self._tree = python, module, tree
+        self.took: dict[str, list[float]] = {}
+
+    def round(self, rows: set[str]) -> None:
+        """Start what the rows need."""
+        if rows & {"import", "modules"}:
+            program = textwrap.dedent(_IMPORT.format(before=_BEFORE, module=self._module))
+            ran = subprocess.run(
+                [self._python, "-c", program],
+                check=True,
+                capture_output=True,
+                text=True,
+                env=environment(**self._tree),
+                cwd=tempfile.gettempdir(),
+            )
+            seconds, modules = ran.stdout.split()
+            self._note("import", float(seconds) * 1e3)
+            self._note("modules", float(modules))
+        if self._module == "ravi_otel" and rows & {"help", "run"}:
+            plain = _cpu_s([self._python, "-c", "pass"], self._tree) * 1e3
+            if "help" in rows:
+                self._note("help", _cpu_s([self._python, "-m", "ravi_otel", "--help"], self._tree) * 1e3 - plain)
+            if "run" in rows:
+                command = [self._python, "-m", "ravi_otel", "run", "--", self._python, "-c", "pass"]
+                self._note("run", _cpu_s(command, self._tree) * 1e3 - plain)
+
+    def _note(self, row: str, figure: float) -> None:
+        self.took.setdefault(row, []).append(figure)
+
+    def medians(self) -> dict[str, float]:
+        """Return the median of each row."""
+        return {row: statistics.median(took) for row, took in self.took.items()}
 
 
-def exit_ms(runs: int = 5) -> dict[str, float]:
-    """Give the wall time from a program's last line to the end of its process."""
+def exit_ms(tree: Mapping[str, str], runs: int) -> dict[str, float]:
+    """Return the wall time from a program's last line to the end of its process: without us, with us, and with a silent collector."""
+
+    def once(*, ours: bool, **more: str) -> float:
+        command = [sys.executable, "-c", textwrap.dedent(_EXIT.format(here=str(HERE), ours=ours))]
+        ran = subprocess.run(
+            command, check=True, capture_output=True, text=True, env=environment(**tree, **more), cwd=tempfile.gettempdir()
+        )
+        return (time.monotonic() - float(ran.stdout.split()[-1])) * 1e3
+
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(64)  # takes connections and never answers
-        port = silent.getsockname()[1]
-        with socket.socket() as gone:
-            gone.bind(("127.0.0.1", 0))
-            refused = gone.getsockname()[1]
-        return {
-            "without us": _exit_ms(ours=False, runs=runs),
-            "no collector configured": _exit_ms(ours=True, runs=runs),
-            "a collector that refuses connections": _exit_ms(
-                ours=True, runs=runs, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{refused}"
-            ),
-            "a collector that never answers": _exit_ms(ours=True, runs=runs, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{port}"),
-        }
-
-
-def memory(calls: int) -> list[dict[str, Any]]:
-    """Give resident KiB and live objects after a fifth of the calls and after all, made with the SDK and four kinds of limits."""
-    found: list[dict[str, Any]] = json.loads(_python(_MEMORY.format(here=str(HERE), calls=calls), sys.executable)[0])
-    return found
+        collector = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        took = [(once(ours=False), once(ours=True), once(ours=True, OTEL_EXPORTER_OTLP_ENDPOINT=collector)) for _ in range(runs)]
+    without, plain, dead = (statistics.median(column) for column in zip(*took, strict=True))
+    return {"without us": without, "with us": plain, "with a collector that never answers": dead}
