@@ -6,11 +6,12 @@ import json
 import warnings
 from typing import Any
 
+import anthropic
 import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.testing import Raw
+from ravi_otel.testing import Raw, ScriptedLLM, Text
 
 BATCH: dict[str, Any] = {"input_file_id": "file-in", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
 BATCH_BEGUN = Raw(b'{"id": "batch_1", "object": "batch", "status": "validating"}')
@@ -127,3 +128,11 @@ def test_a_streamed_run_is_counted_by_what_its_last_event_tells(colour, stage, c
     with ravi_otel.run("r", limits=["tokens=1000"]) as run:
         clients.run(colour, program(clients.make(colour, stage.play(stream))))
     assert (run.stats().total_tokens, run.limits[0].used, run.limits[0].held) == (18, 18, 0)
+
+
+def test_a_legacy_completion_of_anthropic_is_charged_all_that_is_held_of_it(instrumented):
+    with ScriptedLLM([Text("hi there")]) as server, ravi_otel.run("r", limits=["tokens=1000"]) as run:
+        with anthropic.Anthropic(base_url=server.url, api_key="k", max_retries=0) as client:
+            client.post("/v1/complete", body={"model": "claude-2.1", "prompt": "hi", "max_tokens_to_sample": 500}, cast_to=object)
+        assert (run.stats().requests, run.stats().turns, run.stats().unreported_calls) == (1, 1, 1)
+        assert (500 < run.limits[0].used < 520, run.limits[0].held) == (True, 0)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ravi_otel.instrumentation.anthropic.endpoints.usage import usage
 from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import get, text, tokens_in
+from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in
 from ravi_otel.instrumentation.http.paths import READS, Shapes, below_version, named, segments
 from ravi_otel.instrumentation.http.silent import SilentCollector
 from ravi_otel.policy.usage import Call, Reply
@@ -51,6 +51,10 @@ _FREE_AT_HOME: Final = Shapes(
 )
 """What asks no model for anything where the API is Anthropic's own."""
 
+_LEGACY: Final = ("complete",)
+_LEGACY_CAP: Final = "max_tokens_to_sample"
+"""A legacy completion tells no usage: it is charged what is held of it."""
+
 _HOME: Final = frozenset({"anthropic", "aws.bedrock", "gcp.vertex_ai"})
 _JOBS: Final = Shapes("dreams messages/batches sessions/*/events deployments/*/run")
 """Where work is begun that is paid for later, or an agent that the provider runs is set to work: told to nobody here."""
@@ -65,6 +69,7 @@ class Other(Wordless):
         parts = below_version(segments(request.path, host.base))
         generative = request.method not in READS and asks_a_model(parts, at_home=host.assumed or host.provider in _HOME)
         job = generative and _JOBS.has(parts)
+        completes = generative and parts == _LEGACY
         return Call(
             operation=shape if generative else f"{request.method} {shape}",
             endpoint=shape,
@@ -72,9 +77,10 @@ class Other(Wordless):
             provider_assumed=host.assumed,
             model=None if job else text(body, "model"),  # what a job will cost has no price per call
             generative=generative,
-            turn=False,
+            turn=completes,
             stream=request.stream,
             input_estimate=tokens_in(body) if generative and not job else 0,
+            output_cap=count(body.get(_LEGACY_CAP)) if completes else None,
             server_address=host.address,
             server_port=host.port,
             job=job,
