@@ -33,11 +33,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import SpanKind
+from peers import PEERS
 
-PEERS = {
-    "opentelemetry-instrumentation-genai-openai": "opentelemetry.instrumentation.genai.openai",
-    "openinference-instrumentation-openai": "openinference.instrumentation.openai",
-}
 _WARM = 60
 _FOUR = ("tokens=1000M", "cost=100000usd", "requests=1000M", "turns=1000M")
 

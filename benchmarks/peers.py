@@ -20,6 +20,11 @@ VERSIONS = {
     "inspect-ai": "0.3.285",
 }
 
+PEERS = {
+    "opentelemetry-instrumentation-genai-openai": "opentelemetry.instrumentation.genai.openai",
+    "openinference-instrumentation-openai": "openinference.instrumentation.openai",
+}
+
 
 def cache() -> Path:
     """Give the directory of the environments, the user's cache directory unless the environment names another."""
@@ -61,19 +66,6 @@ def make(package: str) -> str | None:
             return (ran.stderr.strip().splitlines() or ["no reason was given"])[-1]
     (root / "ready").write_text("\n".join(wanted))
     return None
-
-
-def measure(package: str, rounds: int, calls: int) -> dict[str, Any] | str:
-    """Give what `calls.py` printed in the peer's environment, or why there is nothing."""
-    python = python_of(package)
-    if python is None:
-        return "not installed"
-    command = [str(python), str(HERE / "calls.py"), "--peer", package, "--rounds", str(rounds), "--calls", str(calls)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True)
-    if ran.returncode:
-        return f"failed: {(ran.stderr.strip().splitlines() or ['without a word'])[-1]}"
-    printed: dict[str, Any] = json.loads(ran.stdout)
-    return printed
 
 
 # -- libraries with limits of their own -----------------------------------------------------------------------------

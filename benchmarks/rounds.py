@@ -1,10 +1,8 @@
-"""Measure variants of one piece of work against each other: they take turns, and the figure is a median of CPU time."""
+"""Measure variants of one piece of work against each other: they take turns, in CPU time."""
 
 from __future__ import annotations
 
 import gc
-import operator
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -53,9 +51,3 @@ def in_turns(variants: Mapping[str, Variant], rounds: int, pieces: int) -> dict[
     finally:
         gc.unfreeze()
     return took
-
-
-def medians(took: Mapping[str, list[float]], base: str) -> dict[str, float]:
-    """Give the median of each variant: the base's own, plus the median of what a variant added to it in the same round."""
-    ground = statistics.median(took[base])
-    return {name: ground + statistics.median(map(operator.sub, figures, took[base])) for name, figures in took.items()}
