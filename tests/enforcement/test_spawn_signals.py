@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ravi_otel import ConfigurationError, SpawnBudget, SpawnTracker
+from ravi_otel import ConfigurationError, SpawnBudget, SpawnDeniedError, SpawnTracker
 
 
 class StruckError(Exception):
@@ -65,29 +65,55 @@ def test_what_a_handler_raises_while_a_slot_is_given_back_leaves_the_tracker_to_
     assert [stats.active for stats in in_another_thread(tracker.stats)] == [1]
 
 
+class Middle:
+    """Be a tracker's clock, and have a signal come where it is read: in the middle of a change."""
+
+    def __init__(self):
+        self.armed = False
+
+    def __call__(self):
+        if self.armed:
+            self.armed = False
+            signal.raise_signal(signal.SIGUSR1)
+        return 0.0
+
+    def of(self, tracker):
+        """Change the tracker, and leave it as it is: somebody asks for a slot, and there is none."""
+        self.armed = True
+        with contextlib.suppress(SpawnDeniedError):
+            tracker.wait_for_slot_blocking("late", timeout_s=0)
+
+
+@pytest.fixture
+def middle():
+    return Middle()
+
+
+@pytest.fixture
+def full(middle):
+    return SpawnTracker(SpawnBudget(2), clock=middle)
+
+
 @pytest.mark.parametrize(("look", "seen"), [("stats", 2), ("is_paused", False)])
-def test_a_handler_may_look_in_the_middle_of_a_change(on_signal, look, seen):
-    tracker = SpawnTracker(SpawnBudget(3))
-    tracker.acquire("a")
+def test_a_handler_may_look_in_the_middle_of_a_change(on_signal, middle, full, look, seen):
+    full.acquire("a")
     found = []
-    on_signal(lambda: found.append(tracker.is_paused("a") if look == "is_paused" else tracker.stats().active))
-    tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
+    on_signal(lambda: found.append(full.is_paused("a") if look == "is_paused" else full.stats().active))
+    middle.of(full)
     assert found == [seen]
 
 
 @pytest.mark.parametrize("change", [lambda t: t.acquire("b"), lambda t: t.pause("a"), lambda t: t.resize(5)])
-def test_a_handler_that_would_change_a_change_is_told_so_and_does_not_hang(on_signal, change):
-    tracker = SpawnTracker(SpawnBudget(3))
-    tracker.acquire("a")
-    on_signal(lambda: change(tracker))
+def test_a_handler_that_would_change_a_change_is_told_so_and_does_not_hang(on_signal, middle, full, change):
+    full.acquire("a")
+    on_signal(lambda: change(full))
     with pytest.raises(ConfigurationError, match="in the middle of a change"):
-        tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
-    assert [stats.active for stats in in_another_thread(tracker.stats)] == [2]
+        middle.of(full)
+    assert [stats.active for stats in in_another_thread(full.stats)] == [2]
 
 
-def test_a_slot_that_a_handler_gives_back_in_the_middle_of_a_change_is_given_back_after_it(on_signal):
-    tracker = SpawnTracker(SpawnBudget(3))
-    lease = tracker.acquire("a")
+def test_a_slot_that_a_handler_gives_back_in_the_middle_of_a_change_is_given_back_after_it(on_signal, middle, full):
+    lease = full.acquire("a")
     on_signal(lease.release)
-    tracker._locked(lambda: signal.raise_signal(signal.SIGUSR1))
-    assert tracker.stats().active == 1
+    middle.of(full)
+    assert full.stats().active == 1
