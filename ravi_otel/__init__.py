@@ -16,7 +16,7 @@ if _typing.TYPE_CHECKING:
     from ravi_otel.enforcement.retry import RetryPolicy
     from ravi_otel.enforcement.scope import Scope
     from ravi_otel.enforcement.snapshot import Snapshot
-    from ravi_otel.enforcement.spawn import SpawnTracker
+    from ravi_otel.enforcement.spawn.tracker import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
     from ravi_otel.errors import (
         AgentPausedError,
@@ -191,7 +191,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "enforcement.retry": ("RetryPolicy",),
     "enforcement.scope": ("Scope",),
     "enforcement.snapshot": ("Snapshot",),
-    "enforcement.spawn": ("SpawnTracker",),
+    "enforcement.spawn.tracker": ("SpawnTracker",),
     "enforcement.tab": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",

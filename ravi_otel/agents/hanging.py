@@ -10,8 +10,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.line import Sleeper
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import Sleeper
 from ravi_otel.errors import CancellationError
 from ravi_otel.runtime.stopping import IN_FLIGHT
 

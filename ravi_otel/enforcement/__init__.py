@@ -8,14 +8,14 @@ Where what is:
   guess its size, `last_call` keeps a rest for the end, `joining` brings limits to a living session or tenant, `replayed` counts work once.
 * refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `clocks` measure scopes by it.
-* agents: `spawn` is the tracker of a run's slots, `roster` decides about them, `leases` are slots, `seats` slots for agents to come, `line`
-  who waits for one, `shared_slots` the slots that several processes give out; `entry` and `headcount` hold the other limits on agents.
+* agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
+  `limits` holds the other limits of agents, `shared` the slots that several processes give out; `seats` are slots for agents to come.
 * shared budgets: `sharing` and `weighted` split what is left, `tab` is what an agent has spent.
 * going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
 """
 
 from ravi_otel.enforcement.retry import RetryPolicy
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.policy.meta import CancellationToken
 

@@ -7,18 +7,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ravi_otel.enforcement import clocks, entry
+from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.checkpoints import restore
 from ravi_otel.enforcement.declaring import declare, declare_budget, declare_slots, inherit
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.headcount import Headcount
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
-from ravi_otel.enforcement.shared_slots import shared_slots
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn import limits
+from ravi_otel.enforcement.spawn.limits import Headcount
+from ravi_otel.enforcement.spawn.shared import shared_slots
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker, end_turns
 from ravi_otel.enforcement.terms import PLAIN, Terms, close_suspension
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
@@ -157,7 +158,7 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
     swallowed = scope.end(error, catch=catch)
     close_suspension(scope)
     give_back(scope)
-    entry.leave(scope)
+    limits.leave(scope)
     if scope.seat is not None:
         scope.seat.leave()
     elif scope.lease is not None:
@@ -372,7 +373,7 @@ def _seated(parent: Scope, ask: Opening) -> Opening:
 
 def _enter_agent(scope: Scope, ask: Opening) -> None:
     facts = scope.facts
-    entry.admit(scope, ask.priority)
+    limits.admit(scope, ask.priority)
     if ask.seat is not None:
         scope.seat, scope.lease = ask.seat, ask.seat.lease
         if scope.lease is not None:

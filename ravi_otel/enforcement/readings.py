@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.entry import children_of, most_children
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
 from ravi_otel.enforcement.series import MOST_READ, Series, counters
+from ravi_otel.enforcement.spawn.limits import children_of, most_children
 from ravi_otel.enforcement.terms import in_force
 from ravi_otel.hooks.records import LimitReading
 from ravi_otel.policy.grammar import NamedKind, read_kind

@@ -36,8 +36,8 @@ from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.leases import Lease, NoSlot
     from ravi_otel.enforcement.scope import Scope
+    from ravi_otel.enforcement.spawn.slots import Lease, NoSlot
 
 _WIDE: Final = 80
 """Characters of a name that are shown: as wide as a line."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from ravi_otel import _current
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.leases import Lease
-    from ravi_otel.enforcement.spawn import SpawnTracker
+    from ravi_otel.enforcement.spawn.slots import Lease
+    from ravi_otel.enforcement.spawn.tracker import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
     from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from ravi_otel import _extras
 from ravi_otel._flow import Carried, Flow, Step, cause
-from ravi_otel.enforcement.line import in_asyncio_task
+from ravi_otel.enforcement.sleeper import in_asyncio_task
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from ravi_otel import _extras
 from ravi_otel._flow import Step
-from ravi_otel.enforcement.line import Sleeper, in_asyncio_task
+from ravi_otel.enforcement.sleeper import Sleeper, in_asyncio_task
 from ravi_otel.errors import ConfigurationError, ToolTimeoutError
 from ravi_otel.policy.checks import show
 

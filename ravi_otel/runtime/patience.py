@@ -9,8 +9,8 @@ from contextvars import ContextVar
 
 from ravi_otel._flow import gevent_here, trio_here
 from ravi_otel.enforcement.clocks import left_ns
-from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import on_event_loop
 from ravi_otel.policy.limits import NANO
 
 LONGEST_WAIT_S = 30.0

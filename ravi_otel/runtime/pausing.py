@@ -6,7 +6,7 @@ from functools import partial
 
 from ravi_otel._flow import Step
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.sleeper import Sleeper
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 

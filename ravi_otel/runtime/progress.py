@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
-from ravi_otel.enforcement.line import Sleeper, on_event_loop
+from ravi_otel.enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.events import ReadOnly
 from ravi_otel.policy.ids import TopicId

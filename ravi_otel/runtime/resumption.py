@@ -8,9 +8,9 @@ from typing import Final, cast
 
 from ravi_otel._flow import Done, Flow, Step
 from ravi_otel.enforcement import clocks, refusal
-from ravi_otel.enforcement.leases import Lease
-from ravi_otel.enforcement.line import on_event_loop
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import on_event_loop
+from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.errors import AgentPausedError, SpawnDeniedError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.policy import checks

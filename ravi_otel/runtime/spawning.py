@@ -8,12 +8,12 @@ from typing import Self
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, run_async, run_sync
-from ravi_otel.enforcement.entry import ask_ahead
-from ravi_otel.enforcement.leases import Lease
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.limits import ask_ahead
+from ravi_otel.enforcement.spawn.slots import Lease
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks

@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar, cast, overload
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.ending import Ending, leaves
-from ravi_otel.enforcement.leases import Lease
-from ravi_otel.enforcement.line import Sleeper, on_event_loop
 from ravi_otel.enforcement.opening import Opening, inherited_budget
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat, seat_for
+from ravi_otel.enforcement.sleeper import Sleeper, on_event_loop
+from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError
 from ravi_otel.hooks.records import CountEvent, RetryRecord

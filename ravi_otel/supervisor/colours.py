@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import anyio
 
 from ravi_otel._flow import Step
-from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import on_any_event_loop
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.runtime.live import LiveCall

@@ -1,11 +1,13 @@
 """Take away the guards of the slots' source one by one, and see that the walk through all states finds each out.
 
 A guard is a condition, or one part of it, of an `if`, a `while`, a conditional expression or a filter; it is taken away by
-having it always hold, and by having it never hold. They are those of the roster, of who comes first in a ranking, and of how the
+having it always hold, and by having it never hold. They are those of the slots, of who comes first in a ranking, and of how the
 tracker waits and tells; what is asked of slots that processes share is left to test_shared_slots.py, as nobody shares any here.
 `python tests/enforcement/spawn_guards.py` prints which instance found what, and fails when something was not found; with a number, of
 every so many guards.
 """
+
+import __future__
 
 import ast
 import gc
@@ -19,21 +21,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel.enforcement import line, roster, spawn
+from ravi_otel.enforcement.spawn import queue, slots, tracker
 
-SOURCE = Path(roster.__file__)
-FUNCTIONS = {roster: None, line: ("first",), spawn: ("_tell", "_asleep", "slot", "resumption")}
-"""Whose guards are taken away, by module; None is all."""
+SOURCE = Path(slots.__file__)
+FUNCTIONS = {slots: ("Slots",), queue: ("first",), tracker: ("_tell", "_asleep", "slot", "resumption")}
+"""Whose guards are taken away, by module: of classes and of functions."""
 
 
 def functions(tree, names):
     """Give what is looked through in a module."""
-    if names is None:
-        return [tree]
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
+    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names]
 
 
-def conditions(tree, names=None):
+def conditions(tree, names):
     """Give each condition and each part of one, with its place: the node, and where it hangs."""
     for node in (node for function in functions(tree, names) for node in ast.walk(function)):
         tests = [node.test] if isinstance(node, ast.If | ast.While | ast.IfExp) else []
@@ -55,7 +55,7 @@ def parts(test):
         yield from parts(test.operand)
 
 
-def guards(module=roster):
+def guards(module=slots):
     """List the guards of a module: line, text, and the truth it is nailed to."""
     nodes = conditions(ast.parse(Path(module.__file__).read_text(encoding="utf-8")), FUNCTIONS[module])
     return [(node.lineno, ast.unparse(node), truth) for node in nodes for truth in (True, False)]
@@ -83,18 +83,21 @@ def without(module, number):
 
 def tracker_without(module, number):
     """Give a SpawnTracker that misses one guard; nothing else in the process is touched."""
-    mutant = types.ModuleType("without_a_guard")
-    exec(compile(without(module, number), "without_a_guard", "exec"), mutant.__dict__)
-    if module is spawn:
+    names = {slots: "Slots", queue: "PriorityQueue", tracker: "SpawnTracker"}
+    only = [node for node in without(module, number).body if isinstance(node, ast.ClassDef) and node.name == names[module]]
+    space = dict(vars(module))  # leases and who waits are the tracker's own all the same
+    exec(compile(ast.Module(only, []), "without_a_guard", "exec", flags=__future__.annotations.compiler_flag), space)
+    mutant = types.SimpleNamespace(**space)
+    if module is tracker:
         return mutant.SpawnTracker
 
-    class Tracker(spawn.SpawnTracker):
+    class Tracker(tracker.SpawnTracker):
         def __init__(self, budget=None, *, observe=False, run_id=None, clock=lambda: 0, **rest):
             super().__init__(budget, observe=observe, run_id=run_id, clock=clock, **rest)
-            if module is roster:
-                self._roster = mutant.Roster(self, self.budget, run_id, clock, observe=observe)
+            if module is slots:
+                self._slots = mutant.Slots(self, self.budget, run_id, clock, observe=observe)
             else:
-                self._roster._active, self._roster._line = mutant.Ranking(), mutant.Ranking()
+                self._slots._active, self._slots._line = mutant.PriorityQueue(), mutant.PriorityQueue()
 
     return Tracker
 
@@ -125,7 +128,7 @@ def table(every=1):
 
 def main():
     os.environ["RAVI_RAISE_BUGS"] = "1"
-    sys.unraisablehook = lambda _: None  # callers that a broken roster leaves in line are collected
+    sys.unraisablehook = lambda _: None  # callers that a broken tracker leaves in line are collected
     gc.disable()  # walks leave much garbage, and it is collected after each guard
     began, rows, missed = time.process_time(), 0, 0
     print("| line | guard | always | found out by |\n|---|---|---|---|")

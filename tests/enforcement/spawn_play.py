@@ -6,9 +6,9 @@ from spawn_model import Ask, Model, Slot
 
 from ravi_otel import _current
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.leases import Lease
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.slots import Lease
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
@@ -216,23 +216,23 @@ class Play:
 
     def agree(self):
         self.model.settle()
-        model, roster, stats = self.model, self.slots._roster, self.slots.stats()
+        model, state, stats = self.model, self.slots._slots, self.slots.stats()
         if stats.active > self._most and not model.observe:
             raise Differs(f"headcount {stats.active} over {self._most}")
         same((stats.limit, stats.active, stats.paused), (model.limit(), model.headcount(), len(model.live("paused"))), "counts")
         totals = (model.granted, model.denied, model.preempted, model.released, model.peak)
         same((stats.granted_total, stats.denied_total, stats.preempted_total, stats.released_total, stats.peak), totals, "totals")
         same(self.heard, model.told, "events")
-        same(_ranked(roster._active), [slot.order for slot in model.victims()], "victims")
-        same(_ranked(roster._line), [_who(each) for each in model.line()], "the line")
+        same(_ranked(state._active), [slot.order for slot in model.victims()], "victims")
+        same(_ranked(state._line), [_who(each) for each in model.line()], "the line")
         same(stats.waiting, len(model.line()), "waiting")
         for ask in model.asks:
             same(ask.over or ask.waiter.woken, ask.over or ask.rung, "a caller rung for")
         for slot in model.slots:
             if slot.real is not None:
                 self._agree_on(slot, slot.real)
-        same(sorted(roster._held), sorted({slot.agent_id for slot in model.alive()}), "ids")
-        for agent_id, held in roster._held.items():
+        same(sorted(state._held), sorted({slot.agent_id for slot in model.alive()}), "ids")
+        for agent_id, held in state._held.items():
             same(list(held.free), [slot.order for slot in model.free(agent_id)], "free leases")
             same(list(held.adopted), [slot.order for slot in model.adopted(agent_id)], "adopted leases")
             paused = any(slot.state == "paused" for slot in model.of(agent_id))
@@ -259,7 +259,7 @@ class Play:
         self.agree()
         same((self.slots.is_paused("ghost"), self.slots.is_paused([])), (False, False), "ids that are nobody's")
         stats = self.slots.stats()
-        same((stats.active, stats.paused, stats.waiting, self.slots._roster._held), (1, 0, 0, {}), "what is left")
+        same((stats.active, stats.paused, stats.waiting, self.slots._slots._held), (1, 0, 0, {}), "what is left")
         told = [outcome for outcome, *_ in self.heard]
         same([told.count(word) for word in ("granted", "released")], [stats.granted_total] * 2, "leases that ended")
 

@@ -9,13 +9,14 @@ import pytest
 
 import ravi_otel
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement import charges, scope, shared_slots, sharing
+from ravi_otel.enforcement import charges, scope, sharing
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger import memory
 from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel.enforcement.spawn import shared as spawn_shared
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.gate import GateVerdict
 from ravi_otel.runtime import gated, patience
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gated, shared_slots, sharing)}
+FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gated, spawn_shared, sharing)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
@@ -123,7 +124,7 @@ def test_a_piece_of_work_that_is_charged_again_after_an_interruption_counts_once
 @LEDGERS
 def test_a_slot_that_its_asker_never_got_is_given_back(at_every_moment):
     def act(run, _account, _moment):
-        slots = shared_slots.SharedSlots(run.engine, run.facts, 4)
+        slots = spawn_shared.SharedSlots(run.engine, run.facts, 4)
         try:
             slots.root()
             slots.cover(2)

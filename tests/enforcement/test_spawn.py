@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from ravi_otel.enforcement.line import Ranking
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.queue import PriorityQueue
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 
@@ -639,7 +639,7 @@ def test_ten_thousand_agents_leave_nothing_behind():
 
 
 def test_a_ranking_gives_the_smallest_key_and_equals_in_order_of_arrival():
-    ranking = Ranking()
+    ranking = PriorityQueue()
     for item, key in [("c", 2), ("a", 1), ("b", 1)]:
         ranking.put(item, (key, 0))
     order = []
@@ -650,7 +650,7 @@ def test_a_ranking_gives_the_smallest_key_and_equals_in_order_of_arrival():
 
 
 def test_a_ranking_forgets_what_was_dropped_or_moved():
-    ranking = Ranking()
+    ranking = PriorityQueue()
     ranking.put("a", (0, 0))
     for number in range(1000):
         ranking.put("a", (number, 0))

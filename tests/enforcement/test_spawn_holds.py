@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ravi_otel.enforcement.line import Ranking
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.queue import PriorityQueue
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 
@@ -194,7 +194,7 @@ class Counted(int):
 
 @pytest.mark.parametrize("size", [100, 1_000, 10_000])
 def test_to_choose_a_victim_takes_as_many_comparisons_as_a_heap_is_deep(size):
-    ranking = Ranking()
+    ranking = PriorityQueue()
     for number in range(size):
         ranking.put(number, (Counted(number % 3), -number))
     worst = 0

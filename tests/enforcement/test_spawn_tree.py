@@ -7,8 +7,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget
-from ravi_otel.enforcement.line import Ranking
-from ravi_otel.enforcement.spawn import SpawnTracker
+from ravi_otel.enforcement.spawn.queue import PriorityQueue
+from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 
 LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
@@ -103,7 +103,7 @@ def test_who_was_around_is_paused_for_what_comes_when_it_has_ended():
 
 
 def test_what_is_passed_over_stays_in_its_place():
-    ranking = Ranking()
+    ranking = PriorityQueue()
     for item, key in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
         ranking.put(item, (key, 0))
     ranking.drop("c")

@@ -14,7 +14,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookEvent
-from ravi_otel.enforcement.line import on_any_event_loop
+from ravi_otel.enforcement.sleeper import on_any_event_loop
 from ravi_otel.runtime.patience import owner
 
 

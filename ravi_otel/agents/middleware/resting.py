@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from ravi_otel.agents.hanging import cut
 from ravi_otel.enforcement.clocks import left_ns
-from ravi_otel.enforcement.line import Sleeper
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import Sleeper
 from ravi_otel.policy.limits import NANO
 from ravi_otel.runtime.waiting import Waiting
 

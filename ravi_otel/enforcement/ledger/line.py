@@ -7,7 +7,7 @@ from functools import partial
 
 from ravi_otel._flow import Step, run_sync
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Ledger, Reservation
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.sleeper import Sleeper
 
 
 class Waiter(Sleeper):

@@ -11,8 +11,8 @@ import anyio
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement import clocks, refusal
-from ravi_otel.enforcement.line import on_any_event_loop
 from ravi_otel.enforcement.scope import Scope
+from ravi_otel.enforcement.sleeper import on_any_event_loop
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.policy.limits import NANO
 from ravi_otel.runtime.state import STATE

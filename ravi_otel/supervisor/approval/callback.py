@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import anyio
 
-from ravi_otel.enforcement.line import on_any_event_loop
+from ravi_otel.enforcement.sleeper import on_any_event_loop
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured

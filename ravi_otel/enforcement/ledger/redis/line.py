@@ -17,7 +17,7 @@ from ravi_otel.enforcement.ledger import serving
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation
 from ravi_otel.enforcement.ledger.redis.asking import LAST, NEWCOMER, STAND, Ask
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.sleeper import Sleeper
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.ledger.redis.counting import Counting

@@ -17,7 +17,7 @@ from ravi_otel.enforcement.clock import Clock
 from ravi_otel.enforcement.ledger.breaker import Breaker
 from ravi_otel.enforcement.ledger.redis.url import Address, Host
 from ravi_otel.enforcement.ledger.redis.wire import Ailment, Wire, WireError, diagnose, open_wire
-from ravi_otel.enforcement.line import Sleeper
+from ravi_otel.enforcement.sleeper import Sleeper
 
 T = TypeVar("T")
 

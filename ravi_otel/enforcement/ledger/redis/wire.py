@@ -22,7 +22,7 @@ from ravi_otel._flow import Flow, Step
 from ravi_otel.enforcement.ledger.failing import StoreError
 from ravi_otel.enforcement.ledger.redis.framing import Answer, ForeignAnswerError, SaidNoError, one_word
 from ravi_otel.enforcement.ledger.redis.url import Address, Host
-from ravi_otel.enforcement.line import in_asyncio_task
+from ravi_otel.enforcement.sleeper import in_asyncio_task
 from ravi_otel.policy.checks import show
 
 Ailment = Literal["unreachable", "dropped", "late", "elsewhere", "moved", "asking", "moving", "refused", "unscripted", "resting"]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ravi_otel.enforcement.line import on_any_event_loop
+from ravi_otel.enforcement.sleeper import on_any_event_loop
 
 LONGEST_S: Final = 1.0
 _SHORT_S: Final = 0.06

@@ -1,6 +1,6 @@
 """Count the live agents of one run in all processes that work for it, by the ledger they share.
 
-Each process keeps its own roster, and takes from the ledger what it gives out: a unit for each active agent, held for as long as the
+Each process keeps its own slots, and takes from the ledger what it gives out: a unit for each active agent, held for as long as the
 agent has its slot. The run's root is the one unit of an account of its own, so that only one process has it. What a process held that
 was killed comes back when its lease runs out. Priorities, the line and preemption are each process's own: an agent is never paused
 for one of another process, and who waits looks a few times a second whether a slot came back elsewhere.

@@ -25,11 +25,10 @@ from typing import Any, Final, TypeVar
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.headcount import Headcount
-from ravi_otel.enforcement.leases import Lease, NoSlot, Shortage, SpawnStats, Stops, Waiter
 from ravi_otel.enforcement.refusal import named
-from ravi_otel.enforcement.roster import Roster
-from ravi_otel.enforcement.shared_slots import SharedSlots
+from ravi_otel.enforcement.spawn.limits import Headcount
+from ravi_otel.enforcement.spawn.shared import SharedSlots
+from ravi_otel.enforcement.spawn.slots import Lease, NoSlot, Shortage, Slots, SpawnStats, Stops, Waiter
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
@@ -77,8 +76,8 @@ class SpawnTracker:
         self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._shared: Final = shared
-        self._roster = Roster(self, self.budget, run_id, clock, observe=observe, shared=shared)
-        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._roster.look_again)
+        self._slots = Slots(self, self.budget, run_id, clock, observe=observe, shared=shared)
+        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._slots.look_again)
 
     # What users call
 
@@ -92,7 +91,7 @@ class SpawnTracker:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
         return self._granted(
-            name, rank, self._locked(self._asked, self._roster.acquire, name, rank, _around(rank), undo=self._undo_acquired)
+            name, rank, self._locked(self._asked, self._slots.acquire, name, rank, _around(rank), undo=self._undo_acquired)
         )
 
     async def wait_for_slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
@@ -113,11 +112,11 @@ class SpawnTracker:
         A lease that no agent runs on goes first; one that an agent runs on ends when that agent does, since an agent that
         runs is counted.
         """
-        self._post(self._roster.end_newest, agent_id)
+        self._post(self._slots.end_newest, agent_id)
 
     def is_paused(self, agent_id: str) -> bool:
         """Tell whether any lease of an id is paused."""
-        return self._locked(self._roster.any_paused, agent_id, reads=True)
+        return self._locked(self._slots.any_paused, agent_id, reads=True)
 
     def reprioritize(self, agent_id: str | Lease, priority: Priority) -> None:
         """Change the priority of all leases of an id, newest first, or of the one lease given in its place.
@@ -127,7 +126,7 @@ class SpawnTracker:
         Below NORMAL while the run is full an active lease is paused and its slot goes to the line. To NORMAL or above a
         paused one resumes when there is a slot, and else stands first in line.
         """
-        self._locked(self._roster.reprioritize, agent_id, checks.member("priority", priority, Priority))
+        self._locked(self._slots.reprioritize, agent_id, checks.member("priority", priority, Priority))
 
     def pause(self, agent_id: str | Lease) -> bool:
         """Pause an id's newest active lease and hand its slot on, whatever the priorities; False when it has none.
@@ -135,14 +134,14 @@ class SpawnTracker:
         Of several of an id one is meant with its `Lease` in place of the id. Never the root's. It stays paused, though its agent
         may wait to go on, until `resume`, or `reprioritize` to NORMAL or above.
         """
-        return self._locked(self._roster.pause, agent_id)
+        return self._locked(self._slots.pause, agent_id)
 
     def resume(self, agent_id: str | Lease) -> bool:
         """Let an id's newest paused lease go on at once where there is a slot, else first in line; False when none is paused.
 
         Of several of an id one is meant with its `Lease` in place of the id.
         """
-        return self._locked(self._roster.resume, agent_id)
+        return self._locked(self._slots.resume, agent_id)
 
     def resize(self, max_agents: int) -> None:
         """Allow another number of agents from now on.
@@ -153,7 +152,7 @@ class SpawnTracker:
         self.budget = SpawnBudget(max_agents=max_agents, allow_preempt=self.budget.allow_preempt)
         if self._shared is not None:
             self._shared.resize(max_agents)
-        self._locked(self._roster.resize, self.budget)
+        self._locked(self._slots.resize, self.budget)
 
     @property
     def slots_of(self) -> str | None:
@@ -162,7 +161,7 @@ class SpawnTracker:
 
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
-        return self._locked(self._roster.stats, reads=True)
+        return self._locked(self._slots.stats, reads=True)
 
     # What the runtime calls
 
@@ -175,20 +174,20 @@ class SpawnTracker:
         `Lease.leave`. `agent_name` is for who is told of it. Raises SpawnDeniedError.
         """
         name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
-        enter = partial(self._roster.enter, adopt=adopt, agent_name=agent_name)
+        enter = partial(self._slots.enter, adopt=adopt, agent_name=agent_name)
         return self._granted(name, rank, self._locked(self._asked, enter, name, rank, _around(rank), undo=self._undo_entered))
 
     def count_denied(self) -> None:
         """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
-        self._locked(self._roster.count_denied)
+        self._locked(self._slots.count_denied)
 
     def enter_free(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
         """Let an agent in on the newest unentered lease of its id, or as the run's root; None where it needs a slot of its own."""
-        return self._locked(self._roster.enter_free, agent_id, priority, undo=self._roster.leave)
+        return self._locked(self._slots.enter_free, agent_id, priority, undo=self._slots.leave)
 
     def rank(self, lease: Lease, priority: Priority) -> None:
         """Give one lease another priority, for what comes: it neither loses its slot for that nor gets one."""
-        self._locked(self._roster.rank, lease, priority)
+        self._locked(self._slots.rank, lease, priority)
 
     def slot(
         self,
@@ -221,11 +220,11 @@ class SpawnTracker:
 
     def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
         """End a lease: `Lease.release`."""
-        self._post(self._roster.release, lease, quiet=quiet)
+        self._post(self._slots.release, lease, quiet=quiet)
 
     def leave(self, lease: Lease, *, quiet: bool = False) -> None:
         """Note that an agent is over: `Lease.leave`."""
-        self._post(self._roster.leave, lease, quiet=quiet)
+        self._post(self._slots.leave, lease, quiet=quiet)
 
     def part(self) -> None:
         """Give back what this process holds of a run that others work for, too: it works for it no more."""
@@ -242,8 +241,8 @@ class SpawnTracker:
                 self._busy = True
                 self._empty_inbox()
                 result = act(*args)
-                self._roster.return_unused()
-                wakes, events = self._roster.outbox(quiet=False)
+                self._slots.return_unused()
+                wakes, events = self._slots.outbox(quiet=False)
             finally:
                 self._busy = False
         try:
@@ -270,8 +269,8 @@ class SpawnTracker:
                     self._busy = True
                     self._empty_inbox()
                     if not quiet:  # else a finaliser may be running, in the middle of a ledger's step
-                        self._roster.return_unused()
-                    wakes, events = self._roster.outbox(quiet=quiet)
+                        self._slots.return_unused()
+                    wakes, events = self._slots.outbox(quiet=quiet)
                 finally:
                     self._busy = False
             finally:
@@ -299,7 +298,7 @@ class SpawnTracker:
     def _tell(self, wakes: list[Waiter], events: list[SpawnEvent]) -> None:
         for waiter in wakes:
             if not waiter.wake():
-                self._inbox.append((self._roster.withdraw, waiter))
+                self._inbox.append((self._slots.withdraw, waiter))
         for event in events:
             try:
                 self._hear(event)
@@ -314,9 +313,9 @@ class SpawnTracker:
                 yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
                 if stops is not None and not waiter.served:
                     stops.checkpoint()
-                self._locked(self._roster.give_up, waiter)
+                self._locked(self._slots.give_up, waiter)
         except BaseException as error:
-            self._post(self._roster.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
+            self._post(self._slots.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
             raise
         finally:
             if forget is not None:
@@ -324,7 +323,7 @@ class SpawnTracker:
 
     def _asked(self, act: Callable[..., Lease | None], agent_id: str, priority: Priority, around: AbstractSet[Lease]) -> Lease | Shortage:
         """Ask for a slot, and say why there is none as it is at that moment; under the lock."""
-        return act(agent_id, priority, around) or self._roster.shortage(priority, around)
+        return act(agent_id, priority, around) or self._slots.shortage(priority, around)
 
     def _granted(self, agent_id: str, priority: Priority, answer: Lease | Shortage) -> Lease:
         if isinstance(answer, Lease):
@@ -333,16 +332,16 @@ class SpawnTracker:
 
     def _undo_acquired(self, answer: Lease | Shortage) -> None:
         if isinstance(answer, Lease):
-            self._roster.release(answer)
+            self._slots.release(answer)
 
     def _undo_entered(self, answer: Lease | Shortage) -> None:
         if isinstance(answer, Lease):
-            self._roster.leave(answer)
+            self._slots.leave(answer)
 
     def _asleep(self, waiter: Waiter, timeout_s: float | None) -> bool:
         if waiter.paused is None:
-            return self._locked(self._roster.join, waiter, timeout_s, _around(waiter.priority))
-        return self._locked(self._roster.rejoin, waiter, waiter.paused, timeout_s)
+            return self._locked(self._slots.join, waiter, timeout_s, _around(waiter.priority))
+        return self._locked(self._slots.rejoin, waiter, waiter.paused, timeout_s)
 
     def _refusal(self, agent_id: str, priority: Priority, shortage: Shortage, waiter: Waiter | None = None) -> SpawnDeniedError:
         """Write the error of who got no slot: the limit, why nobody makes room, and what helps."""
@@ -361,7 +360,7 @@ class SpawnTracker:
     def _refused(self, waiter: Waiter) -> SpawnDeniedError:
         around = _around(waiter.priority)
         return self._refusal(
-            waiter.agent_id, waiter.priority, self._locked(self._roster.shortage, waiter.priority, around, reads=True), waiter
+            waiter.agent_id, waiter.priority, self._locked(self._slots.shortage, waiter.priority, around, reads=True), waiter
         )
 
     def _waited(self, waiter: Waiter) -> str:
