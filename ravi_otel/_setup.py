@@ -58,6 +58,7 @@ from ravi_otel.telemetry.conventions import times_chunks
 from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
+Detail = Literal["default", "full"]
 _WRAPPED = (
     *CLIENTS,
     Redirects(),
@@ -78,7 +79,7 @@ class Instrumentation:
         sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._content = settings.content()
-        self._telemetry = Telemetry(self._pipeline, self._content)
+        self._telemetry = Telemetry(self._pipeline, self._content, full=settings.full)
         self._watches = _watching(None if surroundings is None else surroundings.store)
         self._listeners = Listeners([self._telemetry, *self._watches])
         self._bridge = Bridge(settings.hooks)
@@ -218,6 +219,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     providers: Mapping[str, str] | None = None,
     redact: Redact | None = None,
     footers: bool | None = None,
+    detail: Detail | None = None,
     hooks: Hooks = None,
     tools: object = (),
     ledger: str | Ledger | None = None,
@@ -232,8 +234,8 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after".
     `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
     provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
-    leave. `footers` puts a line under the text of a stream or an agent that a limit stopped, which says so; `RAVI_FOOTERS=on` does, too.
-    `hooks`, a HookManager or several, hear of everything in the process. `tools` is what `instrument_tools()` takes, or a tuple of such.
+    leave. `footers` (`RAVI_FOOTERS=on`) puts a line under a text that a limit stopped. `detail="full"` (`RAVI_DETAIL=full`) tells all that
+    is known of a call. `hooks`, a HookManager or several, hear of everything. `tools` is what `instrument_tools()` takes, or a tuple of it.
     `ledger` is where limits are counted, for all processes that name the same: "sqlite:PATH" for those of one machine,
     "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.
 
@@ -254,6 +256,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
         providers,
         redact,
         footers,
+        detail,
         hooks=read_hooks("instrument(hooks)", hooks),
         ledger=ledger_of(ledger),
     )

@@ -28,7 +28,8 @@ class Options:
     further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host. `each_chunk` times every
     chunk of a stream. `footers` puts a line under the text of streams and agents
     that a limit stopped, which says which one it was. `clients` are the only ones that are watched; none given is all of them.
-    `shorten_timeouts` lets the time that is left become a request's time-out.
+    `shorten_timeouts` lets the time that is left become a request's time-out. `full` reads what the headers of every answer tell, and
+    not only of one that failed or was asked for again.
     """
 
     content: bool = False
@@ -39,6 +40,7 @@ class Options:
     footers: bool = False
     clients: tuple[Any, ...] = ()
     shorten_timeouts: bool = True
+    full: bool = False
 
     def concerns(self, client: Any) -> bool:
         """Tell whether this client's calls are watched; copies of a chosen client share its connections, and are."""
@@ -55,6 +57,7 @@ def read_options(
     providers: Mapping[str, str] | None,
     clients: tuple[Any, ...] = (),
     footers: bool | None = None,
+    full: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
     """Read the options; the program's own `providers` go before those of `RAVI_PROVIDERS` (`host=provider,...`).
@@ -70,6 +73,7 @@ def read_options(
         footers=switch(environ, FOOTERS, default=False, safe=False) if footers is None else footers,
         clients=clients,
         shorten_timeouts=switch(environ, SHORTEN_TIMEOUTS, default=True, safe=True),
+        full=full,
     )
 
 

@@ -30,6 +30,7 @@ from ravi_otel.runtime.config.entries import check_admission
 from ravi_otel.runtime.config.file import check_mode
 from ravi_otel.runtime.options import Options, read_options
 from ravi_otel.telemetry.content import Content, read_content
+from ravi_otel.telemetry.conventions import DETAILS, tells_all
 from ravi_otel.telemetry.redaction import Redact, redact_secrets
 
 _NONE: Final[tuple[Any, ...]] = (object(),)
@@ -62,6 +63,7 @@ class Settings:
     providers: Mapping[str, str] | None = None
     redact: Redact | None = None
     footers: bool | None = None
+    detail: str | None = None
     warn_at: float = DEFAULT_WARN_AT
     origins: Mapping[int, str] = field(default_factory=dict[int, str])
     unusable: str | None = None
@@ -89,6 +91,8 @@ class Settings:
             )
         if self.footers is not None:
             checks.flag("instrument(footers)", self.footers)
+        if self.detail is not None:
+            checks.choice("instrument(detail)", self.detail, DETAILS)
         PriceBook(self.prices)
         process_root(Engine(), self.limits)
         self.options(content=False, each_chunk=False)
@@ -100,9 +104,16 @@ class Settings:
             redact = redact_secrets
         return read_content(redact, environ)
 
+    @property
+    def full(self) -> bool:
+        """Whether all that is known of a call is told: as the program says, else `RAVI_DETAIL`."""
+        return tells_all() if self.detail is None else self.detail == "full"
+
     def options(self, *, content: bool, each_chunk: bool) -> Options:
         """Give what the wrappers go by."""
-        return read_options(content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers)
+        return read_options(
+            content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers, full=self.full
+        )
 
 
 NOTHING: Final = Settings()

@@ -113,7 +113,8 @@ _CALL_ATTRIBUTES: Final = (
     ),
     Name(
         semconv.RESPONSE_HEADER, "attribute", "", "recommended", _GENERAL,
-        "Prefix: the request's id and the rate limits of an answer, each by its header's name, as a list; no other header.",
+        "Prefix: the request's id and the rate limits of an answer, each by its header's name, as a list; no other header. Of a call "
+        "that failed or was asked for again; of every call in full detail.",
     ),
     *_own(
         "recommended", "s",
@@ -146,9 +147,9 @@ _CALL_ATTRIBUTES: Final = (
     *_own(
         "conditionally_required", "",
         USAGE_COST_SOURCE="Where the price is from.",
-        USAGE_COST_DATE="The day the price table is of, or the release it came with.",
         USAGE_SOURCE="Where tokens are from, if not from the provider: estimated, reserved, pending or unread; of metrics, estimated.",
     ),
+    *_own("opt_in", "", USAGE_COST_DATE="The day the price table is of, or the release it came with; in full detail alone."),
     *_own("conditionally_required", "{request}", REQUEST_COUNT="Requests that a call paid for, where that is not one."),
 )  # fmt: skip
 
@@ -226,7 +227,7 @@ _LIMIT_ATTRIBUTES: Final = (
     *_own("required", "{agent}", SPAWN_ACTIVE="Agents with a slot after it.", SPAWN_PAUSED="Agents without theirs after it."),
     *_own("conditionally_required", "", LIMIT_REQUESTED="How much more was asked for, at least, and refused."),
     *_own("conditionally_required", "{call}", LIMIT_DENIED="Calls a limit refused."),
-    *_own("recommended", "{token}", LIMIT_GRANTED="Tokens that were held for a call."),
+    *_own("opt_in", "{token}", LIMIT_GRANTED="Tokens that were held for a call; in full detail alone."),
     *_own(
         "required", "",
         LIMIT_THRESHOLD="The limit's value, in its kind's unit, as the next four.",

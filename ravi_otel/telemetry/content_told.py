@@ -27,7 +27,7 @@ class Said(Listener):
     def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
         self._content = content
-        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse())
+        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Copy what is asked before the program can change it."""

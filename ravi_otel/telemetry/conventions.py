@@ -13,6 +13,10 @@ from ravi_otel.telemetry import semconv
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
 LIMIT_LOG: Final = "RAVI_LIMIT_LOG"
+DETAIL: Final = "RAVI_DETAIL"
+DETAILS: Final = ("default", "full")
+"""How much is told of a call: what the conventions ask for and dashboards, alerts and commands read, or all that is known."""
+
 _LANGFUSE_PATH: Final = "/api/public/otel"
 STEP_SPANS: Final = "RAVI_STEP_SPANS"
 _LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
@@ -100,6 +104,11 @@ def spans_steps(environ: Mapping[str, str] = os.environ) -> bool:
 def logs_json(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the lines of the logger `ravi_otel.limits` are JSON (`RAVI_LIMIT_LOG=json`) and not sentences (`text`)."""
     return choice(environ, LIMIT_LOG, ("text", "json")) == "json"
+
+
+def tells_all(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether all that is known of a call is told (`RAVI_DETAIL=full`), and not only what others read (`default`)."""
+    return choice(environ, DETAIL, DETAILS) == "full"
 
 
 def goes_to_langfuse(environ: Mapping[str, str] = os.environ) -> bool:

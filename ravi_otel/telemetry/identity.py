@@ -45,7 +45,4 @@ def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
         attributes[semconv.AGENT_NAME] = text(facts.agent_name)
     if facts.agent_id is not None:
         attributes[semconv.AGENT_ID] = text(facts.agent_id)
-        if facts.supervision is not None:
-            attributes[semconv.AGENT_DEPTH] = facts.supervision.depth
-            attributes[semconv.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
     return attributes

@@ -24,11 +24,12 @@ class Telemetry(Listener):
     """Tell everything that happens to what `pipeline` gives.
 
     Calls and tools are counted for their agent before their own span ends, limits are read before a scope's span ends.
-    The environment says in which GenAI convention, now and for good.
+    The environment says in which GenAI convention, now and for good; `full` tells all that is known of a call.
     """
 
-    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT, *, full: bool = False) -> None:
         self.pipeline = pipeline
+        pipeline.full = full
         pipeline.convention = conventions.chosen()
         self._calls = ModelCalls(pipeline)
         self._tools = Tools(pipeline)

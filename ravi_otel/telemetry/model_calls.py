@@ -137,12 +137,14 @@ class EndAttributes:
     """Return what is known once a call is over, under the names of one convention; what is unknown is left out.
 
     The cost is told under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
+    `full` adds what was held of a limit, and how old the price is.
     """
 
-    __slots__ = ("_langfuse", "_names")
+    __slots__ = ("_full", "_langfuse", "_names")
 
-    def __init__(self, convention: Convention, *, langfuse: bool) -> None:
+    def __init__(self, convention: Convention, *, langfuse: bool, full: bool = False) -> None:
         self._names = convention
+        self._full = full
         self._langfuse = langfuse
 
     def of(self, record: CallRecord) -> Attributes:
@@ -162,7 +164,7 @@ class EndAttributes:
         else:
             self._add_usage(attributes, usage, call.operation)
         _add_requests(attributes, record)
-        if record.granted is not None:
+        if self._full and record.granted is not None:
             attributes[semconv.LIMIT_GRANTED] = record.granted
         if call.changes:  # some are made only when it is sent, after the span has begun
             attributes[semconv.REQUEST_CHANGES] = _changes(call)
@@ -200,7 +202,7 @@ class EndAttributes:
                 attributes[semconv.COST_SOURCE] = "local"
         if record.cost_source is not None:
             attributes[semconv.USAGE_COST_SOURCE] = text(record.cost_source)
-        if record.price_date is not None:
+        if self._full and record.price_date is not None:
             attributes[semconv.USAGE_COST_DATE] = text(record.price_date)
 
     def _add_usage(self, attributes: Attributes, usage: Usage, operation: str) -> None:
@@ -431,7 +433,7 @@ class ModelCalls(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = CallMetrics()
-        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse())
+        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
         self._shapes: dict[tuple[object, ...], _Shape] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:

@@ -67,7 +67,8 @@ class Pipeline:
     that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
 
     `observe` takes the gauges' callbacks, by metric name, and `convention` whose schema and names are told, both before the
-    first use; `before_exit` is called when the process ends, right before the private providers are closed.
+    first use, as is `full`: whether all that is known of a call is told. `before_exit` is called when the process ends, right before
+    the private providers are closed.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Pipeline:
         self._retired = False
         self.observe: dict[str, Observe] = {}
         self.convention: Convention = RELEASED
+        self.full = False
         self.above = Above()
         self.before_exit: Callable[[], object] = lambda: None
         if not self._given and not _a_global_is_set():

@@ -232,6 +232,9 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     operation = semconv.INVOKE_WORKFLOW if is_run else semconv.INVOKE_AGENT
     attributes[semconv.OPERATION_NAME] = operation
     attributes[semconv.SCOPE_ID] = facts.scope_id
+    if facts.agent_id is not None and facts.supervision is not None:
+        attributes[semconv.AGENT_DEPTH] = facts.supervision.depth
+        attributes[semconv.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
     named = facts.name if is_run else facts.agent_name or facts.name
     name = operation
     if named is not None:

@@ -71,6 +71,26 @@ def test_each_attempt_tells_what_its_answer_told(stream: bool, colour: str, stag
     assert record.requests == 3
 
 
+@pytest.mark.parametrize("detail", [None, "default", "full"])
+@pytest.mark.parametrize("said", ["", "full", "FULL", "more"])
+def test_the_headers_of_a_plain_answer_are_told_in_full_detail_alone(
+    detail: Any, said: str, colour: str, stage: Any, clients: Any, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAVI_DETAIL", said)
+    client = clients.make(colour, stage.play(Text("one", headers={"x-request-id": IDS[2], "x-ratelimit-remaining-requests": "2"})))
+    with ravi_otel.instrument(tracer_provider=capture.tracer_provider, detail=detail):
+        clients.run(colour, asked(client))
+    (span,) = capture.spans()
+    told = {name: value for name, value in (span.attributes or {}).items() if name.startswith("http.response.header.")}
+    full = {"http.response.header.x-request-id": (IDS[2],), "http.response.header.x-ratelimit-remaining-requests": ("2",)}
+    assert told == (full if detail == "full" or (detail is None and said.lower() == "full") else {})
+
+
+def test_a_detail_that_is_none_is_refused_with_the_words_that_are() -> None:
+    with pytest.raises(ravi_otel.ConfigurationError, match=r"instrument\(detail\).*default.*full"):
+        ravi_otel.instrument(detail="everything")  # type: ignore[arg-type]  # what a program without types may write
+
+
 def test_a_call_whose_every_attempt_fails_tells_the_last_answer(colour: str, stage: Any, clients: Any, heard: Heard) -> None:
     client = clients.make(colour, stage.play(failing(0, 500), failing(1, 500), failing(2, 500)), max_retries=2)
     with ravi_otel.run("r", limits=["requests=10"]) as run:

@@ -123,7 +123,10 @@ def replay(cases: Iterable[Case], colour: str, form: str = "plain") -> Result:
     capture = Capture()
     with (
         ravi_otel.instrument(
-            tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
+            tracer_provider=capture.tracer_provider,
+            meter_provider=capture.meter_provider,
+            logger_provider=capture.logger_provider,
+            detail="full",
         ),
         Caller(colour, form) as caller,
         ravi_otel.run("recordings", limits=LIMITS) as run,

@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel.telemetry import semconv
 from ravi_otel.telemetry.catalog import SECTIONS, Name
-from ravi_otel.telemetry.conventions import OPT_IN, STEP_SPANS, TIME_CHUNKS
+from ravi_otel.telemetry.conventions import DETAIL, OPT_IN, STEP_SPANS, TIME_CHUNKS
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
 
@@ -28,6 +28,10 @@ is spoken; other entries in it are passed over, and the choice is made when `ins
 | not set | *released*: the last released ones, semconv 1.41 | `{semconv.SCHEMA_URL}` |
 | `gen_ai_latest_experimental` | *latest*: those of the GenAI conventions' main branch | `{semconv.LATEST_SCHEMA_URL}` |
 | `gen_ai_latest_experimental/dup` | both | `{semconv.LATEST_SCHEMA_URL}` |
+
+By default a call tells what the convention requires and recommends, and what our dashboards, alerts and commands read.
+`instrument(detail="full")`, or `{DETAIL}=full`, adds the request's id and the rate limits that every answer's headers tell (else only those
+of calls that failed or were asked for again), `{semconv.LIMIT_GRANTED}` and `{semconv.USAGE_COST_DATE}`.
 
 `{TIME_CHUNKS}=on` times every chunk of a stream (10 to 15 µs each). `{STEP_SPANS}=on` gives each step of an agent's loop a span
 `{semconv.STEP_EVENT}`. What a message says is told only where it is asked for (`OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`).

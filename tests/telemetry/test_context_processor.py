@@ -33,8 +33,6 @@ def test_other_libraries_spans_carry_the_run_and_agent(telemetry, backend, make)
         "gen_ai.conversation.id": "s1",
         "ravi.tenant.id": "t1",
         "ravi.agent.id": "a1",
-        "ravi.agent.depth": 0,
-        "ravi.agent.priority": "normal",
     }
 
 

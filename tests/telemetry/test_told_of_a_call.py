@@ -62,11 +62,14 @@ def test_what_was_changed_in_a_request_is_named(telemetry, backend, make):
     assert backend.span().attributes["ravi.request.changes"] == ("include_usage",)
 
 
-def test_a_cost_says_how_old_its_price_is(telemetry, backend, make):
-    _end(telemetry, make.call(), cost_nano=2_500_000, cost_source="table", price_date="2026-11-18")
+@pytest.mark.parametrize("full", [False, True])
+def test_how_old_a_price_is_and_what_was_held_are_told_in_full_detail_alone(backend, make, full):
+    telemetry = Telemetry(backend.pipeline(), full=full)
+    _end(telemetry, make.call(), cost_nano=2_500_000, cost_source="table", price_date="2026-11-18", granted=900)
     attributes = backend.span().attributes
-    assert attributes["ravi.usage.cost_usd"] == 0.0025
-    assert (attributes["ravi.usage.cost.source"], attributes["ravi.usage.cost.table_date"]) == ("table", "2026-11-18")
+    assert (attributes["ravi.usage.cost_usd"], attributes["ravi.usage.cost.source"]) == (0.0025, "table")
+    more = {name: attributes[name] for name in ("ravi.usage.cost.table_date", "ravi.limit.granted") if name in attributes}
+    assert more == ({"ravi.usage.cost.table_date": "2026-11-18", "ravi.limit.granted": 900} if full else {})
 
 
 def test_a_cost_is_told_under_the_proposed_names_too(telemetry, backend, make):

@@ -24,6 +24,7 @@ from ravi_otel.runtime.capping import Sizing
 from ravi_otel.runtime.late import later
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.settlement import Ending
+from ravi_otel.runtime.state import STATE
 
 UNKNOWN: Final = "unknown"
 """The `error.type` of a call that came around us and whose answer never did."""
@@ -96,7 +97,8 @@ class _OnItsWay:
         """See `Around.answered`."""
         self.over = True
         record = self.live.record
-        record.request_id, record.rate_limits = told_headers(response.headers)
+        if STATE.options.full or not response.is_success:
+            record.request_id, record.rate_limits = told_headers(response.headers)
         if not response.is_closed:
             Following(self.live, self._endpoint).response(response)
             return

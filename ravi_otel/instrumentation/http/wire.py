@@ -282,8 +282,9 @@ class HttpWire:
 
     def answered(self, response: Any) -> None:
         """Note what the headers of the last answer tell."""
-        if self._live is not None:
-            record = self._live.record
+        live = self._live
+        if live is not None and (STATE.options.full or live.record.retries or not response.is_success):
+            record = live.record
             record.request_id, record.rate_limits = told_headers(response.headers)
 
     def _heard(self, live: LiveCall, error: BaseException) -> None:
