@@ -16,7 +16,8 @@ from ravi_otel.agents import tool_results
 from ravi_otel.agents.cancelling import left_as_found, told_apart
 from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
 from ravi_otel.agents.results import ToolReport
-from ravi_otel.enforcement.ending import Ending, belongs_to, leaves, limit_of
+from ravi_otel.enforcement.ending import Ending, leaves
+from ravi_otel.enforcement.refusal import belongs_to, limit_of
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetError,

@@ -8,8 +8,8 @@ from typing import Final
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.lots import Lot
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.policy.limits import Kind, is_built_in

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
-from ravi_otel.enforcement.refusal import unpriced
+from ravi_otel.enforcement.refusal import owned, unpriced
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import Kind

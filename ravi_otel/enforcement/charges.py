@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.replayed import whole
 from ravi_otel.enforcement.tally import add_charged, add_counts
 from ravi_otel.errors import BudgetError, ConfigurationError

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.enforcement import charges, refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.policy.limits import Kind
 
 if TYPE_CHECKING:

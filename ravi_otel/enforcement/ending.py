@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from ravi_otel.enforcement.ledger.account import Account
+from ravi_otel.enforcement.refusal import belongs_to, limit_of
 from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import (
     AgentPausedError,
@@ -22,19 +23,17 @@ from ravi_otel.errors import (
     StopRun,
     ToolDeniedError,
 )
-from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.limits import CLOCKS, Kind, Outcome, ScopeKind
 from ravi_otel.policy.stops import Phase, StopReason
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.scope import Scope
 
-_ATTRIBUTE = "_ravi_owner"
 _STOPPING = frozenset({Outcome.STOP, Outcome.FINAL, Outcome.PAUSE})
 _SPOKEN_OF: Final = {
     Outcome.FINAL: 'acts as "stop" in a loop that the program drives itself, unless that makes its last call in scope.wrap_up()',
     Outcome.DENY_TOOL: 'acts as "raise" in a loop that the program drives itself, which may hand the error to the model as the result',
 }
-_FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})
 _DONE_WITHOUT: Final = frozenset({Kind.TOOL_CALLS.value, Kind.DEPTH.value, Kind.AGENTS.value})
 """What a program can do without and still finish: a tool, an agent inside an agent."""
 
@@ -45,31 +44,6 @@ _said: set[Outcome] = set()
 _log = logging.getLogger("ravi_otel")
 
 _STOPPED: Final = (AgentPausedError, CancellationError, SpawnDeniedError)
-
-ErrorT = TypeVar("ErrorT", bound=BudgetError)
-
-
-def owned(error: ErrorT, account: Account) -> ErrorT:
-    """Write on the error which scope's limit it is, and the limit; gone when it crosses a process.
-
-    A refusal for good is noted on the account as well: whoever swallows it has not made a success of it. A run may do without an agent.
-    """
-    setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit))
-    if error.reason in _FOR_GOOD and not isinstance(error, SpawnDeniedError):
-        account.refused_at = account.value
-    return error
-
-
-def limit_of(error: BaseException | None) -> Limit | None:
-    """Give the limit that raised `error`, None for what no limit raised."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
-    return None if owner is None else owner[1]
-
-
-def belongs_to(scope_id: str, error: BaseException | None) -> bool:
-    """Tell whether this scope set the limit that raised `error`."""
-    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
-    return owner is not None and owner[0] == scope_id
 
 
 def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False) -> bool:
@@ -82,7 +56,8 @@ def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False)
         return all(swallows(scope_id, leaf, catch=catch) for leaf in leaves(cast("BaseException", error)))
     if isinstance(error, BudgetContendedError) or not belongs_to(scope_id, error):
         return False
-    return catch or getattr(error, _ATTRIBUTE)[1].on_exceed in _STOPPING
+    limit = limit_of(error)
+    return catch or (limit is not None and limit.on_exceed in _STOPPING)
 
 
 def leaves(error: BaseException) -> list[BaseException]:

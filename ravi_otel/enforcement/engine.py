@@ -16,7 +16,7 @@ from ravi_otel.enforcement.learned import Learned
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
 from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Settled
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.series import resets_at
+from ravi_otel.enforcement.ledger.rolling import resets_at
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ravi_otel import _current
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.policy.limits import Outcome, ScopeKind

@@ -17,7 +17,7 @@ from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import limits
-from ravi_otel.enforcement.spawn.limits import Headcount
+from ravi_otel.enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel.enforcement.spawn.shared import shared_slots
 from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker, end_turns
@@ -141,8 +141,8 @@ def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
     except BaseException:
         clocks.disarm(scope)
         give_back(scope, opened=False)
-        if scope.entry is not None:
-            scope.entry.undo(scope)
+        if scope.admission is not None:
+            scope.admission.undo(scope)
         if scope.lease is not None and ask.seat is None:
             scope.lease.leave()
         if tracker is not None:
@@ -184,19 +184,19 @@ def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
         tracker = ExecutionTracker.from_budget(
             ask.budget or (inherited_budget(parent) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
         )
-    spawn = headcount = None
+    spawn = live = None
     if slots is not None:
         budget, observe = slots
-        headcount = Headcount(engine)
+        live = LiveAgentLimits(engine)
         shared = (
             None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else shared_slots(engine, ask.slots_of or facts, budget.max_agents)
         )
-        hear = headcount.hear
-        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, headcount=headcount, shared=shared)
+        hear = live.hear
+        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, limits=live, shared=shared)
     cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None
     scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, terms=_terms(ask))
-    if headcount is not None:
-        headcount.watch(scope)
+    if live is not None:
+        live.watch(scope)
     return scope
 
 
@@ -387,8 +387,8 @@ def _enter_agent(scope: Scope, ask: Opening) -> None:
             if not scope.engine.observe:
                 _name_the_free_one(denied, scope.spawn)
                 raise
-    if scope.entry is not None:
-        scope.entry.confirm(scope)
+    if scope.admission is not None:
+        scope.admission.confirm(scope)
 
 
 def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:

@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied
-from ravi_otel.enforcement.series import resets_at
+from ravi_otel.enforcement.ledger.rolling import resets_at
 from ravi_otel.errors import (
     BUSY,
     STOPPED,
@@ -36,8 +36,11 @@ from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.scope import Scope
     from ravi_otel.enforcement.spawn.slots import Lease, NoSlot
+
+_ATTRIBUTE: Final = "_ravi_owner"
+_FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})
+ErrorT = TypeVar("ErrorT", bound=BudgetError)
 
 _WIDE: Final = 80
 """Characters of a name that are shown: as wide as a line."""
@@ -127,6 +130,29 @@ def place(facts: ScopeFacts) -> str:
         return "this process" if facts.name is None else f"service {named(facts.name)}"
     name = facts.name or (facts.run_id if facts.kind == "run" else None)
     return f"{facts.kind} {named(name)}" if name else f"this {facts.kind}"
+
+
+def owned(error: ErrorT, account: Account) -> ErrorT:
+    """Write on the error which scope's limit it is, and the limit; gone when it crosses a process.
+
+    A refusal for good is noted on the account as well: whoever swallows it has not made a success of it. A run may do without an agent.
+    """
+    setattr(error, _ATTRIBUTE, (account.facts.scope_id, account.limit))
+    if error.reason in _FOR_GOOD and not isinstance(error, SpawnDeniedError):
+        account.refused_at = account.value
+    return error
+
+
+def limit_of(error: BaseException | None) -> Limit | None:
+    """Give the limit that raised `error`, None for what no limit raised."""
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
+    return None if owner is None else owner[1]
+
+
+def belongs_to(scope_id: str, error: BaseException | None) -> bool:
+    """Tell whether this scope set the limit that raised `error`."""
+    owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
+    return owner is not None and owner[0] == scope_id
 
 
 def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
@@ -427,13 +453,9 @@ def wrapping_up(account: Account, owner: ScopeFacts, tool: str) -> BudgetExhaust
     )
 
 
-def cancelled(scope: Scope) -> CancellationError:
-    """Write the error of work in a run that was cancelled: the outermost one."""
-    around = reversed(scope.upwards())
-    owner = next((one for one in around if one.cancellation is not None and one.cancellation.cancelled), scope)
-    token = owner.cancellation
-    reason = None if token is None else token.reason
-    return CancellationError(f"{place(owner.facts)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
+def cancelled(owner: ScopeFacts, reason: str | None) -> CancellationError:
+    """Write the error of work in a scope that was cancelled."""
+    return CancellationError(f"{place(owner)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
 
 
 def paused(lease: Lease, partial: str | None = None, way_out: str | None = None) -> AgentPausedError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
-from ravi_otel.enforcement.ending import Ending, hand_over, owned, partial_of, read_group, say_what_it_is, swallows
+from ravi_otel.enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.joining import begin_at, declare_again
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
@@ -16,13 +16,14 @@ from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.metas import meta_of
 from ravi_otel.enforcement.readings import reading, readings_around, remaining
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.replayed import Key, Remembered
 from ravi_otel.enforcement.retuning import set_limit
 from ravi_otel.enforcement.series import Series, at_this_moment, counters
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tally import Tallies, Tally
 from ravi_otel.enforcement.terms import JOINED, PLAIN, Terms, chain_of, charged, set_aside
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
@@ -33,7 +34,7 @@ from ravi_otel.policy.supervision import Supervision
 
 if TYPE_CHECKING:
     from ravi_otel.enforcement.seats import Seat
-    from ravi_otel.enforcement.spawn.limits import Entry
+    from ravi_otel.enforcement.spawn.limits import AgentAdmission
     from ravi_otel.enforcement.spawn.slots import Lease
     from ravi_otel.enforcement.spawn.tracker import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
@@ -87,7 +88,7 @@ class Scope:
         self.node: Any = None  # its place in the tree that the runtime draws
         self.trace_id: str | None = None
         self.pauses = 0  # refusals because its slot went to others
-        self.entry: Entry | None = None  # an agent's way in by the limits that count agents
+        self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
         self.tally = Tally()
         self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
@@ -168,6 +169,11 @@ class Scope:
     def block(self, facts: ScopeFacts) -> Scope:
         """Make a bare scope inside this one."""
         return Scope(self.engine, facts, self)
+
+    @property
+    def suspended(self) -> frozenset[str]:
+        """Return the kinds of limits that a block here has set aside."""
+        return self.terms.suspended
 
     def upwards(self) -> tuple[Scope, ...]:
         """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
@@ -265,7 +271,7 @@ class Scope:
         if self.engine.unusable is not None:
             raise ConfigurationError(self.engine.unusable)
         if self.cancellation is not None and self.cancellation.cancelled:
-            raise refusal.cancelled(self)
+            raise self._cancelled()
         for scope in self.upwards():
             if scope.closed:
                 raise refusal.closed(scope.facts)
@@ -349,6 +355,17 @@ class Scope:
         limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
         """
         set_limit(self, kind, value)
+
+    def refuse_cancelled(self) -> None:
+        """Raise when it was cancelled."""
+        if self.cancellation is not None and self.cancellation.cancelled:
+            raise self._cancelled()
+
+    def _cancelled(self) -> CancellationError:
+        """Write the error of who works here once it was cancelled, which names the outermost scope that was."""
+        around = reversed(self.upwards())
+        owner = next((one for one in around if one.cancellation is not None and one.cancellation.cancelled), self)
+        return refusal.cancelled(owner.facts, None if owner.cancellation is None else owner.cancellation.reason)
 
     def refuse_closed(self) -> None:
         """Raise BudgetExhaustedError, with the reason "closed", when this scope or one around it was closed."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel.enforcement.ledger.identity import store_id
-from ravi_otel.enforcement.ledger.rolling import leaves_after_ns
 from ravi_otel.enforcement.terms import JOINED
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
@@ -250,24 +248,6 @@ def at_this_moment(scope: Scope, chain: Iterable[Account | Series], model: str |
             with scope.engine.lock:
                 scope.free |= {account}
     return tuple(found)
-
-
-def resets_at(account: Account, needed: int | None = None) -> datetime | None:
-    """Give when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
-
-    Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
-    leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
-    """
-    if account.limit.per is None or (needed or 0) > account.value - account.reserved or not account.value:
-        return None
-    if account.ends_s is not None:
-        return datetime.fromtimestamp(account.ends_s, UTC)
-    most = account.warn_value - 1 if needed is None else account.value - account.reserved - needed
-    if account.draining:
-        most = min(most, account.warn_value - 1)
-    after_ns = leaves_after_ns(account, most)
-    at = datetime.fromtimestamp(account.wall_s(), UTC)
-    return at + timedelta(microseconds=-(-(account.roll_ns if after_ns is None else after_ns) // 1_000))
 
 
 def counters(scope: Scope) -> list[Account]:

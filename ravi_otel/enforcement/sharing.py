@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ravi_otel._flow import run_sync
 from ravi_otel._threads import Turns
 from ravi_otel.enforcement import refusal, weighted
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.terms import charged
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.guard import swallow

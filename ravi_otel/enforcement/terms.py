@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that several runs come to, each with limits."""
-EVERY_KIND: Final = "*"
-"""What `Terms.suspended` holds where all kinds are set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def set_aside(scope: Scope, chain: tuple[Account | Series, ...]) -> frozenset[Ac
     kinds = {kind for each in scope.upwards() for kind in each.terms.suspended}
     if not kinds:
         return frozenset()
-    return frozenset(account for account in chain if may_be_set_aside(account, kinds))
+    return frozenset(account for account in chain if account.limit.may_be_set_aside(account.kind, kinds))
 
 
 def close_suspension(scope: Scope) -> None:
@@ -98,8 +96,3 @@ def close_suspension(scope: Scope) -> None:
         scope.terms = replace(scope.terms, suspended=frozenset())
         with scope.engine.lock:
             scope.engine.revision += 1
-
-
-def may_be_set_aside(account: Account | Series, kinds: set[str] | frozenset[str]) -> bool:
-    """Tell whether the limit allows to be set aside, and is of one of `kinds`."""
-    return account.limit.suspend == "allow" and not kinds.isdisjoint((EVERY_KIND, account.kind, account.limit.kind, account.limit.label))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -14,6 +15,8 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, check_count
 from ravi_otel.policy.windows import check_by, is_calendar, same_window
 
+EVERY_KIND: Final = "*"
+"""What stands for all kinds where limits are set aside."""
 NANO: Final = 1_000_000_000
 """Nano-USD in a USD, nanoseconds in a second: amounts are integers inside."""
 
@@ -200,6 +203,10 @@ class Limit:
     def label(self) -> str:
         """Give the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`; a formula in brackets."""
         return f"{self.counted}@{self.agent}" if self.agent else self.counted
+
+    def may_be_set_aside(self, kind: str, kinds: AbstractSet[str]) -> bool:
+        """Return whether it allows to be set aside, and what it counts, in one word `kind`, is of one of `kinds`."""
+        return self.suspend == "allow" and any(each in kinds for each in (EVERY_KIND, kind, self.kind, self.label))
 
     @property
     def amount(self) -> float:

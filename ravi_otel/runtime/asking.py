@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import cast
 
 from ravi_otel.enforcement.tab import ExecutionTracker
-from ravi_otel.enforcement.terms import EVERY_KIND
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
 from ravi_otel.policy.grammar import parse_limit, read_kind
-from ravi_otel.policy.limits import CLOCKS, Limit, format_limit
+from ravi_otel.policy.limits import CLOCKS, EVERY_KIND, Limit, format_limit
 
 Limits = Iterable[Limit | str]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import charges, refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_counts
 from ravi_otel.hooks.records import CallRecord

@@ -8,10 +8,10 @@ from typing import Final, Protocol
 
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.admission import Estimate
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Grant, Line
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.worst import Worst, refused_by, worst_of
 from ravi_otel.errors import BudgetError

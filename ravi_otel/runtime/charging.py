@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel.enforcement.ending import belongs_to
+from ravi_otel.enforcement.refusal import belongs_to
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.guard import swallow

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.contract import Denied
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.sharing import hold_late
 from ravi_otel.errors import BudgetError, CancellationError, RaviError
 from ravi_otel.hooks.records import CallRecord

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ravi_otel._flow import Flow, is_done, run_sync
 from ravi_otel.enforcement import admission, charges, refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.tally import add_counts, add_request
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.records import RetryRecord

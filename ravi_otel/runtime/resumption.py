@@ -45,8 +45,7 @@ class _Unpaused:
     def checkpoint(self) -> None:
         """See `Stops.checkpoint`."""
         scope = self._scope
-        if scope.cancellation is not None and scope.cancellation.cancelled:
-            raise refusal.cancelled(scope)
+        scope.refuse_cancelled()
         scope.refuse_closed()
         late = clocks.overdue(scope, None)
         if late is not None:

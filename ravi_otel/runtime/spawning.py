@@ -11,7 +11,7 @@ from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat
-from ravi_otel.enforcement.spawn.limits import ask_ahead
+from ravi_otel.enforcement.spawn.limits import AgentAhead
 from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
@@ -126,7 +126,9 @@ def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority |
     The other limits of agents are asked first, so that nobody is paused for an agent that will not be let in.
     """
     rank = Priority.NORMAL if priority is None else priority
-    ask_ahead(scope, agent_id, rank, children=wait_s == 0)
+    ahead = AgentAhead(scope, agent_id, rank, children=wait_s == 0)
+    if ahead.is_past():
+        ahead.refuse()
     free = slots.enter_free(agent_id, rank)
     if free is not None:
         try:

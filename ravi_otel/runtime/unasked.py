@@ -6,9 +6,9 @@ from typing import Final
 
 from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import admission, refusal
-from ravi_otel.enforcement.ending import owned
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.tally import add_counts, add_request
 from ravi_otel.hooks.guard import swallow

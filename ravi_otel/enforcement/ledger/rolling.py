@@ -24,6 +24,7 @@ A calendar's window needs none of this: each window is an account of its own (`A
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -138,3 +139,21 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise ValueError("a part of a rolling window is no number")
     return int(text)
+
+
+def resets_at(account: Account, needed: int | None = None) -> datetime | None:
+    """Give when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
+
+    Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
+    leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
+    """
+    if account.limit.per is None or (needed or 0) > account.value - account.reserved or not account.value:
+        return None
+    if account.ends_s is not None:
+        return datetime.fromtimestamp(account.ends_s, UTC)
+    most = account.warn_value - 1 if needed is None else account.value - account.reserved - needed
+    if account.draining:
+        most = min(most, account.warn_value - 1)
+    after_ns = leaves_after_ns(account, most)
+    at = datetime.fromtimestamp(account.wall_s(), UTC)
+    return at + timedelta(microseconds=-(-(account.roll_ns if after_ns is None else after_ns) // 1_000))

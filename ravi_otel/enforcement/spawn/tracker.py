@@ -26,7 +26,7 @@ from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.refusal import named
-from ravi_otel.enforcement.spawn.limits import Headcount
+from ravi_otel.enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel.enforcement.spawn.shared import SharedSlots
 from ravi_otel.enforcement.spawn.slots import Lease, NoSlot, Shortage, Slots, SpawnStats, Stops, Waiter
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
@@ -49,7 +49,7 @@ class SpawnTracker:
     """Give out the slots of one run, from any thread or task.
 
     `on_event` hears of every lease granted, denied, preempted (paused), resumed and released, outside the lock; what it
-    raises is swallowed and logged. `headcount` knows the limits of agents of its run, which a refusal names.
+    raises is swallowed and logged. `limits` are the limits of agents of its run, which a refusal names.
     With `observe` (shadow mode) a denial is told, and the slot given all the same. `clock`
     (seconds, never going back) only ages the line. `shared` are the slots of a run that several processes work for: the ledger is asked
     for each that is given out. What gives a slot back never blocks: it is posted, and done by whoever holds the lock, so it may be
@@ -64,13 +64,13 @@ class SpawnTracker:
         on_event: Callable[[SpawnEvent], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         observe: bool = False,
-        headcount: Headcount | None = None,
+        limits: LiveAgentLimits | None = None,
         shared: SharedSlots | None = None,
     ) -> None:
         self.budget = SpawnBudget() if budget is None else budget
         self.run_id: Final = run_id
         self._hear = on_event if on_event is not None else _ignore
-        self._headcount = headcount
+        self._limits = limits
         self._clock = clock
         self._lock = threading.RLock()
         self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
@@ -355,7 +355,7 @@ class SpawnTracker:
                 way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
         waited = "" if waiter is None or limit == 1 else self._waited(waiter)
         asking = NoSlot(agent_id, priority, limit, shortage, way_out, waited)
-        return refusal.no_slot(asking, None, self.run_id) if self._headcount is None else self._headcount.refusal(asking)
+        return refusal.no_slot(asking, None, self.run_id) if self._limits is None else self._limits.refusal(asking)
 
     def _refused(self, waiter: Waiter) -> SpawnDeniedError:
         around = _around(waiter.priority)

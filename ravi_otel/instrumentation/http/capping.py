@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ending import owned
+from ravi_otel.enforcement.refusal import owned
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.changes import can_cap
 from ravi_otel.instrumentation.http.contract import Endpoint, Request

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import anyio
 
 from ravi_otel._flow import Flow, Step, run_async, run_sync
-from ravi_otel.enforcement import clocks, refusal
+from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.sleeper import on_any_event_loop
 from ravi_otel.policy.gate import Coloured
@@ -50,8 +50,7 @@ def refuse_ended(scope: Scope) -> None:
     """Raise what ended the scope: cancelled, closed, or its time is up; a pause ends no wait for a person."""
     if not clocks.is_over(scope):
         return
-    if scope.cancellation is not None and scope.cancellation.cancelled:
-        raise refusal.cancelled(scope)
+    scope.refuse_cancelled()
     scope.refuse_closed()
     late = clocks.overdue(scope, None)
     if late is not None:
