@@ -81,15 +81,23 @@ def look_after(results: Collection[object]) -> None:
     _attendant.results.append(results)
 
 
+def look_at(look: Callable[[], object]) -> None:
+    """Have the thread look, each time it wakes by itself, for what was dropped and tells nobody."""
+    _attendant.looks.append(look)
+
+
 def opened() -> None:
     """Note that there is something to look after; the first starts the thread."""
     if not _attendant.running:
         _attendant.start()
+    elif _attendant.lingers:
+        _attendant.lingers = False
+        _attendant.ring()
 
 
-def collect_soon() -> None:
-    """Have the thread collect garbage: something was dropped that may be part of a cycle. A finaliser may ask for it."""
-    _attendant.collects = True
+def look_soon() -> None:
+    """Have the thread look at once. A finaliser may ask for it."""
+    _attendant.looks_at = 0.0
     _attendant.ring()
 
 
@@ -111,10 +119,6 @@ class _Collector:
     def __init__(self) -> None:
         self._young_at = 0.0
         self._all_at = 0.0
-
-    def is_due(self) -> bool:
-        """Whether everything may be collected again."""
-        return gc.isenabled() and time.monotonic() >= self._all_at
 
     def run(self) -> None:
         """Collect, unless that was done a moment ago."""
@@ -140,12 +144,14 @@ class _Attendant:
 
     def __init__(self) -> None:
         self.results: list[Collection[object]] = []
+        self.looks: list[Callable[[], object]] = []
         self.renew()
 
     def renew(self) -> None:
         """Start anew in a forked child, where what was open is the parent's."""
         self.running = False
-        self.collects = False
+        self.lingers = False
+        self.looks_at = 0.0
         self._starting = Turns()
         self._gate = threading.Lock()
         self._busy = False
@@ -188,17 +194,25 @@ class _Attendant:
 
     def _has_work(self) -> bool:
         """Wait, and do what there is to do; False when nothing was open for a while."""
-        rang = self._gate.acquire(timeout=_LOOK_EVERY_S if any(self.results) else _LINGER_S)
-        if self.collects and _collector.is_due():
-            self.collects = False
-            _collector.run()
+        self.lingers = True  # before it looks: what opens after that rings
+        self.lingers = not any(self.results)
+        rang = self._gate.acquire(timeout=_LINGER_S if self.lingers else _LOOK_EVERY_S)
         with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
             self._busy = True
             try:
+                self._look()
                 drain()
             finally:
                 self._busy = False
         return rang or any(self.results)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now < self.looks_at:
+            return
+        self.looks_at = now + _LOOK_EVERY_S * 0.5  # less than it waits
+        for look in self.looks:
+            look()
 
 
 _attendant: Final = _Attendant()

@@ -50,6 +50,17 @@ def chats(capture: Capture) -> list[Any]:
     return [span for span in capture.spans() if span.name.startswith("chat")]
 
 
+async def opened_raw(client: Any, how: str) -> Any:
+    """Open a stream in one of the ways that leave reading it to the program."""
+    chats, plain = client.chat.completions, {key: value for key, value in ASK.items() if key != "stream"}
+    if "streaming" in how:
+        manager = chats.with_streaming_response.create(**(plain if "bytes" in how else ASK))
+        return await manager.__aenter__() if hasattr(manager, "__aenter__") else manager.__enter__()
+    raw = chats.with_raw_response.create(**ASK)
+    raw = await raw if hasattr(raw, "__await__") else raw
+    return raw.parse() if "parsed" in how else raw
+
+
 @pytest.mark.parametrize("read", [0, 2])
 @pytest.mark.usefixtures("uncollected")
 def test_a_dropped_stream_ends_without_another_call_or_collection(
@@ -66,6 +77,41 @@ def test_a_dropped_stream_ends_without_another_call_or_collection(
         (span,) = chats(instrumented)
         assert span.end_time < last
         until(lambda: run.limits[0].held == 0)
+
+
+@pytest.mark.parametrize("how", ["raw", "raw, parsed", "streaming", "streaming, bytes"])
+@pytest.mark.usefixtures("uncollected")
+def test_a_dropped_raw_response_ends_without_another_call_or_collection(
+    how: str, colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+    with ravi_otel.run("r", limits=["tokens=100000"]) as run:
+        held = clients.run(colour, opened_raw(client, how))
+        threading.Event().wait(1.0)
+        assert chats(instrumented) == []
+        del held
+        until(lambda: bool(chats(instrumented)))
+        until(lambda: run.limits[0].held == 0)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_nothing_of_ours_collects_garbage_for_a_stream_that_was_dropped_unread(
+    colour: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
+    client = clients.make(colour, stage.play(WORDS))
+    collections: list[str] = []
+
+    def note(phase: str, _: object) -> None:
+        collections.append(phase)
+
+    gc.callbacks.append(note)
+    try:
+        stream = clients.run(colour, opened(client, 0))
+        del stream
+        until(lambda: bool(chats(instrumented)))
+    finally:
+        gc.callbacks.remove(note)
+    assert collections == []
 
 
 @pytest.mark.usefixtures("uncollected")
@@ -110,12 +156,32 @@ def test_no_thread_stays_when_nothing_is_open(stage: Any, clients: Any) -> None:
     until(lambda: ours() == [])
 
 
-def test_a_response_whose_stream_was_dropped_unread_is_still_followed(stage: Any, clients: Any, instrumented: Capture) -> None:
+@pytest.mark.parametrize("part", ["response", "read", "iter_lines", "lines"])
+def test_what_is_kept_of_a_stream_that_was_dropped_unread_is_still_followed(
+    part: str, stage: Any, clients: Any, instrumented: Capture
+) -> None:
     client = clients.make("sync", stage.play(WORDS))
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        response = client.chat.completions.create(**ASK).response
+        held = client.chat.completions.create(**ASK).response
+        if part != "response":
+            held = held.iter_lines() if part == "lines" else getattr(held, part)
         threading.Event().wait(1.0)
         assert chats(instrumented) == []
-        assert b"[DONE]" in response.read()
+        read = held.read() if part == "response" else held if part == "lines" else held()
+        assert "[DONE]" in str(read if isinstance(read, bytes) else list(read))
         assert run.limits[0].used > 0 == run.limits[0].held
         assert len(chats(instrumented)) == 1
+
+
+@pytest.mark.parametrize("part", ["raw", "parse"])
+def test_what_is_kept_of_a_raw_response_is_still_followed(part: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    client = clients.make("sync", stage.play(WORDS))
+    with ravi_otel.run("r", limits=["tokens=100000"]) as run:
+        raw = client.chat.completions.with_raw_response.create(**ASK)
+        held = raw if part == "raw" else raw.parse
+        del raw
+        threading.Event().wait(1.0)
+        assert chats(instrumented) == []
+        assert len(list(held.parse() if part == "raw" else held())) > 3
+        assert run.limits[0].used > 0 == run.limits[0].held
+    assert chats(instrumented)[0].attributes["gen_ai.response.finish_reasons"] == ("stop",)

@@ -15,15 +15,15 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.body import Body, content_of
 from ravi_otel.instrumentation.http.contract import Collector, Endpoint
 from ravi_otel.instrumentation.http.cutting import interrupt
-from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
+from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN, UNREAD
 from ravi_otel.instrumentation.http.reading import read_body, read_events
-from ravi_otel.instrumentation.http.standing import interrupting, running, step_aside
+from ravi_otel.instrumentation.http.standing import held_by_others, interrupting, references_from, running, step_aside
 from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
 from ravi_otel.runtime.guard import Guard, blame, guard_of
 from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import collect_soon, drain, later, opened
+from ravi_otel.runtime.late import drain, later, look_soon, opened
 from ravi_otel.runtime.live import LiveCall
 from ravi_otel.runtime.settlement import Ending
 from ravi_otel.runtime.stopping import why_over
@@ -62,7 +62,21 @@ class Ends:
             "_hides",
             "_live",
         ),
-        *("_look", "_look_ns", "_now", "_over", "_pull", "_reading", "_silent", "_stopped", "_streams", "_watching"),
+        *(
+            "_look",
+            "_look_ns",
+            "_now",
+            "_ours",
+            "_over",
+            "_pull",
+            "_raw",
+            "_raw_ours",
+            "_reading",
+            "_silent",
+            "_stopped",
+            "_streams",
+            "_watching",
+        ),
     )
 
     def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
@@ -76,6 +90,9 @@ class Ends:
         self._begun = False  # something was read from it
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
+        self._ours = 0  # references to the response that are there because of us
+        self._raw: weakref.ref[Any] | None = None  # the raw response, until it is parsed
+        self._raw_ours = 0
         self._body: Body | None = None
         self._streams = False
         self._reading = False
@@ -98,6 +115,8 @@ class Ends:
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
         OPEN.add(self)
+        if self._pull is None:
+            UNREAD.add(self)
         opened()
         if self._live.record.call.offers_tools and not self._over:
             INFERRING.follow(self._live.scope, self._live.record, self)
@@ -177,6 +196,7 @@ class Ends:
         """Settle at what was held what a bug of ours kept from being settled; nothing of what was."""
         self._over = True
         OPEN.discard(self)
+        UNREAD.discard(self)
         try:
             if error is None:
                 self._live.succeed(Reply())
@@ -198,6 +218,7 @@ class Ends:
         if over:
             return False
         OPEN.discard(self)
+        UNREAD.discard(self)
         self._look = _nothing  # which may be a method of this object: a cycle
         try:
             response = self._response()
@@ -270,11 +291,25 @@ class Ends:
             swallow("stream", bug)
 
     def _unreadable(self, _: object) -> None:
-        """Hear that a stream is gone; one that was never read may have left its response to somebody, which only a collection tells."""
+        """Hear that a stream is gone; one that was never read may have left its response to somebody."""
         if self._begun:
             self._lost(None)
-        else:
-            collect_soon()
+        elif not self._over:
+            UNREAD.add(self)
+            look_soon()
+
+    def look(self) -> None:
+        """See `idle.Unread.look`. References are counted, as both we and some HTTP libraries make a response part of a cycle."""
+        if self._over or self._gone is None:
+            return
+        ours, raw = self._ours, None if self._raw is None else self._raw()
+        if raw is not None and self._raw is not None:
+            ours += references_from(raw, self._response())
+            del raw
+            if held_by_others(self._raw, self._raw_ours):
+                return
+        if not held_by_others(self._gone, ours):
+            self.dropped()
 
     def leave(self) -> None:
         """See `idle.Followed.leave`."""

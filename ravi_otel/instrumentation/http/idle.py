@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.runtime.late import look_after, look_for
+from ravi_otel.runtime.late import look_after, look_at, look_for
 from ravi_otel.runtime.state import STATE
 from ravi_otel.runtime.stopping import look_through
 
@@ -30,8 +30,18 @@ class Followed(Protocol):
         ...
 
 
+class Unread(Protocol):
+    """Be one of them whose end nothing tells: no iterator of ours is there to be dropped, and its response is part of a cycle."""
+
+    def look(self) -> None:
+        """Queue its end if nobody can read it any more."""
+        ...
+
+
 OPEN: Final[set[Followed]] = set()
 """Keeps followers, and with them their weak references, alive until they end."""
+
+UNREAD: Final[set[Unread]] = set()
 
 
 def abandon_open() -> None:
@@ -39,6 +49,14 @@ def abandon_open() -> None:
     for followed in list(OPEN):
         try:
             followed.dropped()
+        except Exception as error:  # noqa: BLE001 - a fault in one keeps none of the others from its end
+            swallow("stream", error)
+
+
+def _look_at_the_unread() -> None:
+    for followed in list(UNREAD):
+        try:
+            followed.look()
         except Exception as error:  # noqa: BLE001 - a fault in one keeps none of the others from its end
             swallow("stream", error)
 
@@ -65,6 +83,7 @@ class _Idle:
 
 look_for(OPEN, _Idle().sweep)
 look_after(OPEN)
+look_at(_look_at_the_unread)
 look_through(OPEN)
 
 
@@ -73,3 +92,4 @@ def _leave_to_the_parent() -> None:
     for followed in list(OPEN):
         followed.leave()
     OPEN.clear()
+    UNREAD.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import weakref
 from collections.abc import Callable
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, MethodType
@@ -139,6 +140,50 @@ def named(ours: Any, source: Any) -> Any:
     if isinstance(source, (GeneratorType, AsyncGeneratorType)):
         ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
     return ours
+
+
+def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
+    """Whether anybody besides us and the HTTP library refers to an object, or to a function that we put before one of its methods.
+
+    `ours` is how many references to it came with those functions. One that is held for a moment only is held, too: look again.
+    """
+    value = held()
+    if value is None:
+        return False
+    before = [weakref.ref(each) for each in fields(value).values() if _is_ours(each)]
+    if any(_references(each) > 1 for each in before):  # the one is the object's own
+        return True
+    body = getattr(value, "stream", None)
+    inside = ours + (references_from(body, value) if hasattr(body, "__dict__") else 0)
+    del value
+    return _references(held) > inside
+
+
+def references_from(holder: Any, value: Any) -> int:
+    """Return how many of an object's attributes are this value."""
+    return sum(each is value for each in list(fields(holder).values()))
+
+
+def _references(held: weakref.ref[Any]) -> int:
+    return _counted(held) - _OF_COUNTING
+
+
+def _counted(held: weakref.ref[Any]) -> int:
+    value = held()
+    return sys.getrefcount(value)
+
+
+class _Held:
+    """Be an object that can be referred to weakly."""
+
+
+def _of_counting() -> int:
+    """Return how many of the references to an object are there because they are counted: Pythons differ in that."""
+    one = [_Held()]
+    return _counted(weakref.ref(one[0])) - 1
+
+
+_OF_COUNTING: Final = _of_counting()
 
 
 def running(held: weakref.ref[Any] | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import FrameType, FunctionType
@@ -16,6 +17,7 @@ from ravi_otel.instrumentation.http.changes import hide_usage
 from ravi_otel.instrumentation.http.cutting import closing, shut, shut_async
 from ravi_otel.instrumentation.http.ends import CLOSERS, ITERATORS, READERS, Ends
 from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.http.idle import UNREAD
 from ravi_otel.instrumentation.http.standing import named, put, running, stand_before, step_aside
 from ravi_otel.runtime.state import STATE
 
@@ -70,12 +72,14 @@ class Following(Ends):
 
     def response(self, response: Any) -> None:
         """Hear when the HTTP response is read, closed or dropped, by whoever does it."""
+        before = sys.getrefcount(response)
         for name in CLOSERS:
             stand_before(response, name, closing, self._after_closing)
         for name in READERS:
             stand_before(response, name, self.reading, self.read)
         for name in ITERATORS:
             self._stand_copying(response, name)
+        self._ours = sys.getrefcount(response) - before
         self._gone = weakref.ref(response, self._lost)
         self._opened()
 
@@ -84,8 +88,13 @@ class Following(Ends):
         self._streams = True
         if self._was_read(raw.http_response):
             return
-        parse = raw.parse
+        before = sys.getrefcount(raw)
+        self._stand_parsing(raw)
+        self._raw, self._raw_ours = weakref.ref(raw), sys.getrefcount(raw) - before
         self.response(raw.http_response)
+
+    def _stand_parsing(self, raw: Any) -> None:
+        parse = raw.parse
         if inspect.iscoroutinefunction(parse):
 
             async def parsed_async(*args: Any, **kwargs: Any) -> Any:
@@ -113,8 +122,10 @@ class Following(Ends):
     def _parsed(self, raw: Any, found: Any) -> Any:
         try:
             step_aside(raw, "parse")  # seen once is enough, and it holds `raw` in a cycle
+            self._raw = None
             if self._pull is None and hasattr(cast("object", type(found)), "__stream__"):
                 self._between(found)
+                UNREAD.discard(self)
         except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
             swallow("stream", error)
         return found
