@@ -13,7 +13,7 @@ from ravi_otel.instrumentation.tools import instrument_tools as _instrument_tool
 from ravi_otel.instrumentation.tools.choosing import read_choice
 from ravi_otel.policy.checks import choice, show
 from ravi_otel.policy.gate import ToolGate
-from ravi_otel.runtime.gated import Refused
+from ravi_otel.runtime.tool import Refused
 
 
 def instrument_tools(

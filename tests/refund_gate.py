@@ -7,11 +7,10 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from ravi_otel._flow import run_async, run_sync
 from ravi_otel.enforcement.ledger.contract import new_op_id
 from ravi_otel.errors import ToolDeniedError
 from ravi_otel.policy.gate import ToolRequest
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate
@@ -126,8 +125,8 @@ class Person:
 def through(colour, gate, name, fn, arguments):
     """Take one call through a gate, from code of a colour."""
     if colour == "sync":
-        return run_sync(walk_gated(name, fn, arguments, gate))
-    return anyio.run(lambda: run_async(walk_gated(name, fn, arguments, gate)), backend=BACKENDS[colour])
+        return ToolCall(name, fn, arguments, gate).run()
+    return anyio.run(lambda: ToolCall(name, fn, arguments, gate).run_async(), backend=BACKENDS[colour])
 
 
 def called(colour, gateway, name, arguments):

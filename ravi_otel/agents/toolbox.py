@@ -12,17 +12,15 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
-from ravi_otel._flow import Step, run_async
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import ToolGate
 from ravi_otel.policy.limits import Kind, Limit
-from ravi_otel.runtime.bounded import is_async
-from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.runtime.handles import ScopeHandle
 from ravi_otel.runtime.tool import LABEL, MARK, bare
-from ravi_otel.runtime.walking import told_content, walk
+from ravi_otel.runtime.tool_call import ToolCall, is_captured
+from ravi_otel.runtime.tool_timeout import is_async
 from ravi_otel.supervisor.signatures import ToolSignature
 
 _log = logging.getLogger("ravi_otel")
@@ -93,16 +91,12 @@ class Tool:
     async def run(self, arguments: Mapping[str, Any] | str, gate: ToolGate | None, call_id: str) -> Any:
         """Walk one call of it; raises BadArguments, ToolDeniedError, StopRun, refusals of limits, and what the tool raises."""
         if gate is not None:
-            return await run_async(walk_gated(self.name, self._fn, arguments, gate, call_id=call_id))
+            return await ToolCall(self.name, self._fn, arguments, gate, call_id=call_id).run_async()
         read = self.signature.read(arguments)
         step = partial(self._fn, **self.signature.values(read))
         if self._walks_itself:
             return await step()
-        return await run_async(walk(self.name, Step(_never, step), read if told_content() else None, call_id=call_id))
-
-
-def _never() -> None:
-    raise ConfigurationError("An agent's tool is awaited, and was called.")
+        return await ToolCall(self.name, step, read if is_captured() else None, call_id=call_id).run_async()
 
 
 def in_thread(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,25 +1,33 @@
-"""Wrap a function so that each of its calls is walked through the layers as a tool's."""
+"""Wrap a function so that each of its calls is a tool call."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
+from json import dumps as write_text  # as it is now: the program may make tools of that module's functions
 from types import MethodType
-from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
 import wrapt
 
-from ravi_otel._flow import Step, run_async, run_sync
-from ravi_otel.errors import ConfigurationError
+from ravi_otel._flow import run_async, run_sync
+from ravi_otel.errors import ConfigurationError, ToolDeniedError
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import ToolGate
-from ravi_otel.runtime.bounded import is_async
-from ravi_otel.runtime.gated import Gated, Refused, read_gate
-from ravi_otel.runtime.walking import given, walk
+from ravi_otel.runtime.parameters import Parameters, is_owned
+from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.tool_call import ToolCall
+from ravi_otel.runtime.tool_timeout import is_async
+from ravi_otel.telemetry.redaction import is_redacting
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Refused = Literal["raise", "result"]
+"""What becomes of a refusal: it is raised, or returned as the result of the call."""
+
+_TEXT: Final = (str, "str")
 
 
 @overload
@@ -49,6 +57,15 @@ def tool(
     return _wrap(fn, name=name, gate=gate)
 
 
+def read_gate(parameter: str, gate: object) -> ToolGate:
+    """Return a gate; raise ConfigurationError for what is none."""
+    if isinstance(gate, ToolGate):
+        return gate
+    raise ConfigurationError(
+        f"{parameter}={checks.show(gate)} is no gate. Give a ravi_otel.supervisor.gate.Gate, or what has before, admit, after and audit."
+    )
+
+
 def _wrap(fn: Callable[P, R], *, name: str | None, gate: ToolGate | None) -> Callable[P, R]:
     if not callable(fn):
         raise ConfigurationError(f"tool({checks.show(fn)}) takes a function. To name one, write @ravi_otel.tool(name={checks.show(fn)}).")
@@ -57,9 +74,7 @@ def _wrap(fn: Callable[P, R], *, name: str | None, gate: ToolGate | None) -> Cal
         raise ConfigurationError(
             f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."
         )
-    if gate is not None:
-        return guarded(fn, label, Switch(), gate)
-    return observed(fn, label, Switch())
+    return as_tool(fn, label, Switch(), gate)
 
 
 class Switch:
@@ -81,32 +96,129 @@ GATED: Final = "__ravi_otel_gated__"
 """The attribute that says of a wrapped tool that a gate stands before it."""
 
 
-def observed(fn: Callable[P, R], label: str, switch: Switch) -> Callable[P, R]:
-    """Give the function that calls `fn` as a tool of that name while the switch is on; coroutine functions stay such."""
-    if inspect.iscoroutinefunction(fn):
-        awaited = cast("Callable[..., Awaitable[Any]]", fn)
+def as_tool(
+    fn: Callable[P, R],
+    label: str,
+    switch: Switch,
+    gate: ToolGate | None = None,
+    *,
+    refused: Refused = "raise",
+    method: bool | None = None,
+) -> Callable[P, R]:
+    """Return the function that calls `fn` as a tool of that name while the switch is on; coroutine functions stay such.
+
+    With a `gate` each call passes it, and with `refused` "result" a refusal is returned. `method` says whether `fn` is one, None where
+    nobody knows.
+    """
+    made = _PlainTool(fn, label) if gate is None else _GatedTool(fn, label, gate, refused, method)
+    awaits = inspect.iscoroutinefunction(fn) or (gate is not None and is_async(fn))
+    wrapper: Any = made.awaited(switch) if awaits else made.called(switch)
+    setattr(wrapper, MARK, switch)
+    setattr(wrapper, LABEL, label)
+    if gate is not None:
+        setattr(wrapper, GATED, True)
+    return cast("Callable[P, R]", wrapper)
+
+
+class _PlainTool:
+    """Make each call of one function a tool call."""
+
+    __slots__ = ("_fn", "_name")
+
+    def __init__(self, fn: Callable[..., Any], name: str) -> None:
+        self._fn = fn
+        self._name = name
+
+    def called(self, switch: Switch) -> Callable[..., Any]:
+        """Return the function that stands for a plain one."""
+        fn = self._fn
 
         @functools.wraps(fn)
-        async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+        def run_called(*args: Any, **kwargs: Any) -> Any:
             if not switch.on:
-                return await awaited(*args, **kwargs)
-            step = Step(functools.partial(awaited, *args, **kwargs), functools.partial(awaited, *args, **kwargs))
-            return await run_async(walk(label, step, given(fn, args, kwargs)))
+                return fn(*args, **kwargs)
+            call = self.call(args, kwargs)
+            try:
+                return run_sync(call.flow(awaited=False))
+            except ToolDeniedError as denied:
+                told = self.refusal(call, denied)
+                if told is None:
+                    raise
+                return told
 
-        setattr(run_awaited, MARK, switch)
-        setattr(run_awaited, LABEL, label)
-        return cast("Callable[P, R]", run_awaited)
+        return run_called
 
-    @functools.wraps(fn)
-    def run_called(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not switch.on:
-            return fn(*args, **kwargs)
-        step = Step(functools.partial(fn, *args, **kwargs))
-        return cast("R", run_sync(walk(label, step, given(fn, args, kwargs))))
+    def awaited(self, switch: Switch) -> Callable[..., Any]:
+        """Return the coroutine function that stands for one."""
+        fn = self._fn
 
-    setattr(run_called, MARK, switch)
-    setattr(run_called, LABEL, label)
-    return run_called
+        @functools.wraps(fn)
+        async def run_awaited(*args: Any, **kwargs: Any) -> Any:
+            if not switch.on:
+                return await fn(*args, **kwargs)
+            call = self.call(args, kwargs)
+            try:
+                return await run_async(call.flow(awaited=True))
+            except ToolDeniedError as denied:
+                told = self.refusal(call, denied)
+                if told is None:
+                    raise
+                return told
+
+        return run_awaited
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+        """Return the call with these arguments, yet to be run."""
+        named = None
+        if STATE.options.content and not is_redacting():  # written out: this runs on every call
+            named = _named(self._fn, args, kwargs)
+        return ToolCall(self._name, functools.partial(self._fn, *args, **kwargs), named)
+
+    def refusal(self, call: ToolCall, denied: ToolDeniedError) -> Any:  # noqa: ARG002 - the method's shape is that of gated tools
+        """Return None, to raise it: it is another tool's, or the program's."""
+        return None
+
+
+def _named(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, object]:
+    """Name what a tool is given; what its signature does not take will raise in its own words."""
+    try:
+        named = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # or a builtin without one
+        named = {"args": args, **kwargs}
+    named.pop("self", None)  # the object a method belongs to is nothing that it was given
+    if isinstance(named.get("cls"), type):
+        del named["cls"]
+    return named
+
+
+class _GatedTool(_PlainTool):
+    """Make each call of one function a tool call that passes a gate."""
+
+    __slots__ = ("_as_text", "_gate", "_method", "_owned", "_parameters", "_refused")
+
+    def __init__(self, fn: Callable[..., Any], name: str, gate: ToolGate, refused: Refused, method: bool | None) -> None:
+        super().__init__(fn, name)
+        self._gate = gate
+        self._refused = refused
+        self._method = method
+        self._owned = Parameters(fn, name, method=method is not False)
+        self._parameters = Parameters(fn, name)
+        self._as_text = getattr(fn, "__annotations__", {}).get("return") in _TEXT
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+        """Return the call with these arguments, yet to be run."""
+        fn, parameters = self._fn, self._parameters
+        if self._owned.owned and args and (self._method or is_owned(fn, args[0])):
+            fn, args, parameters = functools.partial(fn, args[0]), args[1:], self._owned
+        named, renamed = parameters.named(args, kwargs)
+        return ToolCall(self._name, fn, named, self._gate, parameters=parameters, renamed=renamed)
+
+    def refusal(self, call: ToolCall, denied: ToolDeniedError) -> Any:
+        """Return a refusal as the result of the call, as JSON text where the function is to return text; None where it is to be raised."""
+        if self._refused == "raise" or call.raised_by_tool:
+            return None
+        told = denied.as_tool_error()
+        return write_text(told) if self._as_text else told
 
 
 def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
@@ -123,34 +235,6 @@ def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
     if inner is None or hasattr(called, GATED) or hasattr(inner, MARK):
         return None
     return cast("Callable[..., Any]", inner if owner is None else MethodType(inner, owner))
-
-
-def guarded(
-    fn: Callable[P, R], label: str, switch: Switch, gate: ToolGate, *, refused: Refused = "raise", method: bool | None = None
-) -> Callable[P, R]:
-    """Give the function that calls `fn` through a gate while the switch is on; with `refused` "result" a refusal is returned."""
-    gated = Gated(fn, label, gate, refused=refused, method=method)
-    if is_async(fn):
-        awaited = cast("Callable[..., Awaitable[Any]]", fn)
-
-        @functools.wraps(fn)
-        async def run_awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return await (gated.awaited if switch.on else awaited)(*args, **kwargs)
-
-        return cast("Callable[P, R]", _marked(run_awaited, switch, label))
-
-    @functools.wraps(fn)
-    def run_called(*args: P.args, **kwargs: P.kwargs) -> R:
-        return cast("R", gated.called(*args, **kwargs)) if switch.on else fn(*args, **kwargs)
-
-    return _marked(run_called, switch, label)
-
-
-def _marked(wrapper: Callable[P, R], switch: Switch, label: str) -> Callable[P, R]:
-    setattr(wrapper, MARK, switch)
-    setattr(wrapper, LABEL, label)
-    setattr(wrapper, GATED, True)
-    return wrapper
 
 
 _Proxy: Final[Any] = wrapt.CallableObjectProxy  # of older versions it takes no type

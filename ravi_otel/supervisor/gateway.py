@@ -18,9 +18,8 @@ from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
-from ravi_otel.runtime.gated import Passage, walk
-from ravi_otel.runtime.parameters import Parameters
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call, GateCall, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor
@@ -244,24 +243,24 @@ class ToolGateway:
 
     def call(self, name: str, args: Mapping[str, Any] | str) -> Any:
         """Call a tool from synchronous code: its result, or StopRun."""
-        return run_sync(self._called(name, args))
+        return run_sync(self._called(name, args, awaited=False))
 
     async def call_async(self, name: str, args: Mapping[str, Any] | str) -> Any:
         """Call a tool from a coroutine, be it a coroutine function or a plain one: its result, or StopRun."""
-        return await run_async(self._called(name, args))
+        return await run_async(self._called(name, args, awaited=True))
 
     def close(self) -> None:
         """Give up the counters of this gateway: in a run that goes on it calls nothing more, and in the next one it begins afresh."""
         with self._closing.own:
             self.gate.close()
 
-    def _called(self, name: str, args: Mapping[str, Any] | str) -> Flow[Any]:
+    def _called(self, name: str, args: Mapping[str, Any] | str, *, awaited: bool) -> Flow[Any]:
         label = checks.show(name) if type(name) is not str or checks.flaw_of_name(name) is not None else name
         fn = self._registry.get(label)
         fn = _nothing if fn is None else fn
-        one = Passage(label, fn, Parameters(fn, label), args, self.gate)
+        one = ToolCall(label, fn, args, self.gate)
         try:
-            return (yield from walk(one))
+            return (yield from one.flow(awaited=awaited))
         except ToolDeniedError as denied:
             if one.raised_by_tool:  # another tool's refusal: this one ran
                 self._stop(label, denied, f"tool_error:{label}")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel._flow import run_sync
 from ravi_otel.enforcement import charges, scope, sharing
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger import memory
@@ -19,14 +18,14 @@ from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.spawn import shared as spawn_shared
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime import gated, patience
+from ravi_otel.runtime import gate_review, patience, tool_call
 from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gated, spawn_shared, sharing)}
+FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, sharing)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
@@ -161,6 +160,7 @@ def test_a_tool_behind_a_gate_holds_nothing_whatever_interrupts_it(tmp_path, sha
     ledger = SqliteLedger(tmp_path / "ledger.db") if shared else MemoryLedger()
     before, ran, moment = (STATE.engine, STATE.limits), [], 0
     STATE.install(Engine(ledger=ledger), ())
+    act = ravi_otel.tool(lambda **_: ran.append(1), name="act", gate=Open())
     try:
         with ravi_otel.run(limits=["tool_calls=100000"]) as run:
             struck = True
@@ -168,7 +168,7 @@ def test_a_tool_behind_a_gate_holds_nothing_whatever_interrupts_it(tmp_path, sha
                 moment += 1
                 used = run.limits[0].used
                 interrupter = Interrupter(moment)
-                interrupter.during(lambda: run_sync(gated.walk_gated("act", lambda **_: ran.append(1), {"x": 1}, Open())))
+                interrupter.during(lambda: act(x=1))
                 struck = interrupter.struck
                 assert (len(ledger), run.limits[0].held, patience.around()) == (0, 0, ()), f"something is left at moment {moment}"
                 assert run.limits[0].used - used <= 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from ravi_otel._flow import run_async, run_sync
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool_call import ToolCall
 
 YES = GateVerdict(allowed=True)
 NO = GateVerdict(allowed=False, reason="too much", stop_reason="supervisor_block:over_the_cap")
@@ -101,10 +100,10 @@ class Walked:
 
     def walk(self, fn, gate, arguments, name="act", **more):
         if self.caller == "sync":
-            return run_sync(walk_gated(name, fn, arguments, gate, **more))
+            return ToolCall(name, fn, arguments, gate, **more).run()
 
         async def main():
-            return await run_async(walk_gated(name, fn, arguments, gate, **more))
+            return await ToolCall(name, fn, arguments, gate, **more).run_async()
 
         return asyncio.run(main())
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import ToolDeniedError
-from ravi_otel._flow import run_sync
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool_call import ToolCall
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -64,7 +63,7 @@ def test_a_call_goes_by_names_through_the_gate_and_arrives_as_it_was_made(fn, ar
 
 @pytest.mark.parametrize(("fn", "args", "kwargs", "named"), CALLS)
 def test_named_arguments_of_a_model_arrive_the_same_way(fn, args, kwargs, named):
-    assert run_sync(walk_gated("act", fn, json.dumps(named), OwnGate())) == fn(*args, **kwargs)
+    assert ToolCall("act", fn, json.dumps(named), OwnGate()).run() == fn(*args, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_named_arguments_of_a_model_arrive_the_same_way(fn, args, kwargs, named)
     ],
 )
 def test_what_stands_before_others_by_place_has_its_default(fn, arguments, result):
-    assert run_sync(walk_gated("act", fn, arguments, OwnGate())) == result
+    assert ToolCall("act", fn, arguments, OwnGate()).run() == result
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_what_stands_before_others_by_place_has_its_default(fn, arguments, resul
 def test_arguments_that_a_function_cannot_be_called_with_execute_nothing(fn, arguments, why):
     gate = OwnGate()
     with pytest.raises(ToolDeniedError) as raised:
-        run_sync(walk_gated("act", fn, arguments, gate))
+        ToolCall("act", fn, arguments, gate).run()
     assert why in raised.value.reason
     assert raised.value.stop_reason == "tool_bad_args:act"
     assert gate.outcome.status == "refused"
@@ -111,7 +110,7 @@ def test_arguments_that_a_function_cannot_be_called_with_execute_nothing(fn, arg
 def test_a_gate_is_shown_what_a_model_wrote_even_where_it_is_no_json():
     gate = OwnGate(before=GateVerdict(allowed=False, reason="non_json"))
     with pytest.raises(ToolDeniedError, match="non_json"):
-        run_sync(walk_gated("act", plain, '{"a": ', gate))
+        ToolCall("act", plain, '{"a": ', gate).run()
     assert gate.requests[0].arguments == '{"a": '
 
 
@@ -172,7 +171,7 @@ def test_nobody_can_change_what_was_judged_before_it_runs():
         asked["b"].append(2)
         return GateVerdict(allowed=True)
 
-    assert run_sync(walk_gated("act", plain, asked, OwnGate(before=cheat))) == ({"amount": 10}, [1])
+    assert ToolCall("act", plain, asked, OwnGate(before=cheat)).run() == ({"amount": 10}, [1])
 
 
 def test_a_gate_that_changes_what_it_is_shown_changes_nothing():
@@ -180,7 +179,7 @@ def test_a_gate_that_changes_what_it_is_shown_changes_nothing():
         arguments["a"]["amount"] = 9_999
         return GateVerdict(allowed=True, arguments={"a": 1})
 
-    assert run_sync(walk_gated("act", plain, {"a": {"amount": 10}}, OwnGate(admit=cheat))) == ({"amount": 10}, 2)
+    assert ToolCall("act", plain, {"a": {"amount": 10}}, OwnGate(admit=cheat)).run() == ({"amount": 10}, 2)
 
 
 def test_a_gate_that_keeps_its_verdict_cannot_change_it_later():
@@ -191,7 +190,7 @@ def test_a_gate_that_keeps_its_verdict_cannot_change_it_later():
         return GateVerdict(allowed=True)
 
     gate = OwnGate(before=GateVerdict(allowed=True, arguments=effective), admit=cheat)
-    assert run_sync(walk_gated("act", plain, {}, gate)) == ({"amount": 10}, 2)
+    assert ToolCall("act", plain, {}, gate).run() == ({"amount": 10}, 2)
 
 
 def test_a_tool_that_changes_its_arguments_changes_nobody_elses():
@@ -199,14 +198,14 @@ def test_a_tool_that_changes_its_arguments_changes_nobody_elses():
         a["amount"] = 0
 
     asked, gate = {"a": {"amount": 10}}, OwnGate()
-    run_sync(walk_gated("act", spend, asked, gate))
+    ToolCall("act", spend, asked, gate).run()
     assert asked == {"a": {"amount": 10}} == gate.requests[0].arguments
     assert gate.outcome.verdict.arguments == {"a": {"amount": 10}}
 
 
 def test_read_only_mappings_and_objects_of_the_programs_own_pass():
     own = object()
-    assert run_sync(walk_gated("act", plain, MappingProxyType({"a": own, "b": (1, [2])}), OwnGate())) == (own, (1, [2]))
+    assert ToolCall("act", plain, MappingProxyType({"a": own, "b": (1, [2])}), OwnGate()).run() == (own, (1, [2]))
 
 
 # -- methods -------------------------------------------------------------------------------------------------------------
@@ -272,12 +271,12 @@ def test_a_method_of_a_subclass_is_called_on_its_object():
 
 def test_a_bound_method_is_walked_as_it_is():
     box = _toolbox(OwnGate())()
-    assert run_sync(walk_gated("note", type(box).note.__wrapped__.__get__(box), {"text": "b"}, OwnGate())) == 1
+    assert ToolCall("note", type(box).note.__wrapped__.__get__(box), {"text": "b"}, OwnGate()).run() == 1
     assert box.done == ["b"]
 
 
 def test_a_builtin_without_a_signature_takes_what_it_is_given_by_name():
-    assert run_sync(walk_gated("dict", dict, {"a": 1}, OwnGate())) == {"a": 1}
+    assert ToolCall("dict", dict, {"a": 1}, OwnGate()).run() == {"a": 1}
 
 
 json_values = st.recursive(
@@ -293,4 +292,4 @@ def test_whatever_a_model_asks_for_arrives_unchanged(arguments):
     def act(**given):
         return given
 
-    assert run_sync(walk_gated("act", act, json.dumps(arguments), OwnGate())) == arguments
+    assert ToolCall("act", act, json.dumps(arguments), OwnGate()).run() == arguments

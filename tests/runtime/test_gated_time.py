@@ -14,10 +14,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookManager, RunLogger, ToolTimeoutError
-from ravi_otel._flow import run_async, run_sync
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.runtime.late import drain
+from ravi_otel.runtime.tool_call import ToolCall
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -127,7 +126,7 @@ async def test_an_async_tool_is_really_cancelled_after_its_time(instrumented, he
 
     gate = OwnGate(before=SHORT)
     with pytest.raises(ToolTimeoutError):
-        await run_async(walk_gated("act", act, {}, gate))
+        await ToolCall("act", act, {}, gate).run_async()
     assert ended == [True]
     assert gate.outcome.status == "error"
     assert [one.abandoned for one in heard.tools] == [False]
@@ -139,7 +138,7 @@ async def test_an_async_tool_that_ends_in_time_gives_its_result(instrumented):
         await anyio.lowlevel.checkpoint()
         return x
 
-    assert await run_async(walk_gated("act", act, {"x": 1}, OwnGate(before=LONG))) == 1
+    assert await ToolCall("act", act, {"x": 1}, OwnGate(before=LONG)).run_async() == 1
 
 
 @BOTH
@@ -151,7 +150,7 @@ async def test_what_is_made_in_a_thread_and_awaited_here_has_one_time_for_both(i
         return act()
 
     with pytest.raises(ToolTimeoutError):
-        await run_async(walk_gated("act", begin, {}, OwnGate(before=GateVerdict(allowed=True, timeout_s=0.05))))
+        await ToolCall("act", begin, {}, OwnGate(before=GateVerdict(allowed=True, timeout_s=0.05))).run_async()
 
 
 @BOTH
@@ -163,7 +162,7 @@ async def test_a_sync_tool_with_a_time_does_not_stop_the_loop(instrumented):
 
     async with anyio.create_task_group() as group:
         group.start_soon(open_it)
-        assert await run_async(walk_gated("act", partial(go.wait, 30), {}, OwnGate(before=LONG)))
+        assert await ToolCall("act", partial(go.wait, 30), {}, OwnGate(before=LONG)).run_async()
 
 
 class Waiting:
@@ -186,7 +185,7 @@ async def test_a_cancelled_call_is_written_down_in_full_and_stays_cancelled(inst
     gate, tool = kind(before=verdict), Waiting()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(run_async, walk_gated("act", tool, {}, gate))
+        group.start_soon(ToolCall("act", tool, {}, gate).run_async)
         await tool.begun.wait()
         group.cancel_scope.cancel()
     assert gate.outcome.status == "cancelled"
@@ -207,7 +206,7 @@ class SlowGate(OwnGate):
 async def test_nothing_cuts_short_what_writes_it_down(instrumented, anyio_backend):
     gate, tool = SlowGate(), Waiting()
     async with anyio.create_task_group() as group:
-        group.start_soon(run_async, walk_gated("act", tool, {}, gate))
+        group.start_soon(ToolCall("act", tool, {}, gate).run_async)
         await tool.begun.wait()
         group.cancel_scope.cancel()
     assert gate.outcome.status == "cancelled"
@@ -223,7 +222,7 @@ async def test_a_task_that_is_cancelled_while_it_writes_down_writes_to_the_end_a
             self.outcomes.append(outcome)
 
     gate = Gate()
-    task = asyncio.ensure_future(run_async(walk_gated("act", lambda: 1, {}, gate)))
+    task = asyncio.ensure_future(ToolCall("act", lambda: 1, {}, gate).run_async())
     await writing.wait()
     for _ in range(3):
         task.cancel()
@@ -245,7 +244,7 @@ async def test_a_call_that_is_cancelled_while_the_gate_is_asked_is_written_down(
 
     gate = OwnGate(**{question: think})
     with ravi_otel.run("r", limits=["tool_calls=1"]) as run:
-        task = asyncio.ensure_future(run_async(walk_gated("act", lambda: ran.append(1), {}, gate)))
+        task = asyncio.ensure_future(ToolCall("act", lambda: ran.append(1), {}, gate).run_async())
         await asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -260,7 +259,7 @@ async def test_a_call_that_is_cancelled_while_the_gate_is_asked_is_written_down(
 async def test_a_call_whose_coroutine_is_closed_is_written_down_as_far_as_that_can_be(instrumented, heard, kind, caplog):
     gate, tool = kind(), Waiting()
     with ravi_otel.run("r", limits=["tool_calls=1"]):
-        flow = run_async(walk_gated("act", tool, {}, gate))
+        flow = ToolCall("act", tool, {}, gate).run_async()
         steps = flow.__await__()
         while not tool.begun.is_set():
             next(steps)
@@ -273,15 +272,14 @@ async def test_a_call_whose_coroutine_is_closed_is_written_down_as_far_as_that_c
         assert "could not be written down" in caplog.text
 
 
-def test_a_flow_that_is_dropped_while_the_gate_is_asked_gives_back_what_it_held(instrumented, heard):
+def test_a_call_that_is_dropped_while_the_gate_is_asked_gives_back_what_it_held(instrumented, heard):
     with ravi_otel.run("r", limits=["tool_calls=1"]) as run:
-        gate = OwnGate()
-        flow = walk_gated("act", lambda: 1, {}, gate)
-        step = next(flow)
-        while not gate.asked or gate.asked[-1] != "before":
-            step = flow.send(step.blocking())
+        gate = Pausing()
+        call = ToolCall("act", lambda: 1, {}, gate).run_async()
+        while gate.pauses < 2:  # before, and whether to admit it: it holds a call for that
+            call.send(None)
         assert run.limits[0].used == 1
-        del flow, step  # it was about to ask whether to admit it, and holds a call for that
+        del call
         gc.collect()
         drain()
         assert run.limits[0].used == 0
@@ -300,10 +298,10 @@ def test_a_keyboard_interrupt_leaves_the_tool_behind_and_is_written_down(instrum
         begun.wait(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ravi_otel.runtime.bounded._Work.wait", interrupted)  # as a signal that comes while it waits
+    monkeypatch.setattr("ravi_otel.runtime.tool_timeout._Work.wait", interrupted)  # as a signal that comes while it waits
     gate = OwnGate(before=LONG)
     with pytest.raises(KeyboardInterrupt):
-        run_sync(walk_gated("act", act, {}, gate))
+        ToolCall("act", act, {}, gate).run()
     over.set()
     assert gate.outcome.status == "cancelled"
     assert [(one.status, one.abandoned) for one in heard.tools] == [("cancelled", True)]
@@ -314,13 +312,13 @@ def test_a_cancelled_call_that_cannot_be_written_down_stays_cancelled(instrument
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_sync(walk_gated("act", act, {}, OwnGate(audit=OSError("disk full"))))
+        ToolCall("act", act, {}, OwnGate(audit=OSError("disk full"))).run()
     assert "could not be written down" in caplog.text
 
 
 def test_many_tools_that_hang_take_no_threads_from_the_programs_pool(instrumented, hanging):
     async def main():
-        flows = [run_async(walk_gated("act", hanging, {}, OwnGate(before=SHORT))) for _ in range(50)]
+        flows = [ToolCall("act", hanging, {}, OwnGate(before=SHORT)).run_async() for _ in range(50)]
         ends = await asyncio.gather(*flows, return_exceptions=True)
         return ends, await asyncio.to_thread(lambda: "free")
 
@@ -329,33 +327,61 @@ def test_many_tools_that_hang_take_no_threads_from_the_programs_pool(instrumente
     assert free == "free"
 
 
-def test_what_is_thrown_in_at_any_step_leaves_nothing_held_and_is_written_down(instrumented):
-    """Throw at each step in turn, until the call gets to its end."""
+def test_what_is_thrown_in_at_any_pause_leaves_nothing_held_and_is_written_down(instrumented):
+    """Throw at each pause in turn, until the call gets to its end."""
 
     ends = []
-    for at in range(20):
-        gate = OwnGate()
+    for at in range(10):
+        gate = Pausing()
+
+        async def act(gate=gate):
+            await gate.pause()
+            return 1
+
         with ravi_otel.run("r", limits=["tool_calls=5"]) as run:
-            end = _driven(walk_gated("act", lambda: 1, {}, gate), at, Thrown())
+            end = _driven(ToolCall("act", act, {}, gate).run_async(), at)
         assert run.limits[0].held == 0
         assert run.limits[0].used == run.stats().tool_calls
-        assert [one.status for one in gate.outcomes] == (["cancelled"] if end == "thrown" and at < 5 else ["ok"])
+        assert gate.outcome.status == ("cancelled" if end == "thrown" else "ok")
         ends.append(end)
-    assert ends == ["thrown"] * 6 + [1] * 14
+    assert ends == ["thrown"] * 4 + [1] * 6
 
 
 class Thrown(BaseException):
     pass
 
 
-def _driven(flow, at, thrown):
-    """Throw at step number `at`; give what it returned, or "thrown"."""
+class Pausing(OwnGate):
+    """Pause before each answer, and write down at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.pauses = 0
+
+    async def pause(self):
+        self.pauses += 1
+        await asyncio.sleep(0)
+
+    async def before(self, request):
+        await self.pause()
+        return super().before(request)
+
+    async def admit(self, request, arguments):
+        await self.pause()
+        return super().admit(request, arguments)
+
+    async def after(self, request, result):
+        await self.pause()
+        return super().after(request, result)
+
+
+def _driven(call, at):
+    """Throw at pause number `at`; give what it returned, or "thrown"."""
     number = 0
     try:
-        step = next(flow)
+        call.send(None)
         while True:
-            value = step.blocking()  # what comes meanwhile comes out of the step
-            step = flow.throw(thrown) if number == at else flow.send(value)
+            call.throw(Thrown()) if number == at else call.send(None)
             number += 1
     except Thrown:
         return "thrown"

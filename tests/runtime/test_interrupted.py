@@ -16,7 +16,7 @@ import openai._base_client as client_module
 import pytest
 
 import ravi_otel
-from ravi_otel.runtime import gated, patience, walking
+from ravi_otel.runtime import patience, tool_call
 from ravi_otel.runtime.settlement import Settlement
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
@@ -144,16 +144,17 @@ class Interruption(BaseException):
 
 
 ENDS = {method.__code__ for method in (Settlement.succeed, Settlement.fail, Settlement._end, Settlement._settle_attempt)}
-FIRST_IN_FINALLY = ("if waiting is not None:", "waiting.over = True")
+FIRST_IN_FINALLY = ("waiting.over = True",)
 
 
 def interrupted(moment, act, where=ENDS):
-    """Tell whether an exception came between the lines that end a call, or are `where`, at that moment of them."""
+    """Tell whether an exception came between the lines that end a call, or are in `where`, functions or files, at that moment of them."""
     left = moment
 
     def trace(frame, event, arg):
         nonlocal left
-        if frame.f_code not in where:
+        code = frame.f_code
+        if code not in where and (code.co_filename not in where or code.co_name.startswith("<")):
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
@@ -208,7 +209,7 @@ def test_what_ends_a_call_holds_nothing_whatever_interrupts_it(stage, monkeypatc
 @pytest.mark.parametrize("behind_a_gate", [False, True], ids=["plain", "behind a gate"])
 def test_nobody_is_inside_a_tool_any_more_whatever_interrupts_it(behind_a_gate):
     search = ravi_otel.tool(lambda: None, name="search", gate=OwnGate() if behind_a_gate else None)
-    around = {walking.walk.__code__, gated._execute.__code__, patience.enclose.__code__, patience.leave.__code__}
+    around = {module.__file__ for module in (tool_call, patience)}
     with ravi_otel.run("r"):
         moment = 1
         while interrupted(moment, search, around):

@@ -15,12 +15,11 @@ import pytest
 from refund_gate import Desk, Policy, revised
 
 import ravi_otel
-from ravi_otel._flow import run_async
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.errors import RaviError
-from ravi_otel.runtime.gated import walk_gated
 from ravi_otel.runtime.scopes import current_scope
 from ravi_otel.runtime.state import STATE
+from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval import asking
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
@@ -175,7 +174,7 @@ class World:
 
     async def walked(self, gate, arguments):
         try:
-            await run_async(walk_gated("refund", self.refund, arguments, Replayed(gate, self.admitted)))
+            await ToolCall("refund", self.refund, arguments, Replayed(gate, self.admitted)).run_async()
             self.seen["done"] += 1
         except RaviError as error:
             self.seen[str(getattr(error, "stop_reason", type(error).__name__)).split(":")[-1]] += 1

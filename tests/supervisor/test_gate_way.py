@@ -23,10 +23,9 @@ from refund_gate import (
 )
 
 import ravi_otel
-from ravi_otel._flow import run_sync
 from ravi_otel.errors import ConfigurationError, StopRun
 from ravi_otel.policy.gate import ToolGate
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate, gate_for
@@ -203,7 +202,7 @@ def test_a_synchronous_tool_in_an_event_loop_may_wait_for_a_person_who_blocks(ti
         return YES
 
     async def main():
-        return run_sync(walk_gated("refund", till.refund, LARGE, desk_gate(till, Person(blocking))))
+        return ToolCall("refund", till.refund, LARGE, desk_gate(till, Person(blocking))).run()
 
     asyncio.run(main())
     assert len(till.paid) == 1

@@ -9,9 +9,8 @@ import pytest
 from refund_gate import Desk, Policy, Till, through
 
 import ravi_otel
-from ravi_otel._flow import run_async
 from ravi_otel.errors import StopRun, ToolDeniedError
-from ravi_otel.runtime.gated import walk_gated
+from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
 from ravi_otel.supervisor.approval import asking
 from ravi_otel.supervisor.approval.store import Busy, QueueError, QueueFile
@@ -57,7 +56,7 @@ def answer(file, request, said):
 
 async def asked_and_gone(till, file):
     """Ask, and end before anybody answers: what a restart leaves behind."""
-    waiting = asyncio.ensure_future(run_async(walk_gated("refund", till.refund, LARGE, gate(till, file))))
+    waiting = asyncio.ensure_future(ToolCall("refund", till.refund, LARGE, gate(till, file)).run_async())
     found = await pending(file)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -70,7 +69,7 @@ def test_an_approval_that_was_given_while_nobody_ran_is_used_after_the_restart_a
             request = await asked_and_gone(till, file)
             assert till.paid == []
             answer(file, request, YES)
-            await run_async(walk_gated("refund", till.refund, LARGE, gate(till, file)))
+            await ToolCall("refund", till.refund, LARGE, gate(till, file)).run_async()
             assert till.paid == [(42, 1200.0, "late")]
             again = await asked_and_gone(till, file)
             assert again.id != request.id

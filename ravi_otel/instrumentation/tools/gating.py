@@ -13,9 +13,8 @@ from ravi_otel.instrumentation.tools.choosing import LEFT_OUT
 from ravi_otel.instrumentation.tools.places import Place
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.gate import ToolGate
-from ravi_otel.runtime.gated import Refused
 from ravi_otel.runtime.parameters import Parameters
-from ravi_otel.runtime.tool import LABEL, Switch, bare, guarded
+from ravi_otel.runtime.tool import LABEL, Refused, Switch, as_tool, bare
 
 _log = logging.getLogger("ravi_otel")
 _SAID: Final = 8
@@ -47,7 +46,7 @@ class Gating:
         if found:
             gate = self._gate_for({name: _unowned(fn, name, place.method) for name, (place, fn) in found.items()})
             for name, (place, fn) in found.items():
-                yield place, guarded(fn, name, switch, gate, refused=self._refused, method=place.method)
+                yield place, as_tool(fn, name, switch, gate, refused=self._refused, method=place.method)
 
     def tell_ungated(self, target: object, skipped: Mapping[str, str]) -> None:
         """Say in the log what the program may still call without this gate."""

@@ -15,7 +15,7 @@ from ravi_otel.instrumentation.tools.choosing import LEFT_OUT, Choice
 from ravi_otel.instrumentation.tools.gating import Gating
 from ravi_otel.instrumentation.tools.places import Place, places_in
 from ravi_otel.policy.checks import show
-from ravi_otel.runtime.tool import Switch, observed
+from ravi_otel.runtime.tool import Switch, as_tool
 
 _log = logging.getLogger("ravi_otel")
 _SAID: Final = 3
@@ -62,7 +62,7 @@ class InstrumentedTools:
 
     def _observe(self, places: Iterable[Place]) -> Iterator[tuple[Place, Any]]:
         for place in places:
-            yield place, observed(place.fn, place.name, self._switch)
+            yield place, as_tool(place.fn, place.name, self._switch)
 
     @property
     def names(self) -> tuple[str, ...]:
