@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from ravi_otel.telemetry.export import exports, settings
-from ravi_otel.telemetry.export.losses import Reason
+from ravi_otel.telemetry.export import processor, spool
+from ravi_otel.telemetry.export.drop_counters import Reason
 
 PAGE = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
 
@@ -25,13 +25,13 @@ def test_every_reason_is_explained():
 
 
 def test_the_bounds_are_those_of_the_code():
-    waiting, encoded = (sum(bounds.values()) >> 20 for bounds in (exports._WAITING_BYTES, exports._ENCODED_BYTES))
+    waiting, encoded = (sum(bounds.values()) >> 20 for bounds in (processor._WAITING_BYTES, processor._ENCODED_BYTES))
     assert f"at most {waiting} MiB wait as spans and log records, and {encoded} MiB as encoded batches" in " ".join(PAGE.split())
 
 
 def test_the_variables_of_the_spool_are_listed():
     listed = re.findall(r"^\| `(RAVI_\w+)`", PAGE, re.MULTILINE)
-    assert listed == [settings.SPOOL, settings.SPOOL_BYTES, settings.SPOOL_AGE_S]
+    assert listed == [spool.SPOOL, spool.SPOOL_BYTES, spool.SPOOL_AGE_S]
 
 
 def test_the_table_counts_every_loss_of_ours_and_the_spool_loses_nothing_to_an_outage():

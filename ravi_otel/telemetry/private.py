@@ -18,7 +18,7 @@ _EXPORTERS: Final = {
     "logs": ("_log_exporter", "OTLPLogExporter"),
 }
 _PACKAGES: Final = {"http/protobuf": "opentelemetry.exporter.otlp.proto.http", "grpc": "opentelemetry.exporter.otlp.proto.grpc"}
-_OURS: Final = "ravi_otel.telemetry.export.exports"
+_OURS: Final = "ravi_otel.telemetry.export.processor"
 
 Lost = Callable[[str, int], object]
 """Told the reason and the number of what was lost."""

@@ -95,37 +95,37 @@ def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[tuple[Find
 def _send(body: bytes, target: Target, patience_s: float) -> tuple[Finding, list[Sample]]:
     heard, check = _Heard(), f"endpoint.{target.signal}"
     try:
-        wire = _wire(target, heard)
+        sender = _sender(target, heard)
     except MissingExtraError:
         said = f"no {_ONE[target.signal]} was sent: the exporter of {target.protocol} is not installed"
         return left_out(check, said, "See packages.exporter for what to install."), []
     except Exception as error:  # noqa: BLE001 - a bad value in the environment raises whatever it raises
         return broken(check, f"no exporter could be made: {type(error).__name__}", _UNMADE), []
-    timer = threading.Timer(patience_s + _GRACE_S, wire.cut)
+    timer = threading.Timer(patience_s + _GRACE_S, sender.cut)
     timer.daemon = True
     timer.start()
     heard.on, heard.began_s, began = True, time.time(), time.monotonic()
     try:
-        answer = wire.send(body, patience_s)
+        answer = sender.send(body, patience_s)
     finally:
         timer.cancel()
         with contextlib.suppress(Exception):
-            wire.close()
+            sender.close()
     return _judged(check, target, answer, heard, (time.monotonic() - began) * 1_000), heard.samples
 
 
-def _wire(target: Target, heard: _Heard) -> Any:
+def _sender(target: Target, heard: _Heard) -> Any:
     """Make what a program's export would send through; over HTTP, its session tells us what it hears."""
-    if target.protocol == GRPC:
-        return load("ravi_otel.telemetry.export.grpc_wire").GrpcWire(target.signal)
     module, name = _EXPORTERS[target.signal]
-    stock = getattr(load(f"opentelemetry.exporter.otlp.proto.http.{module}"), name)
+    stock = getattr(load(f"opentelemetry.exporter.otlp.proto.{'grpc' if target.protocol == GRPC else 'http'}.{module}"), name)
+    if target.protocol == GRPC:
+        return load("ravi_otel.telemetry.export.sender").GrpcSender(target.signal, stock)
 
     def exporter(*, session: Any) -> Any:
         session.hooks["response"].append(heard.note)
         return stock(session=session)
 
-    return load("ravi_otel.telemetry.export.http_wire").HttpWire(target.signal, exporter, empty(target.signal))
+    return load("ravi_otel.telemetry.export.sender").HttpSender(target.signal, exporter, empty(target.signal))
 
 
 def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: float) -> Finding:

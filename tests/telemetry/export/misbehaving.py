@@ -157,4 +157,4 @@ class Exporting:
     def end(self, within_s: float = 20.0) -> None:
         self._exports.end_by(time.monotonic() + within_s)
         self.provider.shutdown()
-        self._exports.tell()
+        self._exports.finish()

@@ -132,4 +132,5 @@ def test_a_compression_that_grpc_does_not_know_is_said(over_grpc, caplog, export
     server, _ = over_grpc
     with pytest.raises(KeyError):
         exporting(OTEL_EXPORTER_OTLP_ENDPOINT=server.url, OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OTEL_EXPORTER_OTLP_COMPRESSION="zip")
-    assert "OTEL_EXPORTER_OTLP_COMPRESSION='zip' is not supported over grpc, use gzip or none" in caplog.text
+    assert "traces are not exported" in caplog.text
+    assert "OTEL_EXPORTER_OTLP_COMPRESSION" in caplog.text

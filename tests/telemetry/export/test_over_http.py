@@ -13,33 +13,33 @@ import requests
 from misbehaving import Answer, status
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from ravi_otel.telemetry.export.http_wire import HttpWire
+from ravi_otel.telemetry.export.sender import HttpSender
 
 
 @pytest.fixture
-def wire(collector, monkeypatch):
+def sender(collector, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-    made = HttpWire("traces", OTLPSpanExporter, ())
+    made = HttpSender("traces", OTLPSpanExporter, ())
     yield made
     made.close()
 
 
-def test_of_an_answer_that_sends_us_elsewhere_nothing_is_inflated(collector, wire):
+def test_of_an_answer_that_sends_us_elsewhere_nothing_is_inflated(collector, sender):
     bomb = gzip.compress(bytes(16 << 20))
     collector.otherwise = status(302, headers={"location": f"{collector.url}/elsewhere", "content-encoding": "gzip"}, body=bomb)
     tracemalloc.start()
     try:
-        answer = wire.send(b"", 5.0)
+        answer = sender.send(b"", 5.0)
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (answer.verdict, answer.why, collector.requests) == ("never", "the collector answered 302", 1)
+    assert (answer.verdict, answer.why, collector.requests) == ("refused", "the collector answered 302", 1)
     assert most < 4 << 20
 
 
-def test_cookies_of_a_server_are_neither_kept_nor_sent_back(collector, wire):
+def test_cookies_of_a_server_are_neither_kept_nor_sent_back(collector, sender):
     collector.otherwise = status(200, headers={"set-cookie": "session=1; Path=/"})
-    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
+    assert [sender.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
     assert [headers.get("cookie") for headers in collector.headers] == [None, None]
 
 
@@ -47,18 +47,18 @@ def test_a_cookie_among_the_headers_that_were_asked_for_is_sent(collector, monke
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "cookie=tenant%3Done")
     collector.otherwise = status(200, headers={"set-cookie": "session=1; Path=/"})
-    wire = HttpWire("traces", OTLPSpanExporter, ())
-    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
-    wire.close()
+    sender = HttpSender("traces", OTLPSpanExporter, ())
+    assert [sender.send(b"", 5.0).verdict for _ in range(2)] == ["sent", "sent"]
+    sender.close()
     assert [headers.get("cookie") for headers in collector.headers] == ["tenant=one", "tenant=one"]
 
 
-def test_a_forked_child_waits_for_no_lock_that_its_parent_held(collector, wire):
+def test_a_forked_child_waits_for_no_lock_that_its_parent_held(collector, sender):
     """The session's jar is locked by another thread, as a fork finds it while an answer is read."""
     answers = []
-    with wire._session.cookies._cookies_lock:
-        wire.renew()
-        sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 5.0).verdict), daemon=True)
+    with sender._session.cookies._cookies_lock:
+        sender.renew()
+        sending = threading.Thread(target=lambda: answers.append(sender.send(b"", 5.0).verdict), daemon=True)
         sending.start()
         sending.join(5.0)
     assert answers == ["sent"]
@@ -85,15 +85,15 @@ def test_a_header_that_cannot_be_read_is_said_without_its_value(exporting, caplo
 def test_a_key_in_the_url_is_in_no_log_of_a_request(collector, monkeypatch, caplog):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/v1/traces?key=hush")
     with caplog.at_level(logging.DEBUG):
-        wire = HttpWire("traces", OTLPSpanExporter, ())
-        assert wire.send(b"", 5.0).verdict == "sent"
-        wire.close()
+        sender = HttpSender("traces", OTLPSpanExporter, ())
+        assert sender.send(b"", 5.0).verdict == "sent"
+        sender.close()
     assert "hush" not in caplog.text
 
 
-def test_what_the_program_itself_has_these_libraries_do_is_in_its_log_as_ever(collector, wire, caplog):
+def test_what_the_program_itself_has_these_libraries_do_is_in_its_log_as_ever(collector, sender, caplog):
     with caplog.at_level(logging.DEBUG):
-        assert wire.send(b"", 5.0).verdict == "sent"
+        assert sender.send(b"", 5.0).verdict == "sent"
         requests.post(f"{collector.url}/v1/traces", data=b"", timeout=5.0)
     assert [record.name for record in caplog.records if "POST /v1/traces" in record.getMessage()] == ["urllib3.connectionpool"]
 
@@ -108,20 +108,20 @@ def half_a_head() -> Answer:
     return Answer(False, give)
 
 
-def test_half_a_head_is_no_acknowledgement(collector, wire):
+def test_half_a_head_is_no_acknowledgement(collector, sender):
     collector.answers.append(half_a_head())
-    assert [wire.send(b"", 5.0).verdict for _ in range(2)] == ["later", "sent"]
+    assert [sender.send(b"", 5.0).verdict for _ in range(2)] == ["retry", "sent"]
 
 
-def test_a_head_that_trickles_is_no_acknowledgement_once_it_is_broken_off(collector, wire):
+def test_a_head_that_trickles_is_no_acknowledgement_once_it_is_broken_off(collector, sender):
     collector.answers.append(collector.trickle(b"HTTP/1.1 200 OK\r\nX: "))
     answers = []
-    sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 5.0)), daemon=True)
+    sending = threading.Thread(target=lambda: answers.append(sender.send(b"", 5.0)), daemon=True)
     sending.start()
     collector.wait(lambda: collector.requests)
-    wire.cut()
+    sender.cut()
     sending.join(5.0)
-    assert [(answer.verdict, answer.why) for answer in answers] == [("later", "the collector did not answer in time")]
+    assert [(answer.verdict, answer.why) for answer in answers] == [("retry", "the collector did not answer in time")]
 
 
 def test_a_web_page_is_no_acknowledgement_and_what_it_was_sent_is_counted(collector, exporting):
@@ -137,13 +137,14 @@ def test_a_proxy_that_trickles_its_answer_to_connect_is_broken_off(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.invalid:4318")
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        wire = HttpWire("traces", OTLPSpanExporter, ())
-        sending = threading.Thread(target=lambda: answers.append(wire.send(b"", 20.0)), daemon=True)
+        sender = HttpSender("traces", OTLPSpanExporter, ())
+        sending = threading.Thread(target=lambda: answers.append(sender.send(b"", 20.0)), daemon=True)
         sending.start()
         connection, _ = proxy.accept()
         with connection:
             assert connection.recv(1_000).startswith(b"CONNECT collector.invalid:4318 ")
             connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-            wire.cut()
+            sender.cut()
             sending.join(5.0)
-    assert [(answer.verdict, answer.why) for answer in answers] == [("later", "the collector did not answer in time")]
+        sender.close()
+    assert [(answer.verdict, answer.why) for answer in answers] == [("retry", "the collector did not answer in time")]
