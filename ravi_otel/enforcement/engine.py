@@ -109,7 +109,8 @@ class Engine:
 
     def settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
         """Tell what came of a settlement; called without any lock."""
-        self.tell(settled.crossings, at)
+        if settled.crossings:
+            self.tell(settled.crossings, at)
         for account, amount in settled.overage:
             self.count("overage", account, public_amount(account.limit.kind, amount))
         if self.outliving:

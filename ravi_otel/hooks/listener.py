@@ -175,7 +175,15 @@ class Listeners:
 
     def tool_started(self, record: ToolRecord) -> Entered:
         """Tell that a tool call begins; leave what is returned when it ends."""
-        return self._enter("listener.tool_started", lambda heard: heard.tool_started(record))
+        entered = Entered()  # written out, as for a model call
+        for heard in self._all:
+            try:
+                manager = heard.tool_started(record)
+                if manager is not None:
+                    entered.enter(manager)
+            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
+                _survive("listener.tool_started", error, entered)
+        return entered
 
     def _each(self, place: str, tell: Callable[[Listener], None]) -> None:
         for heard in self._all:
@@ -226,7 +234,11 @@ class Listeners:
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell that a tool call is over."""
-        self._each("listener.tool_ended", lambda heard: heard.tool_ended(record))
+        for heard in self._all:
+            try:
+                heard.tool_ended(record)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                _survive("listener.tool_ended", error)
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None:
         """Tell that a limit is near or exceeded."""

@@ -177,7 +177,11 @@ def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Copy arguments with every dict, list, tuple and set in them: what is judged is nobody's to change until it is executed."""
     if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # it comes from a gate, or a model
         raise bad_arguments(tool, "its arguments are no mapping")
-    return {name: _copied(tool, value, 1) if type(value) in _HOLDING else value for name, value in dict(arguments).items()}
+    found = dict(arguments)
+    for name, value in found.items():
+        if type(value) in _HOLDING:
+            found[name] = _copied(tool, value, 1)
+    return found
 
 
 def _copied(tool: str, value: Any, deep: int) -> Any:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import weakref
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
 from contextvars import ContextVar
 
 from ravi_otel._flow import gevent_here, trio_here
@@ -80,6 +82,8 @@ def owner() -> object:
     A task is named by a weak reference, of which there is one: two are equal while the task lives. The ledger keeps it as long
     as the call is held, and a task keeps its result, which may be the very stream whose being dropped ends the call.
     """
+    if _get_running_loop() is None and "trio" not in sys.modules and "gevent._hub_local" not in sys.modules:
+        return threading.get_ident()  # what the rest comes to: every tool call asks
     task = asyncio.current_task() if on_event_loop() else _trio_task()
     if task is None:
         gevent = gevent_here()

@@ -68,7 +68,7 @@ class ToolCall:
         self._scope = scope
         self._engine = engine
         self._started = self._ended = self._dropped = False
-        record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id)
+        record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
         self._review: GateReview | None = None
         if gate is None:
             if arguments is not None:

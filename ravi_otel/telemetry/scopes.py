@@ -124,10 +124,10 @@ class Scopes(Listener):
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Count a tool call for the agent that made it."""
-        agent = self._agent(record)
-        if agent is not None:
+        state = None if record.status == "refused" else self._states.get(record.facts.scope_id)
+        if state is not None and state.agent is not None:
             with self._lock.own:
-                agent.tools += 1
+                state.agent.tools += 1
 
     def suspended(self, event: CountEvent) -> None:
         """Tell on the span of the run or agent that limits are set aside in it, and why."""
