@@ -328,10 +328,10 @@ POINTS = [
     "ravi_otel.instrumentation.http.wire.watch",
     "ravi_otel.instrumentation.http.wire.read",
     "ravi_otel.instrumentation.http.wire.ending_of",
-    "ravi_otel.instrumentation.openai.endpoints.chat.Chat.call",
-    "ravi_otel.instrumentation.openai.endpoints.chat.Chat.reply",
-    "ravi_otel.instrumentation.openai.endpoints.chat.ChatCollector.add",
-    "ravi_otel.instrumentation.openai.endpoints.chat.ChatCollector.reply",
+    "ravi_otel.instrumentation.formats.chat.ChatCompletions.call",
+    "ravi_otel.instrumentation.formats.chat.ChatCompletions.reply",
+    "ravi_otel.instrumentation.formats.chat.ChatCollector.add",
+    "ravi_otel.instrumentation.formats.chat.ChatCollector.reply",
 ]
 
 LIMITS_OF_ALL = ["tokens=1M", "cost=5usd", "time=1h"]

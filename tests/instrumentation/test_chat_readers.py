@@ -8,8 +8,7 @@ import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from ravi_otel.instrumentation.openai.endpoints.chat import Chat, ChatCollector, parameters, usage
-from ravi_otel.instrumentation.openai.endpoints.chat_saying import Saying, Telling
+from ravi_otel.instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
 
 
 def counts(**fields: Any) -> dict[str, Any]:
@@ -90,21 +89,19 @@ def test_whatever_is_said_counts_as_content(delta):
 
 
 def test_hostile_indexes_hold_little_memory():
-    collector = ChatCollector(0)
-    saying = Saying()
+    collector = ChatCollector(0, captured=True)
     for index in range(20_000):
         event = {"id": "c", "choices": [{"index": index, "delta": {"content": "x" * 1_000}, "finish_reason": "stop"}]}
         collector.add(event)
-        saying.add(event)
     assert len(collector.reply().finish_reasons) == 4_096
-    messages = saying.messages()
+    messages = collector.reply().output or ()
     assert len(messages) == 128
     assert sum(len(part["content"]) for message in messages for part in message["parts"]) <= 1_000_000
 
 
 @pytest.mark.parametrize("index", [2**60, -1, True, None, "0", 1.5, [], 3.0])
 def test_a_tool_call_with_a_strange_index_is_put_together(index):
-    collector = Telling(ChatCollector(0))
+    collector = ChatCollector(0, captured=True)
     collector.add(
         {"id": "c", "choices": [{"index": index, "delta": {"tool_calls": [{"index": index, "id": "c1", "function": {"name": "f"}}]}}]}
     )
@@ -117,17 +114,17 @@ def test_a_tool_call_with_a_strange_index_is_put_together(index):
 
 
 def test_calls_without_an_index_are_told_apart_by_their_id():
-    saying = Saying()
+    collector = ChatCollector(0, captured=True)
     for call_id in ("a", "b"):
-        saying.add({"choices": [{"delta": {"tool_calls": [{"id": call_id, "function": {"name": f"f{call_id}", "arguments": "{}"}}]}}]})
-    assert [part["id"] for part in saying.messages()[0]["parts"]] == ["a", "b"]
+        collector.add({"choices": [{"delta": {"tool_calls": [{"id": call_id, "function": {"name": f"f{call_id}", "arguments": "{}"}}]}}]})
+    assert [part["id"] for part in (collector.reply().output or ())[0]["parts"]] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     "event", [None, 1, "x", [], {"choices": 1}, {"choices": [None, 1, {"delta": 3}, {"delta": {"tool_calls": [None], "audio": 4}}]}]
 )
 def test_nonsense_is_taken_in_without_a_word(event):
-    collector = Telling(ChatCollector(0))
+    collector = ChatCollector(0, captured=True)
     collector.add(event)
     collector.reply()
 
@@ -171,7 +168,7 @@ def test_the_settings_of_a_request_are_read():
     [None, 5, "text", {"choices": [{"message": 4}, None]}, {"choices": [{"message": {"content": 3, "tool_calls": [1], "audio": "x"}}]}],
 )
 def test_an_answer_of_any_shape_can_be_written_down(result):
-    endpoint = Chat()
+    endpoint = CHAT
     endpoint.reply(result)
     for message in endpoint.answered(result):
         assert message["role"] == "assistant"

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.http.contract import Request
+from ravi_otel.instrumentation.formats.format import Request
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 

@@ -11,10 +11,9 @@ import pydantic
 import pytest
 
 from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, turn_limit
-from ravi_otel.instrumentation.http.contract import Host, Request
-from ravi_otel.instrumentation.http.fields import body_of
-from ravi_otel.instrumentation.openai.endpoints.chat import Chat
-from ravi_otel.instrumentation.openai.endpoints.completions import Completions
+from ravi_otel.instrumentation.formats.chat import ChatCompletions, Completions
+from ravi_otel.instrumentation.formats.fields import body_of
+from ravi_otel.instrumentation.formats.format import Host, Request
 from ravi_otel.instrumentation.openai.endpoints.other import Other
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
@@ -201,19 +200,19 @@ def test_a_completion_stream_counts_its_text_until_the_usage_comes():
     ],
 )
 def test_a_path_is_known_however_it_is_spelled(path):
-    assert isinstance(endpoint_for("POST", path), Chat)
+    assert isinstance(endpoint_for("POST", path), ChatCompletions)
 
 
 def test_the_base_url_is_part_of_the_path(made, http):
     client, seen = made(lambda _: http.Response(200, json={}), base_url="http://server/v1/chat")
-    assert isinstance(endpoint_for("POST", "/completions", "/v1/chat/"), Chat)
+    assert isinstance(endpoint_for("POST", "/completions", "/v1/chat/"), ChatCompletions)
     with run("r", limits=[turn_limit(0)]), pytest.raises(BudgetExhaustedError):
         client.post("/completions", body=CHAT, cast_to=object)
     assert seen == []
 
 
 def test_a_path_that_is_no_url_is_left_to_the_client():
-    assert isinstance(endpoint_for("POST", "//[/chat/completions"), Chat)
+    assert isinstance(endpoint_for("POST", "//[/chat/completions"), ChatCompletions)
     assert isinstance(endpoint_for("POST", "//["), Other)
 
 
@@ -331,7 +330,7 @@ def test_a_stream_closed_by_its_user_is_settled_at_once(stage, clients, instrume
 
 
 def test_streamed_text_is_weighed_by_its_bytes():
-    chat = Chat().collector(Call("chat", "chat.completions"))
+    chat = ChatCompletions().collector(Call("chat", "chat.completions"))
     chat.add({"id": "c", "choices": [{"index": 0, "delta": {"content": "漢字" * 2000}}]})
     responses = Responses().collector(Call("chat", "responses"))
     responses.add({"type": "response.created", "response": {"id": "r"}})

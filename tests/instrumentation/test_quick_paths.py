@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.instrumentation.http import fields, hosts
+from ravi_otel.instrumentation.formats import fields
+from ravi_otel.instrumentation.formats.chat import ChatCollector
+from ravi_otel.instrumentation.http import hosts
 from ravi_otel.instrumentation.openai import VENDOR
-from ravi_otel.instrumentation.openai.endpoints.chat import ChatCollector
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
 DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)
@@ -27,7 +28,7 @@ def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
     hasty, careful = ChatCollector(5), ChatCollector(5)
     for event in events:
         hasty.add(event)
-        careful._add(event)
+        careful._add(fields.as_mapping(event))
     assert (hasty.reply(), hasty.complete) == (careful.reply(), careful.complete)
 
 

@@ -121,10 +121,10 @@ def test_the_package_says_why_a_response_ended_in_the_words_of_chat(response, re
 
 
 def test_a_first_chunk_without_a_name_does_not_name_the_stream():
-    from ravi_otel.instrumentation.openai.endpoints.chat import Chat
+    from ravi_otel.instrumentation.formats.chat import CHAT
     from ravi_otel.policy.usage import Call
 
-    collector = Chat().collector(Call("chat", "chat.completions"))
+    collector = CHAT.collector(Call("chat", "chat.completions"))
     collector.add({"id": "", "model": "", "choices": [], "prompt_filter_results": []})
     collector.add({"id": "chatcmpl-1", "model": "gpt-4.1", "choices": [{"index": 0, "delta": {"content": "Hi"}}]})
     collector.add({"id": "chatcmpl-1", "model": "gpt-4.1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})

@@ -7,7 +7,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
 
 
 def own_span(client: Any, options: Any) -> tuple[Any, bool]:

@@ -13,10 +13,9 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.instrumentation.http.contract import Endpoint
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
+from ravi_otel.instrumentation.formats.format import WireFormat, read_body
 from ravi_otel.instrumentation.http.headers import told_headers
-from ravi_otel.instrumentation.http.reading import read_body
 from ravi_otel.instrumentation.http.stream import Following
 from ravi_otel.policy.usage import Call
 from ravi_otel.runtime.call import hold
@@ -49,7 +48,7 @@ class Around:
             way.over = True
         self._sent.clear()
 
-    def begin(self, call: Call, endpoint: Endpoint, sizing: Sizing, *, first: bool) -> _OnItsWay | None:
+    def begin(self, call: Call, endpoint: WireFormat, sizing: Sizing, *, first: bool) -> _OnItsWay | None:
         """Hold what one attempt may take; raises what a limit, the deadline or a cancellation has against it."""
         call.turn = call.turn and first
         live = hold(call, sizing)
@@ -81,7 +80,7 @@ class _OnItsWay:
 
     __slots__ = ("_endpoint", "live", "over")
 
-    def __init__(self, live: LiveCall, endpoint: Endpoint) -> None:
+    def __init__(self, live: LiveCall, endpoint: WireFormat) -> None:
         self.live = live
         self._endpoint = endpoint
         self.over = False

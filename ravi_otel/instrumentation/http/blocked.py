@@ -11,7 +11,7 @@ import contextlib
 import socket
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
 
 _PATIENCE_S: Final = 0.1
 _DEEPEST: Final = 4

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.formats.fields import class_of
 from ravi_otel.instrumentation.http.sse import events_of
 from ravi_otel.policy.usage import Reply
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from ravi_otel.enforcement import refusal
 from ravi_otel.enforcement.refusal import owned
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.instrumentation.http.changes import can_cap
-from ravi_otel.instrumentation.http.contract import Endpoint, Request
 from ravi_otel.policy.usage import Call
 from ravi_otel.runtime.live import LiveCall
 
@@ -24,7 +24,7 @@ class Sized:
 
     __slots__ = ("_call", "_endpoint", "_options", "_request")
 
-    def __init__(self, endpoint: Endpoint, request: Request, call: Call, options: Any) -> None:
+    def __init__(self, endpoint: WireFormat, request: Request, call: Call, options: Any) -> None:
         self._endpoint = endpoint
         self._request = request
         self._call = call
@@ -35,7 +35,7 @@ class Sized:
         sized(self._endpoint, self._request, self._call, self._options)
 
 
-def sized(endpoint: Endpoint, request: Request, call: Call, options: Any) -> None:
+def sized(endpoint: WireFormat, request: Request, call: Call, options: Any) -> None:
     """Write on a call how large its input can be, or what hides that; what we fail to read has no bound either."""
     try:
         endpoint.bound(request, call)
@@ -46,7 +46,7 @@ def sized(endpoint: Endpoint, request: Request, call: Call, options: Any) -> Non
         call.unbounded = call.unbounded or "what could not be read"
 
 
-def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: Endpoint, asked: Request) -> None:
+def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: WireFormat, asked: Request) -> None:
     """Raise BudgetExhaustedError where a class derived from the client made the request more than what strict limits hold.
 
     What the client's own classes send is what we read; it is not looked at again.
@@ -67,7 +67,7 @@ def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: Endpoint, as
         raise owned(refusal.unbounded(account, call), account)
 
 
-def _fits(endpoint: Endpoint, request: Request, call: Call, output_cap: int | None) -> bool:
+def _fits(endpoint: WireFormat, request: Request, call: Call, output_cap: int | None) -> bool:
     goes = endpoint.call(request)
     endpoint.bound(request, goes)
     cap = call.output_cap if output_cap is None else output_cap
@@ -78,7 +78,7 @@ def _fits(endpoint: Endpoint, request: Request, call: Call, output_cap: int | No
     return goes.output_cap is not None and goes.output_cap * goes.choices <= cap * call.choices
 
 
-def words_of(endpoint: Endpoint, answer: Any) -> str | None:
+def words_of(endpoint: WireFormat, answer: Any) -> str | None:
     """Give the text of an answer, None where it has none that can be read."""
     try:
         said = [part["content"] for message in endpoint.answered(answer) for part in message["parts"] if part["type"] == "text"]

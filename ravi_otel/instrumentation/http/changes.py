@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
 
 INCLUDE_USAGE: Final = "include_usage"
 """What the change is called on the span."""

@@ -12,11 +12,10 @@ from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.formats.format import Collector, WireFormat, read_body, read_events
 from ravi_otel.instrumentation.http.body import Body, content_of
-from ravi_otel.instrumentation.http.contract import Collector, Endpoint
 from ravi_otel.instrumentation.http.cutting import interrupt
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN, UNREAD
-from ravi_otel.instrumentation.http.reading import read_body, read_events
 from ravi_otel.instrumentation.http.standing import held_by_others, interrupting, references_from, running, step_aside
 from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
@@ -79,7 +78,7 @@ class Ends:
         ),
     )
 
-    def __init__(self, live: LiveCall, endpoint: Endpoint, *, hides: bool = False) -> None:
+    def __init__(self, live: LiveCall, endpoint: WireFormat, *, hides: bool = False) -> None:
         self._hides = hides
         self._watching = True  # for the first chunk, or for each
         self._silent = True  # none of its content came yet

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.instrumentation.http.fields import count, get
+from ravi_otel.instrumentation.formats.fields import count, get
 from ravi_otel.policy.usage import Reply
 from ravi_otel.runtime.settlement import Ending
 

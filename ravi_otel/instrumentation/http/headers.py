@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
 
 _MOST_BYTES: Final = 80
 _MOST_DIGITS: Final = 15

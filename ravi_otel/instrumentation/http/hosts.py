@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ravi_otel.instrumentation.http.contract import Host
-from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.formats.fields import class_of
+from ravi_otel.instrumentation.formats.format import Host
 from ravi_otel.instrumentation.http.model_hosts import provider_at
 from ravi_otel.instrumentation.http.vendor import Vendor
 

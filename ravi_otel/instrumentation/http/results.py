@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Endpoint
-from ravi_otel.instrumentation.http.fields import class_of, get
-from ravi_otel.instrumentation.http.reading import read_body, read_result
+from ravi_otel.instrumentation.formats.fields import class_of, get
+from ravi_otel.instrumentation.formats.format import WireFormat, read_body, read_result
 from ravi_otel.instrumentation.http.stream import Following
 from ravi_otel.policy.usage import Call, Reply
 from ravi_otel.runtime.live import LiveCall
@@ -16,7 +15,7 @@ _complete: set[type] = set()
 """Classes seen to be neither a stream nor a raw response: a model's class is slow to say that it lacks something."""
 
 
-def watch(live: LiveCall, result: Any, endpoint: Endpoint, *, hides: bool = False) -> bool:
+def watch(live: LiveCall, result: Any, endpoint: WireFormat, *, hides: bool = False) -> bool:
     """Follow a result that is still open; False when it is complete. `hides` has its usage kept from the program."""
     kind = class_of(result)
     if kind in _complete:
@@ -37,7 +36,7 @@ def watch(live: LiveCall, result: Any, endpoint: Endpoint, *, hides: bool = Fals
     return False
 
 
-def read(result: Any, endpoint: Endpoint, call: Call) -> Reply:
+def read(result: Any, endpoint: WireFormat, call: Call) -> Reply:
     """Read a complete result of a request; a raw response by the JSON of its body, without touching its own parser."""
     if _is_raw(result):
         return read_body(endpoint, lambda: result.http_response.content, call)

@@ -14,12 +14,12 @@ from typing import Any
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.formats.fields import body_of, get
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.instrumentation.http.around import Around
 from ravi_otel.instrumentation.http.capping import Sized
 from ravi_otel.instrumentation.http.changes import may_ask, with_cap
 from ravi_otel.instrumentation.http.coexistence import told_afterwards
-from ravi_otel.instrumentation.http.contract import Endpoint, Request
-from ravi_otel.instrumentation.http.fields import body_of, get
 from ravi_otel.instrumentation.http.hosts import host_of
 from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.http.wire import SENDING, HttpWire
@@ -124,7 +124,7 @@ class Seam:
             self._around.sent(built, way)
         return built
 
-    def _read(self, client: Any, options: Any, *, stream: bool) -> tuple[Request, Endpoint]:
+    def _read(self, client: Any, options: Any, *, stream: bool) -> tuple[Request, WireFormat]:
         path, method = str(options.url), str(options.method).upper()
         body = body_of(options.json_data, options.extra_json, get(options, "content"))
         host = host_of(client, self._vendor, STATE.options.providers)
@@ -159,7 +159,7 @@ def _is_wrong(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return len(args) < 2 and "options" not in kwargs  # noqa: PLR2004 - the second parameter
 
 
-def _described(request: Request, endpoint: Endpoint) -> Call:
+def _described(request: Request, endpoint: WireFormat) -> Call:
     call = endpoint.call(request)
     if INFERRING.waiting:
         try:

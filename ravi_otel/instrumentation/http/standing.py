@@ -10,7 +10,7 @@ from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, Me
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.formats.fields import class_of
 
 _TRAITS: Final = ("__name__", "__qualname__", "__doc__", "__module__")
 _STATE: Final = "__getstate__"

@@ -12,11 +12,11 @@ from types import FrameType, FunctionType
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.formats.fields import get
 from ravi_otel.instrumentation.http.body import Body, content_of
 from ravi_otel.instrumentation.http.changes import hide_usage
 from ravi_otel.instrumentation.http.cutting import closing, shut, shut_async
 from ravi_otel.instrumentation.http.ends import CLOSERS, ITERATORS, READERS, Ends
-from ravi_otel.instrumentation.http.fields import get
 from ravi_otel.instrumentation.http.idle import UNREAD
 from ravi_otel.instrumentation.http.standing import named, put, running, stand_before, step_aside
 from ravi_otel.runtime.state import STATE

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ravi_otel.instrumentation.http.contract import Endpoint
+from ravi_otel.instrumentation.formats.format import WireFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Vendor:
 
     package: str
     provider: str
-    endpoint_for: Callable[[str, str, str, str], Endpoint]
+    endpoint_for: Callable[[str, str, str, str], WireFormat]
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
     asks_usage: Callable[[Any], bool] = lambda client: False  # noqa: ARG005 - the signature's
     own_span: Callable[[Any, Any], tuple[Any, bool]] = lambda client, options: (options, False)  # noqa: ARG005 - the signature's

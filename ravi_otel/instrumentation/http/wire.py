@@ -13,12 +13,12 @@ from ravi_otel.enforcement import clocks
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import RetryRecord
+from ravi_otel.instrumentation.formats.fields import count, get
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.instrumentation.http.blocked import shut_down
 from ravi_otel.instrumentation.http.capping import refuse_grown, sized, words_of
 from ravi_otel.instrumentation.http.changes import INCLUDE_USAGE, with_cap, with_usage
-from ravi_otel.instrumentation.http.contract import Endpoint, Request
 from ravi_otel.instrumentation.http.failures import ending_of, retry_of
-from ravi_otel.instrumentation.http.fields import count, get
 from ravi_otel.instrumentation.http.headers import headers_of, told_headers
 from ravi_otel.instrumentation.http.results import read, watch
 from ravi_otel.instrumentation.http.stream import observe_parser
@@ -44,7 +44,7 @@ class HttpWire:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         call: Call,
-        endpoint: Endpoint,
+        endpoint: WireFormat,
         asked: Request | None = None,
     ) -> None:
         self._wrapped = wrapped

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import class_of
+from ravi_otel.instrumentation.formats.fields import class_of
 from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 

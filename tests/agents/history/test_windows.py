@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
 from ravi_otel.agents.history.turns import outline, sound
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.instrumentation.http.contract import Host, Request
-from ravi_otel.instrumentation.openai.endpoints.chat import Chat
+from ravi_otel.instrumentation.formats.chat import CHAT
+from ravi_otel.instrumentation.formats.format import Host, Request
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
 
 STEADY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
@@ -126,7 +126,7 @@ def test_more_room_never_keeps_less(messages, tokens):
 def test_tokens_are_those_that_the_admission_of_the_call_counts_on(messages):
     body = {"model": "m", "messages": [message.as_json() for message in messages]}
     host = Host("openai", assumed=False, address=None, port=None)
-    call = Chat().call(Request("post", "/chat/completions", body, host, stream=False))
+    call = CHAT.call(Request("post", "/chat/completions", body, host, stream=False))
     assert tokens_of(messages) == call.input_estimate
 
 

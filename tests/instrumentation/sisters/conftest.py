@@ -19,7 +19,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import cost_limit
-from ravi_otel.instrumentation.http.contract import Host
+from ravi_otel.instrumentation.formats.format import Host
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Answer, Capture, Failure, ScriptedLLM

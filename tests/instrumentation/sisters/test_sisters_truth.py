@@ -11,7 +11,7 @@ import ravi_otel
 from ravi_otel import BudgetError
 from ravi_otel.instrumentation.anthropic import VENDOR
 from ravi_otel.instrumentation.anthropic.endpoints.usage import usage
-from ravi_otel.instrumentation.http.contract import Request
+from ravi_otel.instrumentation.formats.format import Request
 from ravi_otel.policy.usage import Usage
 from ravi_otel.runtime.late import drain
 from ravi_otel.runtime.state import STATE

@@ -16,7 +16,7 @@ from tool_talks import CHAT_TOOLS, NAMES, Chat, ChatStream, GroqStream, Heard, M
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.instrumentation.openai.endpoints import chat_tools
+from ravi_otel.instrumentation.formats.chat import ChatCompletions
 from ravi_otel.runtime.inferring import INFERRING, Inferring
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
@@ -316,7 +316,9 @@ def test_while_the_store_of_the_counts_fails_nothing_more_is_sent_and_the_tools_
     assert len(stage.server.requests) == 2
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Inferring, "take"), (Inferring, "offered"), (Inferring, "_asked"), (chat_tools, "results")])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Inferring, "take"), (Inferring, "offered"), (Inferring, "_asked"), (ChatCompletions, "tool_results")]
+)
 def test_a_bug_in_following_tools_lets_no_call_go_unseen(
     owner: Any, name: str, stage: Any, clients: Any, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

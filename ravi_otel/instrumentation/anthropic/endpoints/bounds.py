@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.bounds import Parts, bound, capless, first_of, hosted
-from ravi_otel.instrumentation.http.contract import Request
-from ravi_otel.instrumentation.http.fields import count, get, items, text
+from ravi_otel.instrumentation.formats.fields import count, get, items, text
+from ravi_otel.instrumentation.formats.format import Request
+from ravi_otel.instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel.policy.usage import Call
 
 _HIDES: Final = ("mcp_servers", "container", "context_management")

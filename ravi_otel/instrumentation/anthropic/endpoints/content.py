@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason
-from ravi_otel.instrumentation.http.fields import get, items, text
-from ravi_otel.instrumentation.http.plain import fields_of, plain
+from ravi_otel.instrumentation.formats.fields import fields_of, get, items, plain, text
 from ravi_otel.policy.content import Asked, Message, Part
 
 _CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use", "tool_use"})

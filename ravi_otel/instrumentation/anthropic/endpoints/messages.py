@@ -9,8 +9,8 @@ from ravi_otel.instrumentation.anthropic.endpoints import content, tools
 from ravi_otel.instrumentation.anthropic.endpoints.bounds import bound_message
 from ravi_otel.instrumentation.anthropic.endpoints.stream import MessagesCollector
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason, usage
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in
+from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, ToolUse
 
@@ -21,11 +21,11 @@ _SAME_NAMES: Final = ("temperature", "top_p", "top_k", "max_tokens", "stop_seque
 _PLAIN: Final = (str, int, float, list, tuple)
 
 
-class Messages(Wordless):
+class Messages(WireFormat):
     """Read `/v1/messages`."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         messages = body.get("messages")
         known = isinstance(messages, (list, tuple))
@@ -48,7 +48,7 @@ class Messages(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         used, reason = get(result, "usage"), finish_reason(text(result, "stop_reason"))
         return Reply(
             id=text(result, "id"),
@@ -60,31 +60,31 @@ class Messages(Wordless):
         )
 
     def collector(self, call: Call) -> MessagesCollector:
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return MessagesCollector(call.input_estimate, captured=call.content is not None, tools=call.offers_tools)
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         return content.asked(request.body)
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         return content.answered(get(result, "content"), text(result, "stop_reason"))
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
-        """See `Endpoint.tool_uses`."""
+        """See `WireFormat.tool_uses`."""
         return tools.uses(items(result, "content"))
 
     def tool_results(self, request: Request) -> tuple[str, ...]:
-        """See `Endpoint.tool_results`."""
+        """See `WireFormat.tool_results`."""
         return tools.results(request.body)
 
     def bound(self, request: Request, call: Call) -> None:
-        """See `Endpoint.bound`."""
+        """See `WireFormat.bound`."""
         bound_message(request, call)
 
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.cap`."""
+        """See `WireFormat.cap`."""
         return {"max_tokens": cap}
 
 

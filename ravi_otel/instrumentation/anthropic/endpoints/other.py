@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ravi_otel.instrumentation.anthropic.endpoints.usage import usage
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in
-from ravi_otel.instrumentation.http.paths import READS, Shapes, below_version, named, segments
-from ravi_otel.instrumentation.http.silent import SilentCollector
+from ravi_otel.instrumentation.formats.fields import count, get, text, tokens_in
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel.instrumentation.formats.paths import READS, Shapes, below_version, named, segments
 from ravi_otel.policy.usage import Call, Reply
 
 _WORDS: Final = frozenset(
@@ -60,11 +59,11 @@ _JOBS: Final = Shapes("dreams messages/batches sessions/*/events deployments/*/r
 """Where work is begun that is paid for later, or an agent that the provider runs is set to work: told to nobody here."""
 
 
-class Other(Wordless):
+class Other(WireFormat):
     """Read any other path. A POST is generative, and counts as a request, unless its path is known to ask no model."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         host, body, shape = request.host, request.body, named(request.path, _WORDS)
         parts = below_version(segments(request.path, host.base))
         generative = request.method not in READS and asks_a_model(parts, at_home=host.assumed or host.provider in _HOME)
@@ -88,12 +87,12 @@ class Other(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply(model=text(result, "model"), usage=usage(get(result, "usage")))
 
-    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
-        return SilentCollector()
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.collector`."""
+        return Collector()
 
 
 def asks_a_model(parts: tuple[str, ...], *, at_home: bool) -> bool:

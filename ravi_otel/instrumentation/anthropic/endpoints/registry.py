@@ -7,16 +7,16 @@ from typing import Final
 
 from ravi_otel.instrumentation.anthropic.endpoints.messages import Messages
 from ravi_otel.instrumentation.anthropic.endpoints.other import Other
-from ravi_otel.instrumentation.http.contract import Endpoint
-from ravi_otel.instrumentation.http.paths import READS, segments
+from ravi_otel.instrumentation.formats.format import WireFormat
+from ravi_otel.instrumentation.formats.paths import READS, segments
 
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
-_ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {("messages",): Messages()}
+_ENDPOINTS: Final[dict[tuple[str, ...], WireFormat]] = {("messages",): Messages()}
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def endpoint_for(method: str, path: str, base: str = "", _provider: str = "") -> Endpoint:
+def endpoint_for(method: str, path: str, base: str = "", _provider: str = "") -> WireFormat:
     """Give the reader of `path` below the base URL's path, by how it ends; what only reads creates nothing."""
     if method in READS:
         return _OTHER

@@ -10,9 +10,8 @@ from typing import Any, Final
 from ravi_otel.instrumentation.anthropic.endpoints import content
 from ravi_otel.instrumentation.anthropic.endpoints.tools import MOST_USES, uses
 from ravi_otel.instrumentation.anthropic.endpoints.usage import finish_reason, usage
-from ravi_otel.instrumentation.http.contract import Quiet
-from ravi_otel.instrumentation.http.fields import count, get, text, tokens_of_weight, weight_of
-from ravi_otel.instrumentation.http.plain import fields_of
+from ravi_otel.instrumentation.formats.fields import count, fields_of, get, text, tokens_of_weight, weight_of
+from ravi_otel.instrumentation.formats.format import Collector
 from ravi_otel.policy.usage import Reply, ToolUse, Usage
 
 _PIECES: Final = {
@@ -29,7 +28,7 @@ _FIELDS: Final = {"compaction": "content", "text": "text", "thinking": "thinking
 _MOST_BLOCKS: Final = 1_000
 
 
-class MessagesCollector(Quiet):
+class MessagesCollector(Collector):
     """Follow one stream; `captured` keeps what it says, `tools` which tools it asks for."""
 
     __slots__ = (*("_blocks", "_chunks", "_estimate", "_id", "_last", "_model", "_started", "_stop", "_tier", "_told", "_uses", "_weight"),)

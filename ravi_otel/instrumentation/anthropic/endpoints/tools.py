@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import id_of, items, text
+from ravi_otel.instrumentation.formats.fields import id_of, items, text
 from ravi_otel.policy.usage import ToolUse
 
 MOST_USES: Final = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.fields import MOST, count, get, items, text, total_only
+from ravi_otel.instrumentation.formats.fields import MOST, count, get, items, text, total_only
 from ravi_otel.policy.usage import Usage
 
 _APART: Final = frozenset({"advisor_message", "compaction"})

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ravi_otel.instrumentation.http.bounds import bound
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import get, text, tokens_in, usage_of
-from ravi_otel.instrumentation.http.silent import SilentCollector
+from ravi_otel.instrumentation.formats.fields import get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel.instrumentation.formats.input_bounds import bound
 from ravi_otel.policy.usage import Call, Reply
 
 
-class Embeddings(Wordless):
+class Embeddings(WireFormat):
     """Read `/embeddings`."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         return Call(
             operation="embeddings",
@@ -32,15 +31,15 @@ class Embeddings(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         usage = usage_of(get(result, "usage"), inputs="prompt_tokens", outputs=None, input_details="-", output_details="-")
         return Reply(model=text(result, "model"), usage=usage)
 
     def bound(self, request: Request, call: Call) -> None:
-        """See `Endpoint.bound`; there is no output."""
+        """See `WireFormat.bound`; there is no output."""
         call.output_cap = 0
         bound(request, call, None)
 
-    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
-        return SilentCollector()
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.collector`."""
+        return Collector()

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Quiet, Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in
+from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.instrumentation.openai.endpoints.attachments import attached, part_of
 from ravi_otel.policy.content import Asked, Message, Part
 from ravi_otel.policy.usage import Call, Reply, Usage, added
@@ -29,7 +29,7 @@ _COMPLETED: Final = ".completed"
 _DRAWN: Final = frozenset({"image", "image[]", "mask"})
 
 
-class Images(Wordless):
+class Images(WireFormat):
     """Read `/images/generations`, `/images/edits` or `/images/variations`, by its path's shape.
 
     A picture is expected at the tokens the vendor's guide tells for its size and quality: at 1024x1024 272 (low), 1,056
@@ -42,7 +42,7 @@ class Images(Wordless):
         self._shape = shape
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         pictures = min(max(1, count(body.get("n")) or 1), _MOST_PICTURES)
         expected = _expected(body, request.files, pictures)
@@ -63,22 +63,22 @@ class Images(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply(model=text(result, "model"), usage=usage(get(result, "usage")), answers=len(items(result, "data")))
 
     def collector(self, call: Call) -> ImagesCollector:
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return ImagesCollector(call)
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         prompt = text(request.body, "prompt")
         parts: list[Part] = [] if prompt is None else [{"type": "text", "content": prompt}]
         parts.extend(part_of(file, "image") for name, file in attached(request.files) if name in _DRAWN)
         return Asked(messages=[{"role": "user", "parts": parts}])
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         mime = _mime(result)
         parts = [part for picture in items(result, "data") for part in _parts(picture, mime)]
         return [_message(parts)]
@@ -107,7 +107,7 @@ def _at_most(details: Any, name: str, most: int) -> int:
     return 0 if details is None else min(count(get(details, name)) or 0, most)
 
 
-class ImagesCollector(Quiet):
+class ImagesCollector(Collector):
     """Follow a stream of pictures: sketches first, then each whole one, with its own usage."""
 
     __slots__ = ("_call", "_made", "_partials", "_parts", "_usage")

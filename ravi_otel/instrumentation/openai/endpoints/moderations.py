@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import get, items, text
-from ravi_otel.instrumentation.http.silent import SilentCollector
+from ravi_otel.instrumentation.formats.fields import get, items, text
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.policy.content import Asked, Part
 from ravi_otel.policy.usage import Call, Reply
 
 
-class Moderations(Wordless):
+class Moderations(WireFormat):
     """Read `/moderations`: a request of no tokens, which is never refused for want of a price."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         return Call(
             operation="moderations",
@@ -32,19 +31,19 @@ class Moderations(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply(id=text(result, "id"), model=text(result, "model"), answers=len(items(result, "results")))
 
     def bound(self, request: Request, call: Call) -> None:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.bound`; nothing is counted."""
+        """See `WireFormat.bound`; nothing is counted."""
         call.output_cap = call.input_bound = 0
 
-    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
-        return SilentCollector()
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.collector`."""
+        return Collector()
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         given = request.body.get("input")
         several = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else (given,)
         parts = [part for each in several if (part := _part(each)) is not None]

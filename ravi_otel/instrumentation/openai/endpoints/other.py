@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Collector, Quiet, Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, text, tokens_in, usage_of
-from ravi_otel.instrumentation.http.paths import Shapes, below_version, named, segments
-from ravi_otel.instrumentation.http.silent import SilentCollector
-from ravi_otel.instrumentation.openai.endpoints import chat, responses
+from ravi_otel.instrumentation.formats import chat
+from ravi_otel.instrumentation.formats.fields import count, get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel.instrumentation.formats.paths import Shapes, below_version, named, segments
+from ravi_otel.instrumentation.openai.endpoints import responses
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _WORDS: Final = frozenset(
@@ -69,11 +69,11 @@ _RUNS: Final = Shapes("threads/runs threads/*/runs threads/*/runs/*/submit_tool_
 _ROOT: Final = "openai"
 
 
-class Plain(Wordless):
+class Plain(WireFormat):
     """Read what asks no model: no usage is taken from its answer, which may be of something that was counted before."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         host, shape = request.host, named(request.path, _WORDS)
         return Call(
             operation=f"{request.method} {shape}",
@@ -88,19 +88,19 @@ class Plain(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply()
 
     def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
-        return SilentCollector()
+        """See `WireFormat.collector`."""
+        return Collector()
 
 
-class Other(Wordless):
+class Other(WireFormat):
     """Read a POST to any other path, which may make a model work: it counts as a request."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         host, body, shape = request.host, request.body, named(request.path, _WORDS)
         parts = below_version(segments(request.path), _ROOT)
         unread = _JOBS.has(parts)
@@ -122,15 +122,15 @@ class Other(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply(id=None, model=text(result, "model"), usage=any_usage(get(result, "usage")))
 
     def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return OtherCollector()
 
 
-class OtherCollector(Quiet):
+class OtherCollector(Collector):
     """Follow a stream for the usage one of its events may tell."""
 
     __slots__ = ("_model", "_usage")

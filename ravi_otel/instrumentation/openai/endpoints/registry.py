@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from ravi_otel.instrumentation.http.contract import Endpoint
-from ravi_otel.instrumentation.http.paths import READS, segments
-from ravi_otel.instrumentation.openai.endpoints.chat import Chat
-from ravi_otel.instrumentation.openai.endpoints.completions import Completions
+from ravi_otel.instrumentation.formats.chat import CHAT, Completions
+from ravi_otel.instrumentation.formats.format import WireFormat
+from ravi_otel.instrumentation.formats.paths import READS, segments
 from ravi_otel.instrumentation.openai.endpoints.embeddings import Embeddings
 from ravi_otel.instrumentation.openai.endpoints.images import Images
 from ravi_otel.instrumentation.openai.endpoints.moderations import Moderations
@@ -22,8 +21,8 @@ from ravi_otel.instrumentation.openai.endpoints.videos import Videos
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
 _PLAIN: Final = Plain()
-_ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {
-    ("chat", "completions"): Chat(),
+_ENDPOINTS: Final[dict[tuple[str, ...], WireFormat]] = {
+    ("chat", "completions"): CHAT,
     ("completions",): Completions(),
     ("responses",): Responses(),
     ("responses", "compact"): Compact(),
@@ -39,7 +38,7 @@ _ENDPOINTS: Final[dict[tuple[str, ...], Endpoint]] = {
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def endpoint_for(method: str, path: str, base: str = "", provider: str = "") -> Endpoint:
+def endpoint_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
     """Give the reader of `path` below the base URL's path, by how it ends; what only reads creates nothing.
 
     `provider` is who answers, empty where that is a guess.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.instrumentation.openai.endpoints import bounds, responses_content, responses_tools
 from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
 from ravi_otel.policy.content import Asked, Message
@@ -25,11 +25,11 @@ _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _MOST_ITEMS: Final = 10_000
 
 
-class Responses(Wordless):
+class Responses(WireFormat):
     """Read `/responses`."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         instructed = int(isinstance(body.get("instructions"), str))
         given = body.get("input")
@@ -57,7 +57,7 @@ class Responses(Wordless):
         return call
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`; an answer that is still being made, in the background, has no usage yet."""
+        """See `WireFormat.reply`; an answer that is still being made, in the background, has no usage yet."""
         status = text(result, "status")
         error = get(result, "error")
         conversation = get(result, "conversation")
@@ -78,31 +78,31 @@ class Responses(Wordless):
         )
 
     def collector(self, call: Call) -> ResponsesCollector:
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return ResponsesCollector(self, call)
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         return responses_content.asked(request.body)
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         return responses_content.answered(items(result, "output"), _finish_reasons(result, text(result, "status")))
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
-        """See `Endpoint.tool_uses`."""
+        """See `WireFormat.tool_uses`."""
         return responses_tools.uses(items(result, "output"))
 
     def tool_results(self, request: Request) -> tuple[str, ...]:
-        """See `Endpoint.tool_results`."""
+        """See `WireFormat.tool_results`."""
         return responses_tools.results(request.body)
 
     def bound(self, request: Request, call: Call) -> None:
-        """See `Endpoint.bound`."""
+        """See `WireFormat.bound`."""
         bounds.bound_response(request, call)
 
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.cap`."""
+        """See `WireFormat.cap`."""
         return {"max_output_tokens": cap}
 
 
@@ -110,14 +110,14 @@ class Compact(Responses):
     """Read `/responses/compact`, where a model shortens a conversation: it is asked, and that is no turn."""
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         call = super().call(request)
         call.operation = call.endpoint = "responses.compact"
         call.turn = False
         return call
 
     def bound(self, request: Request, call: Call) -> None:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.bound`; what it answers cannot be capped."""
+        """See `WireFormat.bound`; what it answers cannot be capped."""
         call.unbounded, call.least_cap = call.endpoint, 0
 
 

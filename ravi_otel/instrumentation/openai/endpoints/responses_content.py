@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.fields import get, items, text
-from ravi_otel.instrumentation.http.plain import fields_of, plain
+from ravi_otel.instrumentation.formats.fields import fields_of, get, items, plain, text
 from ravi_otel.policy.content import Asked, Message, Part
 
 _MOST_ITEMS: Final = 10_000

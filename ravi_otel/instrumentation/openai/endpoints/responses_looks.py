@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-from ravi_otel.instrumentation.http.contract import Endpoint, Request, Wordless
-from ravi_otel.instrumentation.http.fields import get
+from ravi_otel.instrumentation.formats.fields import get
+from ravi_otel.instrumentation.formats.format import Request, WireFormat
 from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
 from ravi_otel.policy.content import Message
@@ -21,7 +21,7 @@ _RESPONSES: Final = Responses()
 _FETCHED: Final = "responses.retrieve"
 
 
-class Look(Wordless):
+class Look(WireFormat):
     """Read an answer to GET `/responses/ID` or POST `/responses/ID/cancel`."""
 
     def __init__(self, name: str, shape: str, method: str) -> None:
@@ -30,7 +30,7 @@ class Look(Wordless):
         self._method = method
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         fetches = self._shape == _FETCHED
         host = request.host
         return Call(
@@ -47,7 +47,7 @@ class Look(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`; an answer about another response than was asked for brings nothing."""
+        """See `WireFormat.reply`; an answer about another response than was asked for brings nothing."""
         told = _RESPONSES.reply(result)
         told.id = told.id or self._name
         told.awaited = told.id == self._name
@@ -58,11 +58,11 @@ class Look(Wordless):
         return told
 
     def collector(self, call: Call) -> ResponsesCollector:
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return ResponsesCollector(self, call, name=self._name)
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         return _RESPONSES.answered(result) if self._shape == _FETCHED else ()
 
 
@@ -70,11 +70,11 @@ class Deletion(Look):
     """Read an answer to DELETE `/responses/ID`: after it nobody can look any more."""
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         return Reply(id=self._name, awaited=get(result, "deleted") is not False)
 
 
-def look_at(method: str, parts: tuple[str, ...], path: str) -> Endpoint | None:
+def look_at(method: str, parts: tuple[str, ...], path: str) -> WireFormat | None:
     """Give the reader of a request about one response; None where it is about something else."""
     if parts[-2:-1] == ("responses",) and method in ("GET", "DELETE"):
         name = named(path, 1)

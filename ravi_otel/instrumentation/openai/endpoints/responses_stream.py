@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Endpoint, Quiet
-from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_of_weight, weight_of
+from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_of_weight, weight_of
+from ravi_otel.instrumentation.formats.format import Collector, WireFormat
 from ravi_otel.instrumentation.openai.endpoints import responses_content, responses_tools
 from ravi_otel.policy.content import Message
 from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
@@ -17,7 +17,7 @@ _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "resp
 _TEXT: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
 
 
-class ResponsesCollector(Quiet):
+class ResponsesCollector(Collector):
     """Follow one stream. One made in the background goes on without it: then its usage comes with a later look."""
 
     __slots__ = (
@@ -25,7 +25,7 @@ class ResponsesCollector(Quiet):
         *("_items", "_name", "_reader", "_response", "_texts", "_uses", "_weight"),
     )
 
-    def __init__(self, reader: Endpoint, call: Call, *, name: str | None = None) -> None:
+    def __init__(self, reader: WireFormat, call: Call, *, name: str | None = None) -> None:
         """Follow a stream that `reader` reads; one with a `name` is a look at what was begun before under it."""
         self._reader = reader
         self._call = call

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Quiet, Request, Wordless
-from ravi_otel.instrumentation.http.fields import get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.fields import get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, Usage
 
@@ -21,7 +21,7 @@ _MARK: Final = b'"speech.audio.done"'
 _LONGEST_LINE: Final = 65_536
 
 
-class Speech(Wordless):
+class Speech(WireFormat):
     """Read `/audio/speech`.
 
     It is expected at its characters, for models that are sold by them, and at 1.5 tokens of sound for each, more when it
@@ -29,7 +29,7 @@ class Speech(Wordless):
     """
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         expected = _expected(body)
         return Call(
@@ -48,16 +48,16 @@ class Speech(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         found = get(result, "usage")
         return Reply(usage=usage(_last_usage(result) if found is None else found))
 
     def collector(self, call: Call) -> SpeechCollector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return SpeechCollector()
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         told, spoken = text(request.body, "instructions"), text(request.body, "input")
         return Asked(
             system=[] if told is None else [{"type": "text", "content": told}],
@@ -65,7 +65,7 @@ class Speech(Wordless):
         )
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         content, mime = _body(result)
         if content is None or mime is None or mime.startswith(_EVENTS):
             return ()
@@ -81,7 +81,7 @@ def usage(found: Any) -> Usage | None:
     return told
 
 
-class SpeechCollector(Quiet):
+class SpeechCollector(Collector):
     """Follow a speech that comes as events."""
 
     __slots__ = ("_done", "_heard", "_usage")

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Quiet, Request, Wordless
-from ravi_otel.instrumentation.http.fields import MOST, count, get, text, tokens_in, tokens_of_weight, weight_of
+from ravi_otel.instrumentation.formats.fields import MOST, count, get, text, tokens_in, tokens_of_weight, weight_of
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.instrumentation.openai.endpoints.attachments import attached, part_of, size_of
 from ravi_otel.policy.content import Asked, Message, Part
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -21,7 +21,7 @@ _FILE: Final = "file"
 _MS: Final = 1_000
 
 
-class Transcriptions(Wordless):
+class Transcriptions(WireFormat):
     """Read `/audio/transcriptions` or `/audio/translations`, by its path's shape.
 
     How long a recording is, its request does not say: it is held at a second for 16,000 bytes (128 kbit/s) where its size
@@ -33,7 +33,7 @@ class Transcriptions(Wordless):
         self._shape = shape
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         expected = _expected(request)
         parameters: dict[str, Any] = {"output_type": "text"}
@@ -55,7 +55,7 @@ class Transcriptions(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         if isinstance(result, str):
             return Reply(answers=1)
         return Reply(
@@ -65,11 +65,11 @@ class Transcriptions(Wordless):
         )
 
     def collector(self, call: Call) -> TranscriptionCollector:
-        """See `Endpoint.collector`."""
+        """See `WireFormat.collector`."""
         return TranscriptionCollector(call)
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         told = text(request.body, "prompt")
         parts: list[Part] = [part_of(file, "audio") for name, file in attached(request.files) if name == _FILE]
         if told is not None:
@@ -77,7 +77,7 @@ class Transcriptions(Wordless):
         return Asked(messages=[{"role": "user", "parts": parts}])
 
     def answered(self, result: Any) -> Sequence[Message]:
-        """See `Endpoint.answered`."""
+        """See `WireFormat.answered`."""
         said = result if isinstance(result, str) else text(result, "text")
         return () if said is None else [_message(said)]
 
@@ -105,7 +105,7 @@ def _milliseconds(seconds: Any) -> int | None:
     return math.ceil(round(seconds * _MS, 3))
 
 
-class TranscriptionCollector(Quiet):
+class TranscriptionCollector(Collector):
     """Follow a transcript as it is written."""
 
     __slots__ = ("_call", "_chunks", "_done", "_pieces", "_usage", "_weight", "_whole")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.http.contract import Request, Wordless
-from ravi_otel.instrumentation.http.fields import get, text, tokens_in
-from ravi_otel.instrumentation.http.silent import SilentCollector
+from ravi_otel.instrumentation.formats.fields import get, text, tokens_in
+from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.instrumentation.openai.endpoints.attachments import attached, part_of
 from ravi_otel.policy.content import Asked, Part
 from ravi_otel.policy.usage import Call, Reply
@@ -14,7 +13,7 @@ from ravi_otel.policy.usage import Call, Reply
 _FAILED: Final = "failed"
 
 
-class Videos(Wordless):
+class Videos(WireFormat):
     """Read a POST to `/videos`, or one that changes or lengthens a video, by its path's shape.
 
     Videos are sold by the second and told in no tokens: their usage and their price are unknown, and a cost limit
@@ -25,7 +24,7 @@ class Videos(Wordless):
         self._shape = shape
 
     def call(self, request: Request) -> Call:
-        """See `Endpoint.call`."""
+        """See `WireFormat.call`."""
         body, host = request.body, request.host
         return Call(
             operation=self._shape,
@@ -42,7 +41,7 @@ class Videos(Wordless):
         )
 
     def reply(self, result: Any) -> Reply:
-        """See `Endpoint.reply`."""
+        """See `WireFormat.reply`."""
         failed = text(result, "status") == _FAILED
         return Reply(
             id=text(result, "id"),
@@ -51,12 +50,12 @@ class Videos(Wordless):
             error_type=(text(get(result, "error"), "code") or "video_failed") if failed else None,
         )
 
-    def collector(self, call: Call) -> SilentCollector:  # noqa: ARG002 - the protocol's
-        """See `Endpoint.collector`."""
-        return SilentCollector()
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.collector`."""
+        return Collector()
 
     def asked(self, request: Request) -> Asked | None:
-        """See `Endpoint.asked`."""
+        """See `WireFormat.asked`."""
         prompt = text(request.body, "prompt")
         parts: list[Part] = [] if prompt is None else [{"type": "text", "content": prompt}]
         parts.extend(part_of(file, "image") for name, file in attached(request.files) if name == "input_reference")

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary, finalize
 from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.instrumentation.http.contract import Host
+from ravi_otel.instrumentation.formats.fields import class_of, text
+from ravi_otel.instrumentation.formats.format import Host
 from ravi_otel.instrumentation.http.ends import ABANDONED
-from ravi_otel.instrumentation.http.fields import class_of, text
 from ravi_otel.instrumentation.http.hosts import host_of, look_up
 from ravi_otel.instrumentation.openai import VENDOR
 from ravi_otel.instrumentation.openai.sockets.asking import Unread, read_message

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.instrumentation.http.contract import Collector
+from ravi_otel.instrumentation.formats.field_shapes import code as plain_code
+from ravi_otel.instrumentation.formats.field_shapes import shaped
+from ravi_otel.instrumentation.formats.fields import get, items, text
+from ravi_otel.instrumentation.formats.format import Collector
 from ravi_otel.instrumentation.http.ends import ABANDONED
-from ravi_otel.instrumentation.http.field_shapes import code as plain_code
-from ravi_otel.instrumentation.http.field_shapes import shaped
-from ravi_otel.instrumentation.http.fields import get, items, text
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel.instrumentation.openai.endpoints import transcriptions
 from ravi_otel.instrumentation.openai.endpoints.responses import usage as responses_usage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.contract import Quiet
-from ravi_otel.instrumentation.http.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
+from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
+from ravi_otel.instrumentation.formats.format import Collector
 from ravi_otel.instrumentation.openai.endpoints import responses_content
 from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Reply, Usage
@@ -99,10 +99,10 @@ def _parts(part: Any, *, quiet: bool) -> list[Any]:
     return found
 
 
-class SpokenCollector(Quiet):
+class SpokenCollector(Collector):
     """Follow one realtime response: the object it ends with, and until then the text and sound that came."""
 
-    __slots__ = ("_estimate", "_response", "_said", "_sound", "_spoke", "_weight", "complete")
+    __slots__ = ("_complete", "_estimate", "_response", "_said", "_sound", "_spoke", "_weight")
 
     def __init__(self, input_estimate: int, *, writes: bool) -> None:
         self._estimate = input_estimate
@@ -111,7 +111,12 @@ class SpokenCollector(Quiet):
         self._weight = 0
         self._sound = 0
         self._said: list[str] | None = [] if writes else None
-        self.complete = False
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return self._complete
 
     @property
     def spoke(self) -> bool:
@@ -126,7 +131,7 @@ class SpokenCollector(Quiet):
         response = get(event, "response")
         if response is not None:
             self._response = response
-            self.complete = self.complete or kind in TERMINAL
+            self._complete = self._complete or kind in TERMINAL
 
     def _add_delta(self, kind: str | None, delta: str) -> None:
         self._spoke = self._spoke or bool(delta)
@@ -150,7 +155,7 @@ class SpokenCollector(Quiet):
 
     def _written(self, reasons: Sequence[str]) -> list[Message]:
         output = items(self._response, "output")
-        if not (self.complete and output):
+        if not (self._complete and output):
             said = "".join(self._said or ())
             output = [{"type": "message", "content": said}] if said else ()
         return responses_content.answered([_as_responses(item) for item in output[:_MOST_ITEMS]], reasons)

@@ -12,9 +12,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.instrumentation.http.contract import Request
-from ravi_otel.instrumentation.http.fields import MOST, class_of, get, text
-from ravi_otel.instrumentation.http.plain import plain
+from ravi_otel.instrumentation.formats.fields import MOST, class_of, get, plain, text
+from ravi_otel.instrumentation.formats.format import Request
 from ravi_otel.policy.usage import Call
 
 _AT_HOME: Final = 64
@@ -192,3 +191,20 @@ def hosted(body: Mapping[str, Any], known: Sequence[str]) -> str | None:
         if kind is not None and not kind.startswith(tuple(known)):
             return kind
     return None
+
+
+_SEARCHING: Final = ("-search-", "compound", "sonar", ":online")
+"""What the names of models have in them that search by themselves."""
+
+_OPENAI: Final = frozenset({"openai", "azure.ai.openai"})
+
+
+def searching(body: Mapping[str, Any]) -> str | None:
+    """Return the model as what hides the input's size, where its name says that it searches by itself."""
+    model = text(body, "model") or ""
+    return f"model {model[:64]!r}" if any(mark in model for mark in _SEARCHING) else None
+
+
+def at_home(request: Request) -> bool:
+    """Whether OpenAI itself answers, directly or on Azure."""
+    return not request.host.assumed and request.host.provider in _OPENAI

@@ -1,10 +1,13 @@
-"""Read requests and answers that may hold anything: pydantic models, dicts, text, or lies."""
+"""Read requests and answers that may hold anything: pydantic models, dicts, text, or lies.
+
+`as_mapping` takes an answer apart into plain data once; what reads single fields of anything (`get` and those on it) never raises.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from ravi_otel.policy.usage import Usage
 
@@ -35,7 +38,7 @@ _objects: set[type] = set()
 def get(value: Any, name: str) -> Any:
     """Read a field of a model or a mapping; None when it is not there or cannot be read."""
     kind = class_of(value)
-    if kind not in _objects and _is_mapping(value, kind):
+    if kind is dict or (kind not in _objects and _is_mapping(value, kind)):
         return value.get(name)
     try:
         return getattr(value, name, None)
@@ -51,13 +54,8 @@ def _is_mapping(value: Any, kind: type) -> bool:
     return False
 
 
-def rare(value: Any, name: str) -> Any:
-    """Read a field that is mostly not there, as `get` does; a model's class is slow to say that it lacks something."""
-    return _told(value).get(name)
-
-
-def _told(value: Any) -> Mapping[str, Any]:
-    """Give all fields of a model or a mapping, those its class does not know too; none of anything else."""
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return all fields of a model or a mapping, also those that the model's class does not know; none of anything else."""
     kind = class_of(value)
     if kind is dict or (kind not in _objects and _is_mapping(value, kind)):
         return cast("Mapping[str, Any]", value)
@@ -67,8 +65,21 @@ def _told(value: Any) -> Mapping[str, Any]:
         return _NOTHING
     if not isinstance(own, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # somebody's own attribute of that name
         return _NOTHING
-    extra = _beyond(value)
-    return {**own, **extra} if extra else own
+    try:
+        extra = value.__pydantic_extra__
+    except Exception:  # noqa: BLE001 - no such model
+        return own
+    return {**own, **cast("dict[str, Any]", extra)} if extra and isinstance(extra, dict) else own
+
+
+def as_text(value: Any) -> str | None:
+    """Return what should be text; None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def as_list(value: Any) -> Sequence[Any]:
+    """Return what should be a list; empty for anything else."""
+    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
 
 
 def _beyond(value: Any) -> Mapping[str, Any]:
@@ -125,7 +136,7 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
 
     One that lacks both tells its total only (`Usage.total_only`).
     """
-    told = _told(usage)
+    told = as_mapping(usage)
     given = count(told[inputs] if inputs in told else get(usage, inputs))
     made = 0 if outputs is None else count(told[outputs] if outputs in told else get(usage, outputs))
     if given is None or made is None:
@@ -135,7 +146,7 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
             made = _left(told, given)
         if given is None or made is None:
             return total_only(told, told.get(input_details), told.get(output_details))
-    of_input, of_output, more = _told(told.get(input_details)), _told(told.get(output_details)), _beyond(usage)
+    of_input, of_output, more = as_mapping(told.get(input_details)), as_mapping(told.get(output_details)), _beyond(usage)
     if not (of_input or of_output or more):
         return Usage(input_tokens=given, output_tokens=made)
     cached = _part(of_input, "cached_tokens", given) or (_first(more, _CACHED, given) if more else 0)
@@ -166,12 +177,12 @@ def total_only(found: Any, *more: Any) -> Usage | None:
     It is not believed where the object, or one of `more` that tells of the same, tells a part of it under any name: a part that could
     not be read, or a larger detail.
     """
-    told = _told(found)
+    told = as_mapping(found)
     total = count(told.get("total_tokens"))
     if not total or any(told.get(name) is not None for name in _PARTS):
         return None
     for other in more:
-        for name, part in _told(other).items():
+        for name, part in as_mapping(other).items():
             if part is not None and (name in _PARTS or (count(part) or 0) > total):
                 return None
     return Usage(total_tokens=total)
@@ -260,3 +271,55 @@ def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
         if isinstance(one, Mapping):
             merged.update(cast("Mapping[str, Any]", one))
     return merged
+
+
+# -- copies ----------------------------------------------------------------------------------------------------
+
+_DEEPEST: Final = 64
+_MOST_COPIED: Final = 50_000
+_MODEL: Final = ("__pydantic_fields_set__", "__fields_set__")
+_NOTHING_SECRET: Final = frozenset[str]()
+
+
+def plain(value: Any, *, without: frozenset[str] = _NOTHING_SECRET) -> Any:
+    """Copy a value, the models in it as mappings without what is unset; what is no JSON by the name of its class.
+
+    Iterators and open files are left alone: they are the caller's to read. Fields named in `without`, in lower case, are left out.
+    """
+    return _copy(value, 0, [_MOST_COPIED], without)
+
+
+def fields_of(value: Any, *, without: frozenset[str] = _NOTHING_SECRET) -> dict[str, Any]:
+    """Copy the fields of a mapping or a model; none of anything else."""
+    found = plain(value, without=without)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _copy(value: Any, depth: int, left: list[int], without: frozenset[str]) -> Any:
+    if value is None or isinstance(value, (str, int, float, bytes)):
+        return value
+    kind = class_of(value)
+    left[0] -= 1
+    if depth > _DEEPEST or left[0] <= 0:  # the budget is for the whole: a value that holds itself twice grows with each level
+        return f"[{kind.__name__}]"
+    if isinstance(value, (list, tuple)):
+        return [_copy(inner, depth + 1, left, without) for inner in cast("Sequence[Any]", value)]
+    fields = _fields(value, kind)
+    if fields is None:
+        return f"[{kind.__name__}]"
+    named = ((_name(key), inner) for key, inner in fields.items())
+    return {name: _copy(inner, depth + 1, left, without) for name, inner in named if name.lower() not in without}
+
+
+def _fields(value: Any, kind: type[object]) -> Mapping[Any, Any] | None:
+    if isinstance(value, Mapping):
+        return cast("Mapping[Any, Any]", cast("object", value))
+    if any(hasattr(kind, mark) for mark in _MODEL):
+        extra: dict[Any, Any] = getattr(value, "__pydantic_extra__", None) or {}  # what the model has no name for
+        held: dict[Any, Any] = {**cast("dict[Any, Any]", vars(value)), **extra}
+        return {key: inner for key, inner in held.items() if inner is not None}
+    return None
+
+
+def _name(key: Any) -> str:
+    return key if isinstance(key, str) else str(key) if isinstance(key, (int, float)) else f"[{class_of(key).__name__}]"
