@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ravi_otel.errors import LLMEmpty
-from ravi_otel.instrumentation.formats import chat
-from ravi_otel.instrumentation.openai.endpoints import responses
+from ravi_otel.instrumentation.formats import chat, responses
 from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, JsonValue
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}

@@ -12,7 +12,7 @@ import pytest
 
 from ravi_otel import BudgetExhaustedError, cost_limit, run, token_limit
 from ravi_otel.instrumentation.formats.format import Host, Request
-from ravi_otel.instrumentation.openai.endpoints.attachments import part_of, size_of
+from ravi_otel.instrumentation.formats.media import part_of, size_of
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Failure, Sound, Text

@@ -14,9 +14,9 @@ from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, tur
 from ravi_otel.instrumentation.formats.chat import ChatCompletions, Completions
 from ravi_otel.instrumentation.formats.fields import body_of
 from ravi_otel.instrumentation.formats.format import Host, Request
+from ravi_otel.instrumentation.formats.responses import Responses
 from ravi_otel.instrumentation.openai.endpoints.other import Other
 from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
-from ravi_otel.instrumentation.openai.endpoints.responses import Responses
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Text

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ravi_otel
-from ravi_otel.instrumentation.openai.endpoints.responses import Responses
-from ravi_otel.instrumentation.openai.endpoints.responses_stream import ResponsesCollector
+from ravi_otel.instrumentation.formats.responses import Responses, ResponsesCollector
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.testing import Capture, ScriptedLLM, Text

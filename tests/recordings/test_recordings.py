@@ -114,7 +114,7 @@ def test_the_table_ends_with_1_when_a_span_says_something_else(tmp_path, capsys,
     ],
 )
 def test_the_package_says_why_a_response_ended_in_the_words_of_chat(response, reasons):
-    from ravi_otel.instrumentation.openai.endpoints.responses import Responses
+    from ravi_otel.instrumentation.formats.responses import Responses
 
     assert finish_reasons_of(response) == reasons
     assert Responses().reply(response).finish_reasons == reasons

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ravi_otel.instrumentation.formats import chat
+from ravi_otel.instrumentation.formats import chat, responses
 from ravi_otel.instrumentation.formats.fields import count, get, text, tokens_in, usage_of
 from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel.instrumentation.formats.paths import Shapes, below_version, named, segments
-from ravi_otel.instrumentation.openai.endpoints import responses
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _WORDS: Final = frozenset(

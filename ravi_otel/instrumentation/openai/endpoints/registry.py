@@ -7,16 +7,10 @@ from typing import Final
 
 from ravi_otel.instrumentation.formats.chat import CHAT, Completions
 from ravi_otel.instrumentation.formats.format import WireFormat
+from ravi_otel.instrumentation.formats.media import MEDIA
 from ravi_otel.instrumentation.formats.paths import READS, segments
-from ravi_otel.instrumentation.openai.endpoints.embeddings import Embeddings
-from ravi_otel.instrumentation.openai.endpoints.images import Images
-from ravi_otel.instrumentation.openai.endpoints.moderations import Moderations
+from ravi_otel.instrumentation.formats.responses import Compact, Responses, look_at
 from ravi_otel.instrumentation.openai.endpoints.other import Other, Plain, asks_a_model
-from ravi_otel.instrumentation.openai.endpoints.responses import Compact, Responses
-from ravi_otel.instrumentation.openai.endpoints.responses_looks import look_at
-from ravi_otel.instrumentation.openai.endpoints.speech import Speech
-from ravi_otel.instrumentation.openai.endpoints.transcriptions import Transcriptions
-from ravi_otel.instrumentation.openai.endpoints.videos import Videos
 
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
@@ -26,14 +20,7 @@ _ENDPOINTS: Final[dict[tuple[str, ...], WireFormat]] = {
     ("completions",): Completions(),
     ("responses",): Responses(),
     ("responses", "compact"): Compact(),
-    ("embeddings",): Embeddings(),
-    **{("images", name): Images(f"images.{name}") for name in ("generations", "edits", "variations")},
-    ("audio", "speech"): Speech(),
-    **{("audio", name): Transcriptions(f"audio.{name}") for name in ("transcriptions", "translations")},
-    ("moderations",): Moderations(),
-    ("videos",): Videos("videos"),
-    **{("videos", name): Videos(f"videos.{name}") for name in ("edits", "extensions")},
-    ("remix",): Videos("videos.remix"),
+    **MEDIA,
 }
 
 

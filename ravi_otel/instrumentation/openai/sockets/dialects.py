@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in
 from ravi_otel.instrumentation.formats.format import Collector, Host, Request
-from ravi_otel.instrumentation.openai.endpoints.responses import Responses
+from ravi_otel.instrumentation.formats.responses import Responses
 from ravi_otel.instrumentation.openai.sockets.words import SpokenCollector, asked, item_tokens, sound_tokens
 from ravi_otel.policy.usage import Call
 from ravi_otel.runtime.state import STATE

@@ -13,10 +13,10 @@ from ravi_otel.instrumentation.formats.field_shapes import code as plain_code
 from ravi_otel.instrumentation.formats.field_shapes import shaped
 from ravi_otel.instrumentation.formats.fields import get, items, text
 from ravi_otel.instrumentation.formats.format import Collector
+from ravi_otel.instrumentation.formats.media import transcript_usage
+from ravi_otel.instrumentation.formats.responses import usage as responses_usage
 from ravi_otel.instrumentation.http.ends import ABANDONED
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
-from ravi_otel.instrumentation.openai.endpoints import transcriptions
-from ravi_otel.instrumentation.openai.endpoints.responses import usage as responses_usage
 from ravi_otel.instrumentation.openai.sockets.dialects import LIVE, RESPONSES, Setting
 from ravi_otel.instrumentation.openai.sockets.words import TERMINAL
 from ravi_otel.policy.usage import Call, Reply
@@ -195,7 +195,7 @@ class Session:
 
     def _transcribed(self, event: Mapping[str, Any]) -> None:
         live = begin_unasked(self._live.scope, self.setting.besides("audio.transcriptions", self.setting.transcriber), request=False)
-        live.succeed(Reply(model=self.setting.transcriber, usage=transcriptions.usage(event.get("usage")), answers=1))
+        live.succeed(Reply(model=self.setting.transcriber, usage=transcript_usage(event.get("usage")), answers=1))
 
     def _decided(self, event: Mapping[str, Any]) -> None:
         told = get(event.get("event"), "decision")
@@ -286,5 +286,5 @@ class Session:
         """Charge what a live session took by itself: its time, whatever else was asked on it."""
         if self._seconds > 0:
             live = begin_unasked(self._live.scope, self.setting.besides(LIVE, self.setting.model), request=False)
-            used = transcriptions.usage({"seconds": self._seconds})
+            used = transcript_usage({"seconds": self._seconds})
             live.succeed(shaped(Reply(conversation_id=self.id, model=self.setting.model, usage=used)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from ravi_otel.instrumentation.formats import responses
 from ravi_otel.instrumentation.formats.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
 from ravi_otel.instrumentation.formats.format import Collector
-from ravi_otel.instrumentation.openai.endpoints import responses_content
 from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Reply, Usage
 
@@ -74,7 +74,7 @@ def _finish_reasons(status: str | None, reason: str | None, output: Sequence[Any
 
 def asked(instructions: Any, said: Sequence[Any], tools: Any) -> Asked:
     """Write down what a response is made of: the instructions, the items the program sent, the tools."""
-    return responses_content.asked({"instructions": instructions, "input": [_as_responses(item) for item in said], "tools": tools})
+    return responses.asked({"instructions": instructions, "input": [_as_responses(item) for item in said], "tools": tools})
 
 
 def _as_responses(item: Any, *, quiet: bool = False) -> Any:
@@ -158,4 +158,4 @@ class SpokenCollector(Collector):
         if not (self._complete and output):
             said = "".join(self._said or ())
             output = [{"type": "message", "content": said}] if said else ()
-        return responses_content.answered([_as_responses(item) for item in output[:_MOST_ITEMS]], reasons)
+        return responses.answered([_as_responses(item) for item in output[:_MOST_ITEMS]], reasons)
