@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
+from ravi_otel.instrumentation.formats import openai
 from ravi_otel.instrumentation.formats.chat import ChatCollector, ChatCompletions, usage
 from ravi_otel.instrumentation.formats.fields import get, text
 from ravi_otel.instrumentation.formats.format import WireFormat
 from ravi_otel.instrumentation.formats.paths import READS, segments
 from ravi_otel.instrumentation.http.vendor import Vendor
-from ravi_otel.instrumentation.openai.endpoints import registry
 from ravi_otel.policy.usage import Call, Reply
 
 FAILED: Final = "x_groq_error"
@@ -61,11 +61,11 @@ _CHAT: Final = GroqChat()
 
 
 @lru_cache(maxsize=_MOST_KEPT)
-def endpoint_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
+def format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
     """Return the format of `path` below the base URL's path: OpenAI's, but for chat."""
     if method not in READS and segments(path, base)[-2:] == ("chat", "completions"):
         return _CHAT
-    return registry.endpoint_for(method, path, base, provider or "groq")
+    return openai.format_for(method, path, base, provider or "groq")
 
 
-VENDOR: Final = Vendor(package="groq", provider="groq", endpoint_for=endpoint_for)
+VENDOR: Final = Vendor(package="groq", provider="groq", format_for=format_for)

@@ -13,7 +13,7 @@ import pytest
 from ravi_otel import BudgetExhaustedError, cost_limit, run, token_limit
 from ravi_otel.instrumentation.formats.format import Host, Request
 from ravi_otel.instrumentation.formats.media import part_of, size_of
-from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
+from ravi_otel.instrumentation.formats.openai import format_for
 from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Failure, Sound, Text
 
@@ -25,7 +25,7 @@ STREAMS = "stream" in inspect.signature(openai.resources.audio.Transcriptions.cr
 
 
 def read(path, body, files=None, *, stream=False):
-    endpoint = endpoint_for("POST", path)
+    endpoint = format_for("POST", path)
     return endpoint, endpoint.call(Request("POST", path, body, HOST, stream, files))
 
 

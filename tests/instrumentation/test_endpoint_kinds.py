@@ -12,14 +12,14 @@ import pytest
 
 import ravi_otel
 from ravi_otel.instrumentation.formats.format import Request
-from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
+from ravi_otel.instrumentation.formats.openai import format_for
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 HOST: Any = SimpleNamespace(provider="openai", assumed=False, address="api.openai.com", port=443, base="/v1")
 
 
 def kind(method: str, path: str, base: str = "/v1") -> tuple[str, bool]:
-    call = endpoint_for(method, path, base).call(Request(method, path, {"model": "m"}, HOST, stream=False))
+    call = format_for(method, path, base).call(Request(method, path, {"model": "m"}, HOST, stream=False))
     return call.endpoint, call.generative
 
 
@@ -83,7 +83,7 @@ def test_a_request_is_known_by_its_path(method, path, endpoint, generative):
 
 
 def test_an_id_is_spelled_as_the_path_spells_it():
-    (look,) = (endpoint_for("GET", "/responses/resp_AbC%2B1?include=x").reply({}),)
+    (look,) = (format_for("GET", "/responses/resp_AbC%2B1?include=x").reply({}),)
     assert look.id == "resp_AbC+1"
 
 
@@ -103,7 +103,7 @@ STORED |= {"usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens":
 
 
 def test_a_stored_chat_that_is_fetched_shows_no_usage_and_counts_nothing():
-    told = endpoint_for("GET", "/chat/completions/chatcmpl-1").reply(STORED)
+    told = format_for("GET", "/chat/completions/chatcmpl-1").reply(STORED)
     assert (told.usage, told.model) == (None, None)
 
 

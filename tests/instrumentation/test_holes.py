@@ -14,9 +14,8 @@ from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, tur
 from ravi_otel.instrumentation.formats.chat import ChatCompletions, Completions
 from ravi_otel.instrumentation.formats.fields import body_of
 from ravi_otel.instrumentation.formats.format import Host, Request
+from ravi_otel.instrumentation.formats.openai import Other, format_for
 from ravi_otel.instrumentation.formats.responses import Responses
-from ravi_otel.instrumentation.openai.endpoints.other import Other
-from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Text
@@ -27,7 +26,7 @@ CHAT = {"model": "gpt-4o-mini", "messages": MESSAGES}
 
 
 def read(path: str, body: dict[str, Any] | None = None, method: str = "POST") -> Call:
-    return endpoint_for(method, path).call(Request(method, path, body or {}, HOST, stream=False))
+    return format_for(method, path).call(Request(method, path, body or {}, HOST, stream=False))
 
 
 @pytest.fixture
@@ -104,13 +103,13 @@ def test_a_tail_nobody_knows_may_ask_a_model_below_whatever_name(path, method):
 
 @pytest.mark.parametrize("path", ["/conversations", "/agents", "/skills", "/threads", "/containers", "/assistants"])
 def test_what_is_free_at_openai_may_ask_a_model_elsewhere(path):
-    found = {who: endpoint_for("POST", path, "/v1", who) for who in ("", "openai", "azure.ai.openai", "mistral_ai", "groq")}
+    found = {who: format_for("POST", path, "/v1", who) for who in ("", "openai", "azure.ai.openai", "mistral_ai", "groq")}
     assert {who for who, endpoint in found.items() if isinstance(endpoint, Other)} == {"mistral_ai", "groq"}
 
 
 @pytest.mark.parametrize("path", ["/files", "/uploads/u/parts", "/batches/b/cancel", "/fine_tuning/jobs/j/cancel"])
 def test_a_file_is_sent_to_nobodys_model(path):
-    assert not isinstance(endpoint_for("POST", path, "/v1", "mistral_ai"), Other)
+    assert not isinstance(format_for("POST", path, "/v1", "mistral_ai"), Other)
 
 
 @pytest.mark.parametrize("path", ["/batches", "/v1/Batches?x=1", "/fine_tuning/jobs", "/evals/eval_1/runs"])
@@ -200,20 +199,20 @@ def test_a_completion_stream_counts_its_text_until_the_usage_comes():
     ],
 )
 def test_a_path_is_known_however_it_is_spelled(path):
-    assert isinstance(endpoint_for("POST", path), ChatCompletions)
+    assert isinstance(format_for("POST", path), ChatCompletions)
 
 
 def test_the_base_url_is_part_of_the_path(made, http):
     client, seen = made(lambda _: http.Response(200, json={}), base_url="http://server/v1/chat")
-    assert isinstance(endpoint_for("POST", "/completions", "/v1/chat/"), ChatCompletions)
+    assert isinstance(format_for("POST", "/completions", "/v1/chat/"), ChatCompletions)
     with run("r", limits=[turn_limit(0)]), pytest.raises(BudgetExhaustedError):
         client.post("/completions", body=CHAT, cast_to=object)
     assert seen == []
 
 
 def test_a_path_that_is_no_url_is_left_to_the_client():
-    assert isinstance(endpoint_for("POST", "//[/chat/completions"), ChatCompletions)
-    assert isinstance(endpoint_for("POST", "//["), Other)
+    assert isinstance(format_for("POST", "//[/chat/completions"), ChatCompletions)
+    assert isinstance(format_for("POST", "//["), Other)
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from ravi_otel import BudgetExhaustedError, cost_limit, request_limit, run, token_limit
 from ravi_otel.instrumentation.formats.format import Host, Request
-from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
+from ravi_otel.instrumentation.formats.openai import format_for
 from ravi_otel.testing import Text
 
 pytestmark = pytest.mark.filterwarnings("ignore:The Sora API:DeprecationWarning", "ignore:deprecated:DeprecationWarning")
@@ -47,7 +47,7 @@ def test_a_moderation_costs_nothing_and_says_so(moderate, instrumented, model):
 
 
 def test_what_is_judged_is_written_down():
-    endpoint = endpoint_for("POST", "/moderations")
+    endpoint = format_for("POST", "/moderations")
     given = ["one", {"type": "text", "text": "two"}, {"type": "image_url", "image_url": {"url": "https://p/1"}}, 7]
     asked = endpoint.asked(Request("POST", "", {"input": given}, HOST, stream=False))
     assert asked.messages[0]["parts"] == [
@@ -101,7 +101,7 @@ def test_a_cost_limit_refuses_a_video_for_want_of_a_price(studio):
 
 
 def test_a_video_that_failed_says_why():
-    endpoint = endpoint_for("POST", "/videos")
+    endpoint = format_for("POST", "/videos")
     assert endpoint.reply({**VIDEO, "status": "failed", "error": {"code": "moderation_blocked"}}).error_type == "moderation_blocked"
     assert endpoint.reply({**VIDEO, "status": "failed", "error": None}).error_type == "video_failed"
     assert endpoint.reply(VIDEO).error_type is None
@@ -110,7 +110,7 @@ def test_a_video_that_failed_says_why():
 @pytest.mark.parametrize("path", ["/videos", "/videos/edits", "/videos/extensions", "/videos/v_1/remix", "/v1/videos"])
 def test_what_makes_a_video_is_read_as_one(path):
     request = Request("POST", path, {"prompt": "A cat", "model": "sora-2"}, HOST, stream=False, files={"input_reference": ("a.png", b"1")})
-    endpoint = endpoint_for("POST", path)
+    endpoint = format_for("POST", path)
     call = endpoint.call(request)
     assert (call.generative, call.turn, call.operation.split(".")[0]) == (True, False, "videos")
     assert [part["type"] for part in endpoint.asked(request).messages[0]["parts"]] == ["text", "blob"]

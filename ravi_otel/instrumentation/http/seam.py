@@ -41,7 +41,7 @@ class Seam:
         # Made beforehand: what a request that could not be read is sent with must not fail in turn.
         self._nobody = (
             Call(operation="request", endpoint="request", provider=vendor.provider, provider_assumed=True, unread=True),
-            vendor.endpoint_for("POST", "request", "", ""),
+            vendor.format_for("POST", "request", "", ""),
         )
         self.active = False
 
@@ -128,7 +128,7 @@ class Seam:
         path, method = str(options.url), str(options.method).upper()
         body = body_of(options.json_data, options.extra_json, get(options, "content"))
         host = host_of(client, self._vendor, STATE.options.providers)
-        endpoint = self._vendor.endpoint_for(method, path, host.base, "" if host.assumed else host.provider)
+        endpoint = self._vendor.format_for(method, path, host.base, "" if host.assumed else host.provider)
         return Request(method, path, body, host, stream, options.files), endpoint
 
     def _prepare(self, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> HttpWire:

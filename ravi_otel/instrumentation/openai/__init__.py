@@ -1,4 +1,4 @@
-"""Know the `openai` package: its endpoints, its client classes, and which streams may be asked for their usage."""
+"""Know the `openai` package: its client classes, and which streams may be asked for their usage."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from typing import Any, Final
 
 from ravi_otel.instrumentation.formats.fields import class_of
+from ravi_otel.instrumentation.formats.openai import format_for
 from ravi_otel.instrumentation.http.vendor import Vendor
-from ravi_otel.instrumentation.openai.endpoints.registry import endpoint_for
 
 _CLASSES: Final = {"BaseAzureClient": "azure.ai.openai", "AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
 _FIRST_AZURE: Final = "2024-09-01"
@@ -36,7 +36,7 @@ def asks_usage(client: Any) -> bool:
 VENDOR: Final = Vendor(
     package="openai",
     provider="openai",
-    endpoint_for=endpoint_for,
+    format_for=format_for,
     classes=_CLASSES,
     asks_usage=asks_usage,
 )

@@ -1,13 +1,15 @@
-"""Read whatever has no module of its own: a plain span, and a request counted when a model may be asked."""
+"""OpenAI's API: which format reads a path, and what of its other paths may ask a model."""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 from ravi_otel.instrumentation.formats import chat, responses
-from ravi_otel.instrumentation.formats.fields import count, get, text, tokens_in, usage_of
+from ravi_otel.instrumentation.formats.fields import as_mapping, as_text, count, get, text, tokens_in, usage_of
 from ravi_otel.instrumentation.formats.format import Collector, Request, WireFormat
-from ravi_otel.instrumentation.formats.paths import Shapes, below_version, named, segments
+from ravi_otel.instrumentation.formats.media import MEDIA
+from ravi_otel.instrumentation.formats.paths import READS, Shapes, below_version, named, segments
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 _WORDS: Final = frozenset(
@@ -66,6 +68,7 @@ _RUNS: Final = Shapes("threads/runs threads/*/runs threads/*/runs/*/submit_tool_
 """Where an assistant is set to work: paid for later as well, and refused by a cost limit like any call without a price."""
 
 _ROOT: Final = "openai"
+"""What Azure and groq keep the API below."""
 
 
 class Plain(WireFormat):
@@ -73,26 +76,12 @@ class Plain(WireFormat):
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
-        host, shape = request.host, named(request.path, _WORDS)
-        return Call(
-            operation=f"{request.method} {shape}",
-            endpoint=shape,
-            provider=host.provider,
-            provider_assumed=host.assumed,
-            generative=False,
-            turn=False,
-            stream=request.stream,
-            server_address=host.address,
-            server_port=host.port,
-        )
+        shape = named(request.path, _WORDS)
+        return request.describe(f"{request.method} {shape}", shape, model=None, generative=False, turn=False)
 
     def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
         """See `WireFormat.reply`."""
         return Reply()
-
-    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
-        """See `WireFormat.collector`."""
-        return Collector()
 
 
 class Other(WireFormat):
@@ -100,29 +89,24 @@ class Other(WireFormat):
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
-        host, body, shape = request.host, request.body, named(request.path, _WORDS)
+        body, shape = request.body, named(request.path, _WORDS)
         parts = below_version(segments(request.path), _ROOT)
         unread = _JOBS.has(parts)
         job = unread or _RUNS.has(parts)
-        return Call(
-            operation=shape,
-            endpoint=shape,
-            provider=host.provider,
-            provider_assumed=host.assumed,
+        return request.describe(
+            shape,
             model=None if job else text(body, "model"),  # what a job will cost has no price per call
             turn=False,
-            stream=request.stream,
             input_estimate=0 if job else tokens_in(body),
             choices=max(1, count(body.get("n")) or 1),
-            server_address=host.address,
-            server_port=host.port,
             job=job,
             unread=unread,  # nobody can say what it will cost: it is not refused for want of a price
         )
 
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
-        return Reply(id=None, model=text(result, "model"), usage=any_usage(get(result, "usage")))
+        told = as_mapping(result)
+        return Reply(model=as_text(told.get("model")), usage=any_usage(told.get("usage")))
 
     def collector(self, call: Call) -> Collector:  # noqa: ARG002 - the protocol's
         """See `WireFormat.collector`."""
@@ -176,10 +160,41 @@ def _input_only(found: Any) -> Usage | None:
     return usage_of(found, inputs="prompt_tokens", outputs=None, input_details="prompt_tokens_details", output_details="")
 
 
-def asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
-    """Tell whether a POST to a path of these segments may make a model work; a path nobody knows may.
+def _asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
+    """Whether a POST to a path of these segments may make a model work; a path nobody knows may.
 
     `provider` is who answers, empty where that is a guess.
     """
     parts = below_version(parts, _ROOT)
     return not (_FREE.has(parts) or (provider in _HOME and _FREE_AT_HOME.has(parts)))
+
+
+# -- the paths ----------------------------------------------------------------------------------------------------------
+
+_MOST_KEPT: Final = 512
+_OTHER: Final = Other()
+_PLAIN: Final = Plain()
+_FORMATS: Final[dict[tuple[str, ...], WireFormat]] = {
+    ("chat", "completions"): chat.CHAT,
+    ("completions",): chat.Completions(),
+    ("responses",): responses.RESPONSES,
+    ("responses", "compact"): responses.Compact(),
+    **MEDIA,
+}
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
+    """Return the format of `path` below the base URL's path, by how it ends; what only reads creates nothing.
+
+    `provider` is who answers, empty where that is a guess.
+    """
+    parts = segments(path, base)
+    if method in READS:
+        return responses.look_at(method, parts, path) or _PLAIN
+    known = _FORMATS.get(parts[-2:]) or _FORMATS.get(parts[-1:])
+    if known is not None:
+        return known
+    if _asks_a_model(segments(path), provider):
+        return _OTHER
+    return responses.look_at("POST", parts, path) or _PLAIN

@@ -1,13 +1,29 @@
-"""Settle who tells a call: new clients make a span for each by themselves, in whatever tracing the program has."""
+"""Know the `anthropic` package: its client classes, and which of the two tells a call."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import trace
 
+from ravi_otel.instrumentation.formats.anthropic import format_for
 from ravi_otel.instrumentation.formats.fields import get
+from ravi_otel.instrumentation.http.vendor import Vendor
+
+_CLASSES: Final = {
+    name: provider
+    for kind, provider in (
+        ("AnthropicBedrock", "aws.bedrock"),
+        ("AnthropicBedrockMantle", "aws.bedrock"),
+        ("AnthropicVertex", "gcp.vertex_ai"),
+        ("AnthropicFoundry", "azure.ai.inference"),
+        ("AnthropicAWS", "anthropic"),
+        ("AnthropicGoogleCloud", "anthropic"),
+    )
+    for name in (kind, f"Async{kind}")
+}
+"""The last two reach Anthropic's own platform through an account with somebody else."""
 
 
 def own_span(client: Any, options: Any) -> tuple[Any, bool]:
@@ -34,3 +50,12 @@ def _is_set_up(chosen: Any) -> bool:
     if get(chosen, "tracer_provider") is not None:
         return True
     return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+
+
+VENDOR: Final = Vendor(
+    package="anthropic",
+    provider="anthropic",
+    format_for=format_for,
+    classes=_CLASSES,
+    own_span=own_span,
+)

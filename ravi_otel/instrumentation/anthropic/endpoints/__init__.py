@@ -1,1 +1,0 @@
-"""Read each API in a module of its own."""
