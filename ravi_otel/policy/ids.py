@@ -18,7 +18,12 @@ class AgentId(str):
 
     def __new__(cls, value: str) -> Self:
         """Check the name; raise ConfigurationError for an empty or unprintable one."""
-        return super().__new__(cls, checks.name("agent_id", value))
+        return value if type(value) is cls else super().__new__(cls, checks.name("agent_id", value))
+
+    @classmethod
+    def checked(cls, value: str, parameter: str = "agent_id", example: str | None = None) -> Self:
+        """Return it as it is where it is an AgentId, else as one; an error names the `parameter`, and an `example` of a right name."""
+        return value if isinstance(value, cls) else super().__new__(cls, checks.name(parameter, value, example))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Be checked again on arrival in another process."""

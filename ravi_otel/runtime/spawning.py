@@ -11,13 +11,13 @@ from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat
-from ravi_otel.enforcement.spawn.limits import AgentAhead
+from ravi_otel.enforcement.spawn.limits import agent_ahead
 from ravi_otel.enforcement.spawn.slots import Lease
-from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
+from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.limits import NANO
 from ravi_otel.runtime.asking import tab
 from ravi_otel.runtime.late import drain
@@ -34,7 +34,7 @@ class Spawned:
 
     def __init__(
         self,
-        agent_id: str,
+        agent_id: AgentId,
         priority: Priority | None,
         budget: ExecutionBudget | ExecutionTracker | None,
         wait_s: float | None,
@@ -100,13 +100,20 @@ class Spawned:
             raise ConfigurationError(f"spawn({self.agent_id!r}) is already open. Give each with block a spawn() of its own.")
         priority, budget, wait_s, retention = self._asked
         drain()
+        rank = Priority.NORMAL if priority is None else priority
         scope = STATE.around()
         scope.checkpoint()
         slots = scope.spawn
         lease: Lease | None = None
         try:
-            lease = None if slots is None else (yield from _slot(scope, slots, self.agent_id, priority, wait_s))
-            seat = Seat(self.agent_id, self._rank, retention, slots=slots, lease=lease, budget=budget)
+            if slots is not None:
+                ahead = agent_ahead(scope, self.agent_id, rank, children=wait_s == 0)
+                if wait_s == 0:
+                    lease = yield from slots.admit(self.agent_id, priority, ahead=ahead)
+                else:
+                    left_s, instead = in_time(scope, wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
+                    lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
+            seat = Seat(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
             seat.outer = _current.seat()
             self._scope, self._seat = scope, seat
             self._attachment = _current.Attachment(_current.with_seat(seat))
@@ -118,30 +125,6 @@ class Spawned:
             if lease is not None:
                 lease.leave(quiet=isinstance(error, GeneratorExit))
             raise
-
-
-def _slot(scope: Scope, slots: SpawnTracker, agent_id: str, priority: Priority | None, wait_s: float | None) -> Flow[Lease]:
-    """Sit on the slot that was acquired for this id, else on the root's, else on a new one, which no other agent of the id finds free.
-
-    The other limits of agents are asked first, so that nobody is paused for an agent that will not be let in.
-    """
-    rank = Priority.NORMAL if priority is None else priority
-    ahead = AgentAhead(scope, agent_id, rank, children=wait_s == 0)
-    if ahead.is_past():
-        ahead.refuse()
-    free = slots.enter_free(agent_id, rank)
-    if free is not None:
-        try:
-            if priority is not None and free.priority is not priority:
-                slots.rank(free, priority)
-        except BaseException:  # a signal's
-            free.leave()
-            raise
-        return free
-    if wait_s == 0:
-        return slots.enter(agent_id, rank)
-    instead = f"write async with ravi_otel.spawn({named(agent_id)}, ...)"
-    return (yield from slots.slot(agent_id, rank, in_time(scope, wait_s), stops=scope, instead=instead, enters=True))
 
 
 def spawn(
@@ -163,7 +146,7 @@ def spawn(
     Outside any run there are no slots, and nothing is refused.
     """
     return Spawned(
-        checks.name("spawn(agent_id)", agent_id, "researcher"),
+        AgentId.checked(agent_id, "spawn(agent_id)", "researcher"),
         None if priority is None else checks.member("spawn(priority)", priority, Priority),
         tab("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,

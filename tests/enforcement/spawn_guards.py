@@ -24,7 +24,7 @@ from spawn_states import INSTANCES, explore
 from ravi_otel.enforcement.spawn import queue, slots, tracker
 
 SOURCE = Path(slots.__file__)
-FUNCTIONS = {slots: ("Slots",), queue: ("first",), tracker: ("_tell", "_asleep", "slot", "resumption")}
+FUNCTIONS = {slots: ("Slots",), queue: ("first",), tracker: ("_tell", "_wait", "_served", "admit", "resumption")}
 """Whose guards are taken away, by module: of classes and of functions."""
 
 

@@ -187,6 +187,23 @@ class Model:
                 slot.inside = "own"
         return slot
 
+    def admit(self, agent_id, priority, own):
+        """Let in an agent that was spawned, with a priority of its `own` or none."""
+        slot = self.enter(agent_id, priority)
+        if slot is not None and own is not None:
+            self.rank(slot, own)
+        return slot
+
+    def admit_or_wait(self, ask, timeout_s, own):
+        """Let one in that may wait."""
+        slot = self.enter_free(ask.agent_id, ask.priority)
+        if slot is None:
+            return self.wait(ask, timeout_s)
+        if own is not None:
+            self.rank(slot, own)
+        ask.slot, ask.served = slot, True
+        return "served"
+
     def leave(self, slot):
         if slot.state != "ended" and slot.inside:
             own, slot.inside, slot.touched = slot.inside == "own", None, self.tick()

@@ -5,13 +5,15 @@ import contextlib
 from spawn_model import Ask, Model, Slot
 
 from ravi_otel import _current
+from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
-from ravi_otel.policy.budgets import SpawnBudget
+from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.limits import ScopeKind
 
 ENGINE = Engine()
@@ -84,9 +86,20 @@ class Play:
         offered = self.stranger if adopt == "stranger" else None if adopt is None else adopt.real
         return self._met(slot, self._outcome(lambda: self.slots.enter(agent_id, priority, adopt=offered), priority))
 
-    def enter_free(self, agent_id, priority):
-        slot = self.model.enter_free(agent_id, priority)
-        return self._met(slot, self.slots.enter_free(agent_id, priority))
+    def admit(self, agent_id, own=None):
+        """Let in an agent that is spawned, and waits for nothing."""
+        priority = Priority.NORMAL if own is None else own
+        slot = self.model.admit(agent_id, priority, own)
+        return self._met(slot, self._outcome(lambda: run_sync(self.slots.admit(AgentId(agent_id), own)), priority))
+
+    def admit_or_wait(self, agent_id, own=None):
+        """Let in an agent that is spawned, and waits."""
+        ask = Ask(agent_id, Priority.NORMAL if own is None else own, enters=True)
+        done = self.model.admit_or_wait(ask, None, own)
+        lease = self._begin(ask, self.slots.admit(AgentId(agent_id), own, wait_s=None), done)
+        if done == "served":
+            self._met(ask.slot, lease)
+        return ask, done
 
     def leave(self, slot):
         self.model.leave(slot)
@@ -147,10 +160,10 @@ class Play:
     def time_passes(self, seconds):
         self.model.now += seconds
 
-    def wait(self, agent_id, priority, timeout_s=None, enters=False):
-        ask = Ask(agent_id, priority, enters=enters)
+    def wait(self, agent_id, priority, timeout_s=None):
+        ask = Ask(agent_id, priority)
         done = self.model.wait(ask, timeout_s)
-        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s, enters=enters), done)
+        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s), done)
         if done == "served":
             self._met(ask.slot, lease)
         return ask, done
@@ -265,7 +278,7 @@ class Play:
 
 
 def _ranked(ranking):
-    live = sorted(entry for entry in ranking._heap if ranking._live.get(entry[2]) == entry[1])
+    live = sorted(entry for entry in ranking._heap if ranking.items.get(entry[2]) == entry[1])
     return [item.order if isinstance(item, Lease) else (item.agent_id, item.priority, item.since) for _, _, item in live]
 
 

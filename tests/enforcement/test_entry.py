@@ -16,9 +16,10 @@ from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.enforcement.snapshot import Snapshot
-from ravi_otel.enforcement.spawn.limits import AgentAhead
+from ravi_otel.enforcement.spawn.limits import agent_ahead
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.limits import ScopeKind
 
 AT_ONCE = 32
@@ -266,7 +267,7 @@ def test_one_that_is_asked_for_ahead_counts_for_nothing_also_when_asking_fails(e
         broken.setattr(ledger, "reserve", fails)
         for _ in range(2):
             with pytest.raises(type(error)):
-                AgentAhead(root, "w", Priority.NORMAL, children=True).refuse()
+                agent_ahead(root, AgentId("w"), Priority.NORMAL, children=True).refuse()
     assert list(run.broods.values()) == [brood]
     assert used(run)["agents_total"] == 3
     for each in children:

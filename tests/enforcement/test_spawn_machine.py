@@ -42,9 +42,9 @@ class SpawnGame(RuleBasedStateMachine):
     def enter(self, agent_id, priority, adopt):
         return some(self.play.enter(agent_id, priority, adopt))
 
-    @rule(target=leases, agent_id=IDS, priority=PRIORITIES)
-    def enter_without_a_further_slot(self, agent_id, priority):
-        return some(self.play.enter_free(agent_id, priority))
+    @rule(target=leases, agent_id=IDS, own=st.none() | PRIORITIES)
+    def admit(self, agent_id, own):
+        return some(self.play.admit(agent_id, own))
 
     @rule(target=leases, slot=leases, step=st.sampled_from(["acquire", "enter"]), agent_id=IDS, priority=PRIORITIES)
     def one_comes_inside_another(self, slot, step, agent_id, priority):
@@ -82,9 +82,14 @@ class SpawnGame(RuleBasedStateMachine):
     def resize(self, max_agents):
         self.play.resize(max_agents)
 
-    @rule(target=asks, agent_id=IDS, priority=PRIORITIES, timeout_s=TIMEOUTS, enters=st.booleans())
-    def wait(self, agent_id, priority, timeout_s, enters):
-        ask, done = self.play.wait(agent_id, priority, timeout_s, enters)
+    @rule(target=asks, agent_id=IDS, priority=PRIORITIES, timeout_s=TIMEOUTS)
+    def wait(self, agent_id, priority, timeout_s):
+        ask, done = self.play.wait(agent_id, priority, timeout_s)
+        return ask if done == "waits" else multiple()
+
+    @rule(target=asks, agent_id=IDS, own=st.none() | PRIORITIES)
+    def admit_or_wait(self, agent_id, own):
+        ask, done = self.play.admit_or_wait(agent_id, own)
         return ask if done == "waits" else multiple()
 
     @rule(target=asks, slot=leases, timeout_s=TIMEOUTS)

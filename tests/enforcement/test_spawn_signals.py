@@ -6,7 +6,9 @@ import threading
 
 import pytest
 
-from ravi_otel import ConfigurationError, SpawnBudget, SpawnDeniedError, SpawnTracker
+from ravi_otel import ConfigurationError, Priority, SpawnBudget, SpawnDeniedError, SpawnTracker
+from ravi_otel._flow import run_sync
+from ravi_otel.policy import AgentId
 
 
 class StruckError(Exception):
@@ -117,3 +119,59 @@ def test_a_slot_that_a_handler_gives_back_in_the_middle_of_a_change_is_given_bac
     on_signal(lease.release)
     middle.of(full)
     assert full.stats().active == 1
+
+
+class Ahead:
+    """Be other limits of an agent to come, of which one is passed, and do something where they are looked at."""
+
+    def __init__(self, do, *, refuses):
+        self.do, self.refuses, self.asked = do, refuses, 0
+
+    def is_past(self):
+        self.do()
+        return True
+
+    def refuse(self):
+        self.asked += 1
+        if self.refuses:
+            raise SpawnDeniedError("one too deep")
+
+
+@pytest.mark.parametrize("wait_s", [0, None])
+def test_other_limits_are_looked_at_in_the_step_in_which_the_slot_is_taken(wait_s):
+    tracker = SpawnTracker(SpawnBudget(3))
+
+    def change():
+        with pytest.raises(ConfigurationError, match="in the middle of a change"):
+            tracker.resize(9)
+
+    ahead = Ahead(change, refuses=False)
+    lease = run_sync(tracker.admit(AgentId("a"), wait_s=wait_s, ahead=ahead))
+    assert (lease.entered, ahead.asked, tracker.stats().limit) == (True, 1, 3)
+
+
+@pytest.mark.parametrize("wait_s", [0, None])
+def test_nobody_is_paused_for_an_agent_that_another_limit_refuses(wait_s):
+    tracker = SpawnTracker(SpawnBudget(2))
+    tracker.enter("root")
+    lesser = tracker.acquire("lesser", Priority.LOW)
+    with pytest.raises(SpawnDeniedError, match="one too deep"):
+        run_sync(tracker.admit(AgentId("urgent"), Priority.CRITICAL, wait_s=wait_s, ahead=Ahead(lambda: None, refuses=True)))
+    assert (lesser.paused, tracker.stats().granted_total) == (False, 2)
+    run_sync(tracker.admit(AgentId("urgent"), Priority.CRITICAL, wait_s=wait_s, ahead=Ahead(lambda: None, refuses=False)))
+    assert lesser.paused
+
+
+@pytest.mark.parametrize("wait_s", [0, None])
+def test_a_slot_that_somebody_acquired_goes_back_to_them_when_the_agent_is_interrupted_on_its_way_in(wait_s):
+    def interrupt(event):
+        if event.outcome == "released":
+            raise KeyboardInterrupt
+
+    tracker = SpawnTracker(SpawnBudget(3), on_event=interrupt)
+    lease, other = tracker.acquire("a"), tracker.acquire("b")
+    with tracker._lock:
+        in_another_thread(other.release)  # it is told with the next step, which it interrupts
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(tracker.admit(AgentId("a"), wait_s=wait_s))
+    assert (lease.ended, lease.entered, tracker.stats().active) == (False, False, 2)

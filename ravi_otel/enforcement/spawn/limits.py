@@ -26,6 +26,7 @@ from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import Counted, SpawnEvent
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
 from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.limits import Kind, ScopeKind
 
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
@@ -213,36 +214,40 @@ def admit(scope: Place, priority: Priority) -> None:
             _tell_denied(scope, scope.facts, priority, answer.observed.kind)
 
 
-class AgentAhead:
-    """Ask the same limits of an agent that is to come in `around`, before a slot is taken for it; nothing is counted for one that fits.
+def agent_ahead(around: Place, agent_id: AgentId, priority: Priority, *, children: bool) -> AgentAhead | None:
+    """Return what asks the same limits of an agent that is to come in `around`; None where there is no limit to ask.
 
     Without `children`, who lives under one agent is not looked at: some may end while it waits.
     """
+    places = around.upwards()
+    for place in places:
+        for account in place.accounts:
+            if account.kind in _ASKED:
+                return AgentAhead(around, places, agent_id, priority, children=children)
+    return None
+
+
+class AgentAhead:
+    """Ask limits of an agent that is to come, before a slot is taken for it; nothing is counted for one that fits."""
 
     __slots__ = ("_agent_id", "_around", "_fans", "_lines", "_parent", "_priority")
 
-    def __init__(self, around: Place, agent_id: str, priority: Priority, *, children: bool) -> None:
+    def __init__(self, around: Place, places: Sequence[Place], agent_id: AgentId, priority: Priority, *, children: bool) -> None:
         self._around, self._agent_id, self._priority = around, agent_id, priority
-        places = around.upwards()
         self._parent = _agent_among(places)
         self._fans = _fans(places, self._parent) if children else []
-        self._lines: list[Line] = []
-        for place in places:
-            if place.facts.kind is not ScopeKind.AGENT:
-                for account in tuple(place.accounts):
-                    if account.kind in _ASKED and account.kind != Kind.FAN_OUT and account.limit.agent in (None, agent_id):
-                        self._lines.append(Line(account, want := self._wanted(account), want))
-
-    def _wanted(self, account: Account) -> int:
-        if account.kind != Kind.DEPTH:
-            return 1
         supervision = None if self._parent is None else self._parent.facts.supervision
-        return 0 if supervision is None else supervision.depth + 1
+        wants = {Kind.DEPTH.value: 0 if supervision is None else supervision.depth + 1, Kind.AGENTS_TOTAL.value: 1}
+        self._lines = [
+            Line(account, wants[account.kind], wants[account.kind])
+            for place in places
+            if place.facts.kind is not ScopeKind.AGENT
+            for account in tuple(place.accounts)
+            if account.kind in wants and account.limit.agent in (None, agent_id)
+        ]
 
     def is_past(self) -> bool:
         """Return whether a limit would be passed, as far as this process knows: then `refuse`. Changes nothing, and asks no store."""
-        if not self._lines and not self._fans:
-            return False
         brood = ("", "") if self._parent is None else _brood_of(self._parent)
         full = any(len(owner.broods.get(brood, ())) >= account.value and not account.observe for owner, account in self._fans)
         return full or any(_is_past(line) for line in self._lines)
@@ -371,17 +376,18 @@ class LiveAgentLimits:
             if event.outcome == "denied":
                 self._denied(event.active + 1)
             elif event.active > 1:  # the root alone, which nobody can refuse, is near nothing
-                self._near(event.active)
+                near = [
+                    each
+                    for each in tuple(self._accounts)
+                    if each.limit.kind == Kind.AGENTS and not each.near and each.warn_value <= event.active <= each.value
+                ]
+                if near:
+                    self._live(near, event.active)
         if event.outcome == "denied":
             event = replace(event, limit_kind=Kind.AGENTS.value)
         if event.max_agents is not None and event.max_agents >= UNLIMITED_AGENTS.max_agents:
             event = replace(event, max_agents=None)
         self._engine.listeners.spawn_event(event)
-
-    def _near(self, count: int) -> None:
-        near = [each for each in self._mine() if not each.near and each.warn_value <= count <= each.value]
-        if near:
-            self._live(near, count)
 
     def _denied(self, asked: int) -> None:
         passed = [account for account in self._mine() if asked > account.value]

@@ -16,27 +16,29 @@ _SLACK = 64
 class PriorityQueue(Generic[T]):
     """Keep items in order of their keys, smallest first, equal keys in order of arrival.
 
-    A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was dropped is forgotten once it
-    outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not thread-safe.
+    `items` are those in it, for reading. A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was
+    dropped is forgotten once it outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not
+    thread-safe.
     """
 
-    __slots__ = ("_heap", "_live", "_stamps")
+    __slots__ = ("_heap", "_stamps", "items")
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[float, float], int, T]] = []
-        self._live: dict[T, int] = {}
+        self.items: dict[T, int] = {}
         self._stamps = itertools.count()
 
     def put(self, item: T, key: tuple[float, float]) -> None:
         """Rank an item by `key`, behind all that have the same."""
         stamp = next(self._stamps)
-        self._live[item] = stamp
+        self.items[item] = stamp
         heapq.heappush(self._heap, (key, stamp, item))
-        self._forget()
+        if len(self._heap) > 2 * len(self.items) + _SLACK:
+            self._forget()
 
     def drop(self, item: T) -> None:
         """Take an item out; one that is not there stays so."""
-        if self._live.pop(item, None) is not None:
+        if self.items.pop(item, None) is not None and len(self._heap) > 2 * len(self.items) + _SLACK:
             self._forget()
 
     def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
@@ -46,7 +48,7 @@ class PriorityQueue(Generic[T]):
         try:
             while heap:
                 _, stamp, item = heap[0]
-                if self._live.get(item) != stamp:
+                if self.items.get(item) != stamp:
                     heapq.heappop(heap)
                 elif item in but:
                     passed.append(heapq.heappop(heap))
@@ -58,12 +60,11 @@ class PriorityQueue(Generic[T]):
         return None
 
     def __contains__(self, item: T) -> bool:
-        return item in self._live
+        return item in self.items
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.items)
 
     def _forget(self) -> None:
-        if len(self._heap) > 2 * len(self._live) + _SLACK:
-            self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
-            heapq.heapify(self._heap)
+        self._heap = [entry for entry in self._heap if self.items.get(entry[2]) == entry[1]]
+        heapq.heapify(self._heap)

@@ -21,6 +21,7 @@ from ravi_otel.enforcement.spawn.queue import PriorityQueue
 from ravi_otel.enforcement.spawn.shared import SharedSlots
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
+from ravi_otel.policy.ids import AgentId
 
 AGING_S: Final = 30
 """Seconds in line that are worth one point of priority."""
@@ -114,7 +115,7 @@ class Lease:
     )  # fmt: skip
 
     def __init__(
-        self, keeper: Keeper, agent_id: str, priority: Priority, order: int, *, is_root: bool = False, agent_name: str | None = None
+        self, keeper: Keeper, agent_id: AgentId, priority: Priority, order: int, *, is_root: bool = False, agent_name: str | None = None
     ) -> None:
         self._keeper = keeper
         self.agent_id = agent_id
@@ -183,7 +184,7 @@ class Waiter(Sleeper):
 
     def __init__(
         self,
-        agent_id: str,
+        agent_id: AgentId,
         priority: Priority,
         paused: Lease | None = None,
         *,
@@ -258,6 +259,7 @@ class Slots:
         self._shared = shared
         self._observe = observe
         self._budget = budget
+        self._limit = _limit_of(budget)
         self._run_id = run_id
         self._clock = clock
         self._active: PriorityQueue[Lease] = PriorityQueue()  # all that count besides the root, next victim first
@@ -278,30 +280,27 @@ class Slots:
         events, self._events = self._events, []
         return wakes, events
 
-    def _headcount(self) -> int:
-        return 1 + len(self._active)
-
     def _room(self) -> bool:
-        within = self._headcount() < self._budget.max_agents
-        return within and (self._shared is None or self._shared.cover(len(self._active) + 1))
+        within = 1 + len(self._active.items) < self._budget.max_agents
+        return within and (self._shared is None or self._shared.cover(len(self._active.items) + 1))
 
     def return_unused(self) -> None:
         """Give back to the other processes of the run what is not needed here."""
         if self._shared is not None:
-            self._shared.keep(len(self._active))
+            self._shared.keep(len(self._active.items))
 
     def look_again(self) -> None:
         """Give out what other processes of the run gave back."""
         self._hand_out()
 
-    def acquire(self, agent_id: str, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
+    def acquire(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
         """Grant a slot or deny it now; the leases `around`, of the agents who wait for this one, are no victims."""
         lease = self._try(agent_id, priority, around, name)
         if lease is None:
             self._deny(agent_id, priority, name)
         return lease
 
-    def _try(self, agent_id: str, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
+    def _try(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
         if self._room() or self._preempt(priority, around):
             return self._grant(agent_id, priority, name)
         if not self._observe:
@@ -313,7 +312,7 @@ class Slots:
         """Count an agent that was denied for another reason than want of a slot, and is told of elsewhere."""
         self._denied += 1
 
-    def _deny(self, agent_id: str, priority: Priority, name: str | None = None) -> None:
+    def _deny(self, agent_id: AgentId, priority: Priority, name: str | None = None) -> None:
         self._denied += 1
         self._note("denied", agent_id, priority, name)
 
@@ -337,7 +336,7 @@ class Slots:
             return "none_below"
         return None if self._budget.allow_preempt else "preemption_off"
 
-    def _grant(self, agent_id: str, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
+    def _grant(self, agent_id: AgentId, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
         lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root, agent_name=name)
         held = self._held.get(agent_id)
         if held is None:
@@ -352,7 +351,7 @@ class Slots:
     def _activate(self, lease: Lease) -> None:
         lease.state = State.ACTIVE
         self._active.put(lease, (lease.priority, -lease.order))
-        self._peak = max(self._peak, self._headcount())
+        self._peak = max(self._peak, 1 + len(self._active.items))
 
     def _pause(self, lease: Lease) -> None:
         self._active.drop(lease)
@@ -378,7 +377,7 @@ class Slots:
         lease.waiters = []
 
     def _hand_out(self) -> None:
-        while self._room() and (first := self._line.first()) is not None:
+        while (first := self._line.first()) is not None and self._room():
             if isinstance(first, Lease):
                 self._resume(first)
             else:
@@ -424,7 +423,7 @@ class Slots:
         return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
     def enter(
-        self, agent_id: str, priority: Priority, around: AbstractSet[Lease], adopt: Lease | None = None, agent_name: str | None = None
+        self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], adopt: Lease | None = None, agent_name: str | None = None
     ) -> Lease | None:
         """Let an agent in, None when denied."""
         lease = self.enter_free(agent_id, priority, adopt, agent_name)
@@ -434,7 +433,29 @@ class Slots:
                 self._let_in(lease, agent_name, self._held[agent_id].own)
         return lease
 
-    def enter_free(self, agent_id: str, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:
+    def admit(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], own: Priority | None) -> Lease | Shortage:
+        """Let in an agent that was spawned, and say why not where it is denied: on a slot that is free for it, or on a new one.
+
+        Its `own` priority is from now on that of the slot; None leaves that as it is.
+        """
+        lease = self.enter(agent_id, priority, around)
+        if lease is None:
+            return self.shortage(priority, around)
+        if own is not None:
+            self.rank(lease, own)
+        return lease
+
+    def admit_or_queue(self, waiter: Waiter, timeout_s: float | None, around: AbstractSet[Lease], own: Priority | None) -> bool:
+        """Let in, deny, or put in line (True) an agent that is spawned and may wait."""
+        lease = self.enter_free(waiter.agent_id, waiter.priority)
+        if lease is None:
+            return self.join(waiter, timeout_s, around)
+        if own is not None:
+            self.rank(lease, own)
+        waiter.lease, waiter.served = lease, True
+        return False
+
+    def enter_free(self, agent_id: AgentId, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:
         """Let an agent in that needs no further slot: on an unentered lease of its id, or as the root; None where it needs one."""
         lease = self._adoptable(agent_id, adopt)
         if lease is not None:
@@ -453,7 +474,7 @@ class Slots:
         lease.entered = True
         lease.agent_name = name
 
-    def _adoptable(self, agent_id: str, adopt: Lease | None) -> Lease | None:
+    def _adoptable(self, agent_id: AgentId, adopt: Lease | None) -> Lease | None:
         held = self._held.get(agent_id)
         if held is None or not held.free:
             return None
@@ -596,9 +617,7 @@ class Slots:
         self._wakes.append(waiter)  # a thread that sleeps for it must end
         self._line.drop(waiter)
         if waiter.lease is not None:
-            if waiter.enters:
-                self.leave(waiter.lease)
-            self.release(waiter.lease)
+            (self.leave if waiter.enters else self.release)(waiter.lease)
         lease = waiter.paused
         if lease is not None and waiter in lease.waiters:
             lease.waiters.remove(waiter)
@@ -607,16 +626,16 @@ class Slots:
 
     def resize(self, budget: SpawnBudget) -> None:
         """Go by another budget, and give what it has more to the line."""
-        self._budget = budget
+        self._budget, self._limit = budget, _limit_of(budget)
         self._hand_out()
 
     def stats(self) -> SpawnStats:
         """Photograph the counts."""
         return SpawnStats(
-            limit=self._limit(),
-            active=self._headcount(),
+            limit=self._limit,
+            active=1 + len(self._active.items),
             paused=self._paused,
-            waiting=len(self._line),
+            waiting=len(self._line.items),
             granted_total=self._granted,
             denied_total=self._denied,
             preempted_total=self._preempted,
@@ -624,12 +643,14 @@ class Slots:
             peak=self._peak,
         )
 
-    def _limit(self) -> int | None:
-        return None if self._budget.max_agents >= UNLIMITED_AGENTS.max_agents else self._budget.max_agents
-
-    def _note(self, outcome: _Outcome, agent_id: str, priority: Priority, name: str | None) -> None:
-        live = self._headcount()
+    def _note(self, outcome: _Outcome, agent_id: AgentId, priority: Priority, name: str | None) -> None:
+        live = 1 + len(self._active.items)
         if self._shared is not None:
             live = self._shared.shown(live, self._budget.max_agents, denied=outcome == "denied")
-        counts = live, self._paused, self._limit()
+        counts = live, self._paused, self._limit
         self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))
+
+
+def _limit_of(budget: SpawnBudget) -> int | None:
+    """Return how many agents may live as it is told: None where nothing limits them."""
+    return None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else budget.max_agents

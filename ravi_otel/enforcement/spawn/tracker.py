@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._flow import Flow, Step, run_async, run_sync
@@ -34,15 +34,30 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
+from ravi_otel.policy.ids import AgentId
 
 _NS: Final = 1_000_000_000
 _NOBODY: Final[frozenset[Lease]] = frozenset()
+_PAST: Final[Any] = object()
+"""What stands for a limit ahead that would be passed."""
 _WAYS_OUT: Final[dict[Shortage, str]] = {
     "full": "Raise {}, release an agent first, or await wait_for_slot().",
     "none_below": "Lower one with SpawnTracker.reprioritize() or release it, raise {}, or await wait_for_slot().",
     "preemption_off": "Allow it with allow_preempt=True, release an agent first, raise {}, or await wait_for_slot().",
 }
 R = TypeVar("R")
+
+
+class Ahead(Protocol):
+    """Be the other limits of an agent that is to come."""
+
+    def is_past(self) -> bool:
+        """Return whether one of them would be passed, as far as this process knows; takes no lock, and asks no store."""
+        ...
+
+    def refuse(self) -> None:
+        """Raise what refuses the agent; nothing happens where none of them would after all."""
+        ...
 
 
 class SpawnTracker:
@@ -89,7 +104,7 @@ class SpawnTracker:
 
     def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
         """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
-        name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
+        name, rank = AgentId.checked(agent_id), checks.member("priority", priority, Priority)
         return self._granted(
             name, rank, self._locked(self._asked, self._slots.acquire, name, rank, _around(rank), undo=self._undo_acquired)
         )
@@ -173,7 +188,7 @@ class SpawnTracker:
         The root is the first agent that comes without a lease; once it has left, agents take leases as usual. End with
         `Lease.leave`. `agent_name` is for who is told of it. Raises SpawnDeniedError.
         """
-        name, rank = checks.name("agent_id", agent_id), checks.member("priority", priority, Priority)
+        name, rank = AgentId.checked(agent_id), checks.member("priority", priority, Priority)
         enter = partial(self._slots.enter, adopt=adopt, agent_name=agent_name)
         return self._granted(name, rank, self._locked(self._asked, enter, name, rank, _around(rank), undo=self._undo_entered))
 
@@ -181,9 +196,41 @@ class SpawnTracker:
         """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
         self._locked(self._slots.count_denied)
 
-    def enter_free(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease | None:
-        """Let an agent in on the newest unentered lease of its id, or as the run's root; None where it needs a slot of its own."""
-        return self._locked(self._slots.enter_free, agent_id, priority, undo=self._slots.leave)
+    def admit(
+        self,
+        agent_id: AgentId,
+        priority: Priority | None = None,
+        *,
+        wait_s: float | None = 0,
+        ahead: Ahead | None = None,
+        stops: Stops | None = None,
+        instead: str = "await wait_for_slot()",
+    ) -> Flow[Lease]:
+        """Let in an agent that is spawned, in one locked step; end it with `Lease.leave`.
+
+        It is let in on the newest lease of its id that nobody has entered, else as the root, else on a new lease, for which it waits
+        in line for up to `wait_s` seconds, None without end, or until `stops` ends that. It is in with the grant, so that no agent of
+        the same id finds the lease free meanwhile. `ahead` are the other limits of agents, asked in the same step, so that nobody is
+        paused for an agent that they refuse. A `priority` that is given becomes the lease's. Raises SpawnDeniedError, and what the
+        limits ahead raise.
+        """
+        rank = Priority.NORMAL if priority is None else priority
+        around = _around(rank) if rank > Priority.NORMAL else _NOBODY
+        if wait_s == 0:
+            return self._granted(agent_id, rank, self._unless(ahead, self._slots.admit, agent_id, rank, around, priority))
+        waiter = Waiter(agent_id, rank, instead=instead, meanwhile=self._meanwhile, enters=True)
+        begin = partial(self._unless, ahead, self._slots.admit_or_queue, waiter, wait_s, around, priority)
+        yield from self._wait(waiter, wait_s, stops, begin)
+        return self._served(waiter)
+
+    def _unless(self, ahead: Ahead | None, act: Callable[..., R], *args: Any) -> R:
+        """Do it unless another limit refuses first, which is looked at in the same step, and told outside the lock."""
+        if ahead is not None:
+            answer = self._locked(lambda: _PAST if ahead.is_past() else act(*args), undo=self._undo_entered)
+            if answer is not _PAST:
+                return answer
+            ahead.refuse()
+        return self._locked(act, *args, undo=self._undo_entered)
 
     def rank(self, lease: Lease, priority: Priority) -> None:
         """Give one lease another priority, for what comes: it neither loses its slot for that nor gets one."""
@@ -197,24 +244,22 @@ class SpawnTracker:
         *,
         stops: Stops | None = None,
         instead: str = "await wait_for_slot()",
-        enters: bool = False,
     ) -> Flow[Lease]:
         """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
 
-        Who `enters` is let in with the grant, so that no agent of the same id finds the lease free meanwhile.
         `instead` is what to write where a blocking wait would stop an event loop.
         """
         rank = checks.member("priority", priority, Priority)
-        waiter = Waiter(checks.name("agent_id", agent_id), rank, instead=instead, meanwhile=self._meanwhile, enters=enters)
-        yield from self._wait(waiter, _seconds(timeout_s), stops)
-        if waiter.lease is None:
-            raise self._refused(waiter)
-        return waiter.lease
+        waiter = Waiter(AgentId.checked(agent_id), rank, instead=instead, meanwhile=self._meanwhile)
+        left_s = _seconds(timeout_s)
+        yield from self._wait(waiter, left_s, stops, partial(self._locked, self._slots.join, waiter, left_s, _around(rank)))
+        return self._served(waiter)
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
         """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
         waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
-        yield from self._wait(waiter, _seconds(timeout_s), stops)
+        left_s = _seconds(timeout_s)
+        yield from self._wait(waiter, left_s, stops, partial(self._locked, self._slots.rejoin, waiter, lease, left_s))
         if not waiter.served:
             raise self._still_paused(lease, waiter)
 
@@ -239,15 +284,18 @@ class SpawnTracker:
                 return self._below(act, *args, reads=reads)
             try:
                 self._busy = True
-                self._empty_inbox()
+                if self._inbox:
+                    self._empty_inbox()
                 result = act(*args)
-                self._slots.return_unused()
+                if self._shared is not None:
+                    self._slots.return_unused()
                 wakes, events = self._slots.outbox(quiet=False)
             finally:
                 self._busy = False
         try:
             self._tell(wakes, events)
-            self._settle()
+            if self._inbox:
+                self._settle()
         except BaseException:  # a listener was interrupted, or ends the program: nobody gets to hold what was granted
             if undo is not None and result is not None:
                 self._post(undo, result)
@@ -268,7 +316,7 @@ class SpawnTracker:
                 try:
                     self._busy = True
                     self._empty_inbox()
-                    if not quiet:  # else a finaliser may be running, in the middle of a ledger's step
+                    if self._shared is not None and not quiet:  # else a finaliser may be running, in the middle of a ledger's step
                         self._slots.return_unused()
                     wakes, events = self._slots.outbox(quiet=quiet)
                 finally:
@@ -305,10 +353,11 @@ class SpawnTracker:
             except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
                 swallow("SpawnTracker.on_event", error)
 
-    def _wait(self, waiter: Waiter, timeout_s: float | None, stops: Stops | None = None) -> Flow[None]:
+    def _wait(self, waiter: Waiter, timeout_s: float | None, stops: Stops | None, begin: Callable[[], bool]) -> Flow[None]:
+        """Wait for what `begin` has put in line, if it has."""
         forget: Callable[[], None] | None = None
         try:
-            if self._asleep(waiter, timeout_s):
+            if begin():
                 forget = None if stops is None else stops.on_stop(waiter.wake)
                 yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
                 if stops is not None and not waiter.served:
@@ -334,14 +383,9 @@ class SpawnTracker:
         if isinstance(answer, Lease):
             self._slots.release(answer)
 
-    def _undo_entered(self, answer: Lease | Shortage) -> None:
+    def _undo_entered(self, answer: object) -> None:
         if isinstance(answer, Lease):
             self._slots.leave(answer)
-
-    def _asleep(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        if waiter.paused is None:
-            return self._locked(self._slots.join, waiter, timeout_s, _around(waiter.priority))
-        return self._locked(self._slots.rejoin, waiter, waiter.paused, timeout_s)
 
     def _refusal(self, agent_id: str, priority: Priority, shortage: Shortage, waiter: Waiter | None = None) -> SpawnDeniedError:
         """Write the error of who got no slot: the limit, why nobody makes room, and what helps."""
@@ -356,6 +400,11 @@ class SpawnTracker:
         waited = "" if waiter is None or limit == 1 else self._waited(waiter)
         asking = NoSlot(agent_id, priority, limit, shortage, way_out, waited)
         return refusal.no_slot(asking, None, self.run_id) if self._limits is None else self._limits.refusal(asking)
+
+    def _served(self, waiter: Waiter) -> Lease:
+        if waiter.lease is None:
+            raise self._refused(waiter)
+        return waiter.lease
 
     def _refused(self, waiter: Waiter) -> SpawnDeniedError:
         around = _around(waiter.priority)
