@@ -209,7 +209,7 @@ def _agents(board: Board) -> list[p.Lines]:
         ).data_links([calls]),
         p.lines(
             "Cost per hour, by agent",
-            "What is spent per hour, by agent. Points are single calls: each leads to its trace.",
+            "What is spent per hour, by agent. A point leads to the trace of a call.",
             "currencyUSD",
             p.series(f"{q.said(q.rate(q.of(semconv.COST), (q.AGENT,)), q.AGENT, 'no agent')} * 3600", _BY_AGENT, exemplars=True),
         ).data_links([calls]),

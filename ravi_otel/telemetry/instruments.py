@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, UpDownCounter
@@ -179,8 +181,40 @@ def _spread(to: Counter, total: int, audio: int, image: int, series: Series, con
         to.add(rest, series.of(_UNKNOWN), context)
 
 
+class Collection:
+    """Be what the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
+
+    It asks whoever tells now. `observe` gives the callbacks of the gauges by metric name, `before` what is to be told before they are read.
+    """
+
+    _of: ClassVar[weakref.WeakKeyDictionary[Any, Collection]] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.observe: Mapping[str, Observe] = {}
+        self.before: Callable[[], object] | None = None
+
+    @classmethod
+    def of(cls, provider: object, *, is_global: bool) -> Collection:
+        """Return the one of a provider; the global one is the same before and after the application sets it."""
+        try:
+            found = cls._of.get(provider)
+            return found or (_OF_GLOBAL if is_global else cls._of.setdefault(provider, cls()))
+        except TypeError:  # it cannot be remembered
+            return cls()
+
+    def read(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
+        """Return what a gauge shows now; nothing where nobody tells any more."""
+        if self.before is not None:
+            self.before()
+        observe = self.observe.get(name)
+        return () if observe is None else observe(options)
+
+
+_OF_GLOBAL: Final = Collection()
+
+
 class Instruments:
-    """Hold one instrument per metric; `observe` gives the callbacks of the two gauges, by metric name."""
+    """Hold one instrument per metric; the gauges, by metric name, ask `collection`."""
 
     __slots__ = (
         "agent_active",
@@ -206,7 +240,7 @@ class Instruments:
         "workflow_duration",
     )
 
-    def __init__(self, meter: Meter, observe: dict[str, Observe], convention: Convention = RELEASED) -> None:
+    def __init__(self, meter: Meter, collection: Collection, convention: Convention = RELEASED) -> None:
         self.calls = CallInstruments(meter, convention)
         self.agent_duration = histogram(meter, semconv.AGENT_DURATION)
         self.agent_inference_calls = histogram(meter, semconv.AGENT_INFERENCE_CALLS)
@@ -240,8 +274,9 @@ class Instruments:
             "restarted": self.retries,
             "carrier_rejected": counter(meter, semconv.CARRIER_REJECTED),
         }
-        for name, callback in observe.items():
-            meter.create_observable_gauge(name, [callback], unit=METRICS[name].unit, description=METRICS[name].description)
+        for name in collection.observe:
+            read = partial(collection.read, name)
+            meter.create_observable_gauge(name, [read], unit=METRICS[name].unit, description=METRICS[name].description)
 
 
 def histogram(meter: Meter, name: str) -> Histogram:

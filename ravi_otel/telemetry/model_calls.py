@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._forksafe import ForkLock
+from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.facts import ScopeFacts
@@ -310,6 +310,17 @@ def _add_headers(attributes: Attributes, provider: str, request_id: str | None, 
 # What is counted of calls.
 
 
+class _Spent:
+    """Hold what calls with these attributes have cost since it was told last, and the context of the latest, for an exemplar."""
+
+    __slots__ = ("attributes", "context", "nano")
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.attributes = attributes
+        self.nano = 0
+        self.context: Context | None = None
+
+
 class CallMetrics:
     """Record durations, tokens, first chunks, cost and retries of model calls.
 
@@ -323,7 +334,9 @@ class CallMetrics:
         self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, semconv.ERROR_OTHER))
         self._lock = ForkLock()
         self._costs = Guard()
-        self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, Attributes]] = {}
+        self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Spent]] = {}
+        self._spent: list[_Spent] = []
+        renew_while_alive(self, CallMetrics._leave_to_the_parent)
         self._retries = Guard()
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
@@ -339,7 +352,7 @@ class CallMetrics:
     def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
         """Tell of a call only what no other instrumentation knows."""
         if record.cost_nano:
-            instruments.cost.add(record.cost_nano / NANO, self._cost_attributes(record), context)
+            self._spend(record, record.cost_nano, context)
         for retry in record.retries:
             instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
 
@@ -363,14 +376,41 @@ class CallMetrics:
                 found = self._others[other] = Series(_series_attributes(operation, provider, hidden, None, error))
             return found
 
-    def _cost_attributes(self, record: CallRecord) -> Attributes:
-        """Give the attributes of its cost, made once per scope and model: the guard never changes its mind about a name."""
+    def _spend(self, record: CallRecord, cost_nano: int, context: Context | None) -> None:
+        """Add to what is told with the next collection, once for all calls of a scope and model."""
+        spent = self._spent_by(record)
+        with self._lock.own:
+            if not spent.nano:
+                self._spent.append(spent)
+            spent.nano += cost_nano
+            spent.context = context
+
+    def tell_spent(self, instruments: Instruments) -> None:
+        """Tell what calls have cost since this was told last."""
+        if not self._spent:
+            return
+        with self._lock.own:
+            told = [(spent.nano, spent.attributes, spent.context) for spent in self._spent]
+            for spent in self._spent:
+                spent.nano, spent.context = 0, None
+            self._spent.clear()
+        for nano, attributes, context in told:
+            instruments.cost.add(nano / NANO, attributes, context)
+
+    def _leave_to_the_parent(self) -> None:
+        """Forget, in a forked child, what the parent has not told yet: it will."""
+        for spent in self._spent:
+            spent.nano, spent.context = 0, None
+        self._spent.clear()
+
+    def _spent_by(self, record: CallRecord) -> _Spent:
+        """Return where its cost is added up, made once per scope and model: the guard never changes its mind about a name."""
         facts, call = record.facts, record.call
         key = (facts.scope_id, call.provider, short(call.model), _is_estimate(record))
         found = self._kept_costs.get(key)
         if found is not None and found[0] is facts:
             return found[1]
-        made = self._make_cost_attributes(record)
+        made = _Spent(self._make_cost_attributes(record))
         if len(self._kept_costs) >= _MOST_KEPT:
             self._kept_costs.clear()
         self._kept_costs[key] = (facts, made)
@@ -435,6 +475,7 @@ class ModelCalls(Listener):
         self._metrics = CallMetrics()
         self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
         self._shapes: dict[tuple[object, ...], _Shape] = {}
+        pipeline.before_collection = self._tell_spent
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
@@ -480,6 +521,10 @@ class ModelCalls(Listener):
                 self._metrics.record(self._pipeline.signals().instruments, record, error, context)
             if record.status == "error" and record.error is not None and is_told(record.call):
                 self._pipeline.signals().logger.emit(_exception(record, record.error, error, context))
+
+    def _tell_spent(self) -> None:
+        if self._pipeline.decided:
+            self._metrics.tell_spent(self._pipeline.signals().instruments)
 
     def _shape(self, call: Call) -> _Shape:
         key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint, call.session)

@@ -21,7 +21,7 @@ from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
 from ravi_otel.telemetry import closing, private, semconv
 from ravi_otel.telemetry.conventions import RELEASED, Convention
-from ravi_otel.telemetry.instruments import Instruments, Observe
+from ravi_otel.telemetry.instruments import Collection, Instruments, Observe
 from ravi_otel.telemetry.private import Sink
 from ravi_otel.telemetry.spans import Above
 
@@ -98,6 +98,8 @@ class Pipeline:
         self.full = False
         self.above = Above()
         self.before_exit: Callable[[], object] = lambda: None
+        self.before_collection: Callable[[], object] = lambda: None
+        self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
             private.import_exporters()
 
@@ -141,6 +143,10 @@ class Pipeline:
     def retire(self) -> None:
         """Make our processors inert on the providers they were added to; providers take no processor back."""
         self._retired = True
+        if self._collection is not None:
+            self.before_collection()
+            if self._collection.observe is self.observe:  # nobody else tells there meanwhile
+                self._collection.observe, self._collection.before = {}, None
         for processor in self._processors:
             processor.active = False
 
@@ -237,7 +243,12 @@ class Pipeline:
 
     def _instruments(self) -> Instruments:
         meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
-        return Instruments(meter, self.observe, self.convention)
+        if self._collection is not None:
+            self.before_collection()
+        provider = self._provider("metrics")
+        self._collection = Collection.of(provider, is_global=provider is _global("metrics"))
+        self._collection.observe, self._collection.before = self.observe, self.before_collection
+        return Instruments(meter, self._collection, self.convention)
 
     def _logger(self) -> Logger:
         sink = self._sink
