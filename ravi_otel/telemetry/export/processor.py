@@ -26,7 +26,7 @@ from ravi_otel.telemetry.export.spool import SPOOL, Spool, spooling
 _log = logging.getLogger("ravi_otel")
 
 _MIB: Final = 1024 * 1024
-_WAITING_BYTES: Final = {"traces": 6 * _MIB, "logs": 4 * _MIB}
+_WAITING_BYTES: Final = {"traces": 4 * _MIB, "logs": 4 * _MIB}
 _ENCODED_BYTES: Final = {"traces": 6 * _MIB, "metrics": 4 * _MIB, "logs": 4 * _MIB}
 _QUEUE_SIZE: Final = 2_048
 _END_S: Final = 1.4

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from ravi_otel.telemetry.export.drop_counters import DropCounters
 from ravi_otel.telemetry.export.sender import Batch, Sender, halves
@@ -20,16 +20,6 @@ _LOOK_EVERY_S: Final = 30.0
 _SHORTEST_S: Final = 0.05
 _TRIES_AT_THE_END: Final = 2
 """So many attempts in a row may fail at the end before it is given up."""
-
-
-class _Claim(Protocol):
-    """Hold one batch for sending it."""
-
-    batch: Batch
-
-    def done(self) -> None: ...
-
-    def back(self) -> None: ...
 
 
 class _InMemory:
@@ -61,7 +51,7 @@ class RetryQueue:
         self._drops = drops
         self._most_bytes = most_bytes
         self._wake = wake
-        self._claimed: _Claim | None = None
+        self._claimed: Claim | _InMemory | None = None
         self.end_s: float | None = None
         """When all has to be sent or kept, on the monotonic clock; None until the end has begun."""
         self.over = False
@@ -124,7 +114,7 @@ class RetryQueue:
 
     def work(self) -> None:
         """Send what waits and is due, from the thread that sees to all signals."""
-        while not self.over and self.due_s() <= time.monotonic():
+        while self.end_s is None and not self.over and self.due_s() <= time.monotonic():
             with self._sending:
                 if not self._step():
                     return
@@ -149,6 +139,8 @@ class RetryQueue:
             misses = misses + 1 if self.failures != failures else 0
             if misses:
                 threading.Event().wait(max(0.0, min(_FIRST_PAUSE_S / 2, self._left_s())))
+        if self._sending.acquire(timeout=max(0.0, min(self._left_s(), 3_600.0))):  # one under way comes to its end
+            self._sending.release()
         while self._spool is not None and (held := self._oldest_in_memory()) is not None:
             if not self._spool.put(held.batch):
                 self._wait_again(held)
@@ -214,7 +206,7 @@ class RetryQueue:
     def _step(self) -> bool:
         """Send what has waited longest; return False when nothing waits. Whoever calls holds `_sending`."""
         known = self._on_disk
-        claim: _Claim | None = self._oldest_in_memory()
+        claim: Claim | _InMemory | None = self._oldest_in_memory()
         if claim is None and self._spool is not None:
             claim = self._spool.oldest()
             if claim is None:  # what others have claimed is theirs
@@ -232,8 +224,11 @@ class RetryQueue:
             self._claimed = None
         return True
 
-    def _send(self, claim: _Claim) -> None:
+    def _send(self, claim: Claim | _InMemory) -> None:
         batch = claim.batch
+        if self._left_s() <= 0:
+            claim.back()
+            return
         answer = self._sender.send(batch.body, None if self.end_s is None else max(_SHORTEST_S, self._left_s()))
         if answer.verdict == "sent":
             self._drops.add("rejected", min(answer.rejected, batch.items))

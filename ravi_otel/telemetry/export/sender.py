@@ -24,7 +24,7 @@ from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib.metadata import entry_points
 from queue import SimpleQueue
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -116,33 +116,6 @@ class Answer:
     why: str = ""
     after_s: float | None = None
     rejected: int = 0
-
-
-class Sender(Protocol):
-    """Send requests of one signal to one place, one at a time."""
-
-    place: str
-    """Tells this place and whom we are to it from all others; nothing can be read from it."""
-
-    def send(self, body: bytes, most_s: float | None = None) -> Answer:
-        """Send one request, within the timeout of the environment and `most_s`; never raises."""
-        ...
-
-    def start(self) -> object:
-        """Be ready to send also while the interpreter exits."""
-        ...
-
-    def cut(self) -> None:
-        """Break off a request under way, from another thread."""
-        ...
-
-    def renew(self) -> None:
-        """Open connections of its own in a forked child."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
 
 
 def encode(signal: Signal, items: Sequence[Any], drops: DropCounters) -> list[Batch]:
@@ -275,6 +248,7 @@ class _Exchange:
 class HttpSender:
     """Send requests of one signal; `exporter` makes the stock exporter with a session, `empty` is a batch of nothing.
 
+    `place` tells where they go, and whom we are there, from all others; nothing can be read from it.
     Requests are made in a thread of its own, and one that takes too long is left alone with it: what a server sends byte by byte has no
     end that a timeout of its socket could find.
     """
@@ -301,7 +275,7 @@ class HttpSender:
             )
 
     def send(self, body: bytes, most_s: float | None = None) -> Answer:
-        """Send one request."""
+        """Send one request, within the timeout of the environment and `most_s`; never raises."""
         late = Answer("retry", "the collector did not answer in time")
         self._left_alone = [each for each in self._left_alone if each.is_alive()]
         if len(self._left_alone) >= _MOST_LEFT_ALONE:
@@ -475,7 +449,7 @@ class GrpcSender:
         self.place = hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
     def send(self, body: bytes, most_s: float | None = None) -> Answer:
-        """Send one request."""
+        """Send one request, within the timeout of the environment and `most_s`; never raises."""
         try:
             with suppressed():
                 stock = self._stock = self._stock or self._exporter(channel_options=_GRPC_OPTIONS)
@@ -511,6 +485,9 @@ class GrpcSender:
         if code in _GRPC_SIZED and _GRPC_TOO_LARGE.search(str(error.details() or "")):
             return Answer("too_large", why)
         return Answer("retry", why, _retry_delay_s(error)) if code in _GRPC_TRY_AGAIN else Answer("refused", why)
+
+
+Sender = HttpSender | GrpcSender
 
 
 def _retry_delay_s(error: Any) -> float | None:
