@@ -16,7 +16,7 @@ from ravi_otel.runtime.state import STATE
 
 def reserve_and_settle() -> Callable[[], object]:
     """Give one reservation on every limit around, and its settlement."""
-    lines = [Line(account, 1_000, 100) for account in ravi_otel.current_scope().chain]
+    lines = [Line(account, 1_000, 100) for account in ravi_otel.current_scope().plan.accounts()]
     ledger = STATE.engine.ledger
 
     def once() -> None:

@@ -51,7 +51,7 @@ def _within(ctx: AgentContext) -> AbstractContextManager[Any]:
     """Hold the call to what is left of each limit, its worst case included; where a client hides that, to what is expected of it."""
     unbounded: Unbounded = "refuse" if isinstance(ctx.agent.model, OpenAIModel) else "admit"
     left: dict[str, int] = {}
-    for account in ctx.scope.chain:
+    for account in ctx.scope.plan.accounts():
         if account.limit.kind in SPENDS and account.limit.on_exceed is Outcome.FINAL:
             left[account.limit.kind] = min(left.get(account.limit.kind, account.remaining), account.remaining)
     return apply_limits(

@@ -9,7 +9,6 @@ from typing import Final
 from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.series import Series
-from ravi_otel.enforcement.terms import chain_of
 from ravi_otel.policy.limits import Admission, Limit, ScopeKind
 
 SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
@@ -64,7 +63,7 @@ def least(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 def plain(scope: Scope) -> list[Account]:
     """List the sums that whatever is done in `scope` is charged to, whichever model is asked."""
-    return [each for each in scope.chain if each.nature in SUMS and each.limit.by != MODEL]
+    return [each for each in scope.plan.accounts() if each.nature in SUMS and each.limit.by != MODEL]
 
 
 def named(scope: Scope) -> Iterator[tuple[Account | Series, str]]:
@@ -81,7 +80,7 @@ def named(scope: Scope) -> Iterator[tuple[Account | Series, str]]:
 
 def by_model(scope: Scope) -> Iterator[tuple[Series, str | None]]:
     """List the limits that count each model by itself, with the name of the agent whose alone they are."""
-    for each in chain_of(scope):
+    for each in scope.plan.chain:
         if isinstance(each, Series) and each.limit.by == MODEL and each.nature in SUMS:
             yield each, None
     for each, agent in named(scope):

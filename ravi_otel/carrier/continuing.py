@@ -83,7 +83,7 @@ class ContinuedRun(Run):
             swallow("carrier.return", error)
             return None
         same = _is_same_store(token, scope)
-        charged = names_of(each for each in scope.chain if each.facts.scope_id != scope.facts.scope_id) if same else ()
+        charged = names_of(each for each in scope.plan.accounts() if each.facts.scope_id != scope.facts.scope_id) if same else ()
         return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope), models), configured().keys)
 
     def return_headers(self) -> dict[str, str]:
@@ -246,9 +246,7 @@ def _leave_to_lender(scope: Scope, token: Token) -> None:
         for one in declared:
             if (one.kind, one.limit.agent) in lent and counter_name((one if isinstance(one, Account) else one.at(scope.facts)).key) in held:
                 left_out.add(one)
-    scope.terms = replace(scope.terms, left_out=scope.terms.left_out | left_out)
-    with scope.engine.lock:
-        scope.engine.revision += 1
+    scope.change_rules(left_out=scope.rules.left_out | left_out)
 
 
 def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:

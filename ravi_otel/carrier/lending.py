@@ -246,7 +246,7 @@ class Lent:
         yield from self._settle(spent)
         known = {kind for lot in self._lots[:1] for kind in lot.limits}
         besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in known and amount > 0}
-        yield from absorb([each for each in scope.chain if counter_name(each.key) not in spent.charged], scope, besides)
+        yield from absorb([each for each in scope.plan.accounts() if counter_name(each.key) not in spent.charged], scope, besides)
         yield from charge_models(scope, self._lots, spent)
         if not spent.inside:
             tally(scope, spent.amounts)

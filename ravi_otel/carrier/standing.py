@@ -66,9 +66,9 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
     """
     facts = scope.facts
     supervision = facts.supervision
-    spanning = [each for each in scope.chain if _spans(scope, each)]
+    spanning = [each for each in scope.plan.accounts() if _spans(scope, each)]
     ceilings = _left(spanning, loan)
-    local = _left((each for each in scope.chain if each not in spanning), loan)
+    local = _left((each for each in scope.plan.accounts() if each not in spanning), loan)
     models: tuple[ModelAmount, ...] = ()
     if loan is None:
         counted, models = _by_model(scope)
@@ -153,7 +153,7 @@ def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
     now = scope.engine.clock.monotonic_ns()
     working: list[int] = []
     left: list[int] = []
-    for account, owner in scope.clocks:
+    for account, owner in scope.plan.clocks:
         if account.observe:
             continue
         rest = max(0, account.value - clocks.elapsed_ns(account, owner, now))
@@ -179,7 +179,7 @@ def _depths(scope: Scope) -> list[Limit]:
     """Give how deep agents may go, seen from there: the first one there is below the one that calls."""
     supervision = scope.facts.supervision
     below = 0 if supervision is None or scope.facts.agent_name is None else supervision.depth + 1
-    depths = [each.value - below for each in scope.chain if each.kind == Kind.DEPTH and not each.observe]
+    depths = [each.value - below for each in scope.plan.accounts() if each.kind == Kind.DEPTH and not each.observe]
     if not depths:
         return []
     return [Limit(kind=Kind.DEPTH, value=min(depths)) if min(depths) >= 0 else _NO_AGENT]
@@ -202,7 +202,7 @@ def _shared(accounts: Iterable[Account], loan: Loan | None) -> tuple[SharedScope
 def _tags(scope: Scope) -> dict[str, str]:
     """Give the tags that a limit around counts by; no other tag is another process's business."""
     tags = scope.facts.tags
-    counted = {str(each.limit.by).removeprefix(TAG) for each in scope.chain if str(each.limit.by).startswith(TAG)}
+    counted = {str(each.limit.by).removeprefix(TAG) for each in scope.plan.accounts() if str(each.limit.by).startswith(TAG)}
     return {name: tags[name] for name in sorted(counted) if name in tags}
 
 

@@ -107,9 +107,10 @@ def call_lines(scope: Scope, call: Call, expected: Estimate) -> list[Line]:
     lines: list[Line] = []
     if not call.generative:
         return lines
-    for account in scope.chain_for(call.model):
+    plan = scope.plan
+    for account in plan.accounts(call.model):
         asks = _ASKS.get(account.kind)
-        if scope.free and account in scope.free:
+        if plan.suspended and plan.sets_aside(account):
             line = free_line(account, call, expected)
         elif asks is not None:
             line = asks(account, call, expected)
@@ -196,7 +197,7 @@ _ASKS: Final[Mapping[str, Callable[[Account, Call, Estimate], Line | None]]] = {
 def tool_lines(scope: Scope, tool: str) -> list[Line]:
     """Say what one execution of `tool` asks of each account in the chain."""
     own = f"{Kind.TOOL_CALLS}" if not tool else f"tool.{tool}"
-    return [Line(account, 1, 1) for account in scope.chain if account.kind in (Kind.TOOL_CALLS, own)]
+    return [Line(account, 1, 1) for account in scope.plan.accounts() if account.kind in (Kind.TOOL_CALLS, own)]
 
 
 def passed_lines(scope: Scope, tool: str) -> list[Line]:
@@ -206,13 +207,13 @@ def passed_lines(scope: Scope, tool: str) -> list[Line]:
 
 def attempt_lines(scope: Scope, model: str | None = None) -> list[Line]:
     """Say what one more attempt of a call asks: a request."""
-    return [Line(account, 1, 1) for account in scope.chain_for(model) if account.kind == Kind.REQUESTS]
+    return [Line(account, 1, 1) for account in scope.plan.accounts(model) if account.kind == Kind.REQUESTS]
 
 
 def actual_amounts(usage: Usage, cost_nano: int | None, messages: int | None, formulas: Iterable[Formula] = ()) -> dict[str, int]:
     """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted or told apart.
 
-    `formulas` are what accounts of the scope count besides (`Scope.formulas`).
+    `formulas` are what accounts of the scope count besides (`Plan.formulas`).
     """
     amounts: dict[str, int] = {}
     if usage.total_only:

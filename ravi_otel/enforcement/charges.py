@@ -44,7 +44,7 @@ def charge(scope: Scope, kind: str, amount: int, op_id: str | None) -> None:
     scope.refuse_closed()
     key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
     memory = None if key is None else scope.remembered
-    lines = [Line(account, amount, amount) for account in scope.chain if account.kind == kind]
+    lines = [Line(account, amount, amount) for account in scope.plan.accounts() if account.kind == kind]
     op = new_op_id()
     try:
         with whole():  # no charge is a model call's
@@ -96,9 +96,10 @@ def _end(scope: Scope, op_id: str, error: BaseException, *, keeps: bool = False)
 
 
 def _ask(scope: Scope, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
-    if scope.free:
+    plan = scope.plan
+    if plan.suspended:
         for line in lines:
-            line.free = line.account in scope.free
+            line.free = plan.sets_aside(line.account)
     return run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}))) if lines else None
 
 
@@ -152,7 +153,7 @@ def absorb(scope: Scope, amounts: Mapping[str, int], model: str | None = None) -
     """See `Scope.absorb`; give what is left to do then: to tell what was crossed."""
     lines = [
         Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
-        for account in scope.chain_for(model)
+        for account in scope.plan.accounts(model)
         if amounts.get(account.kind)
     ]
     op_id, engine = new_op_id(), scope.engine
@@ -173,7 +174,7 @@ def absorb(scope: Scope, amounts: Mapping[str, int], model: str | None = None) -
 
 def observed_unpriced(scope: Scope, record: CallRecord) -> None:
     """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
-    for account in scope.chain:
+    for account in scope.plan.accounts():
         if account.kind == Kind.COST and account.observe and account.limit.on_unpriced != "warn" and not record.call.unread:
             observed(scope, account, record, "unpriced_model")
             return

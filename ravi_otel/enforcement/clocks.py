@@ -25,8 +25,6 @@ Waits = tuple[int, int, int]
 """How many waits are open, since when on the monotonic clock in ns, and what the ones before took; replaced as one."""
 
 NO_WAITS: Waits = (0, 0, 0)
-Clocks = tuple[tuple[Account, "Scope"], ...]
-"""Clock limits, each with the scope that owns it."""
 
 _WORKING = Kind.WORKING.value
 _lock: Final = ForkLock()
@@ -47,17 +45,6 @@ class Timer(Protocol):
     def stopped(self) -> None:
         """End the calls and streams in flight that must not go on; something was closed or cancelled."""
         ...
-
-
-def enclosing(scope: Scope) -> Clocks:
-    """List, root to leaf, every clock that binds what is done in `scope`."""
-    agent = scope.facts.agent_name
-    return tuple(
-        (account, owner)
-        for owner in reversed(scope.upwards())
-        for account in tuple(owner.accounts)
-        if account.nature is Nature.CLOCK and account.limit.agent in (None, agent)
-    )
 
 
 def elapsed_ns(account: Account, owner: Scope, now: int) -> int:
@@ -82,7 +69,7 @@ def left_ns(scope: Scope) -> int | None:
 
     Limits that only observe, and clocks that stand still, leave all the time there is.
     """
-    clocks = scope.clocks
+    clocks = scope.plan.clocks
     if not clocks:
         return None
     now = scope.engine.clock.monotonic_ns()
@@ -109,7 +96,7 @@ def overdue(scope: Scope, at: CallRecord | ToolRecord | None, slack_ns: int = 0)
     """Give the error of the outermost clock that has run out, or will in `slack_ns`; emits the limit events of all of them."""
     engine = scope.engine
     now = engine.clock.monotonic_ns()
-    for account, owner in scope.clocks:
+    for account, owner in scope.plan.clocks:
         elapsed = elapsed_ns(account, owner, now)
         over = elapsed + slack_ns >= account.value
         if over:

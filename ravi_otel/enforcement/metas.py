@@ -43,7 +43,7 @@ def _deadline(scope: Scope) -> Deadline | None:
     now = scope.engine.clock.monotonic_ns()
     found = [
         (account.value - passed, passed, account, owner.facts)
-        for account, owner in scope.clocks
+        for account, owner in scope.plan.clocks
         if account.kind == Kind.TIME and not account.observe
         for passed in [clocks.elapsed_ns(account, owner, now)]
     ]

@@ -11,6 +11,7 @@ from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.checkpoints import restore
 from ravi_otel.enforcement.declaring import declare, declare_budget, declare_slots, inherit
 from ravi_otel.enforcement.engine import Engine
+from ravi_otel.enforcement.plan import PLAIN, ChargingRules
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
@@ -21,7 +22,6 @@ from ravi_otel.enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel.enforcement.spawn.shared import shared_slots
 from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker, end_turns
-from ravi_otel.enforcement.terms import PLAIN, Terms, close_suspension
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
@@ -156,7 +156,8 @@ def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = Fals
     if scope.turns_told:
         end_turns(scope, quiet=isinstance(error, GeneratorExit))
     swallowed = scope.end(error, catch=catch)
-    close_suspension(scope)
+    if scope.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
+        scope.change_rules(suspended=frozenset())
     give_back(scope)
     limits.leave(scope)
     if scope.seat is not None:
@@ -194,7 +195,7 @@ def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
         hear = live.hear
         spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, limits=live, shared=shared)
     cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None
-    scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, terms=_terms(ask))
+    scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, rules=_rules(ask))
     if live is not None:
         live.watch(scope)
     return scope
@@ -216,11 +217,11 @@ def _stopped_alone(engine: Engine, outer: CancellationToken) -> None:
         engine.stopped()
 
 
-def _terms(ask: Opening) -> Terms:
+def _rules(ask: Opening) -> ChargingRules:
     pools = ask.share in (POOL, WEIGHTED)
     if not pools and not ask.suspended and not ask.waits:
         return PLAIN
-    return Terms(pools=pools, suspended=ask.suspended, waits=ask.waits)
+    return ChargingRules(pools=pools, suspended=ask.suspended, waits=ask.waits)
 
 
 def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> ScopeFacts:

@@ -14,7 +14,6 @@ from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
 from ravi_otel.enforcement.series import MOST_READ, Series, counters
 from ravi_otel.enforcement.spawn.limits import children_of, most_children
-from ravi_otel.enforcement.terms import in_force
 from ravi_otel.hooks.records import LimitReading
 from ravi_otel.policy.grammar import NamedKind, read_kind
 from ravi_otel.policy.limits import CLOCKS, Kind, public_amount
@@ -75,8 +74,8 @@ def readings_around(scope: Scope) -> list[LimitReading]:
 
 
 def _around(scope: Scope) -> Iterator[tuple[Scope, Account]]:
-    held = [(owner, account) for owner, limit in in_force(scope) for account in _counting(limit, scope)]
-    held += [(owner, account) for account, owner in scope.clocks]
+    held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
+    held += [(owner, account) for account, owner in scope.plan.clocks]
     depth = {id(each): at for at, each in enumerate(scope.upwards())}
     yield from sorted((pair for pair in held if pair[0] is not scope), key=lambda pair: depth.get(id(pair[0]), len(depth)))
 
@@ -89,9 +88,9 @@ def remaining(scope: Scope, kind: str) -> float | None:
     """See `Scope.remaining`."""
     asked = read_kind("remaining(kind)", kind)
     if asked.kind in CLOCKS:
-        held = [(owner, account) for account, owner in scope.clocks]
+        held = [(owner, account) for account, owner in scope.plan.clocks]
     else:
-        held = [(owner, account) for owner, limit in in_force(scope) for account in _counting(limit, scope)]
+        held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
         if asked.agent is not None and asked.agent != scope.facts.agent_name:  # what an agent of that name would have
             held += [(owner, account) for owner in scope.upwards() for account in counters(owner) if account.limit.agent == asked.agent]
     bounds = [(owner, account) for owner, account in held if _limits(account, asked) and not account.observe]
@@ -123,6 +122,6 @@ def _left(scope: Scope, owner: Scope, account: Account) -> int | None:
     if kind == Kind.FAN_OUT:
         children = children_of(scope, owner)
         return None if children is None else account.value - children
-    promised = claimed(account, but={meter for each in scope.upwards() for meter, _ in each.terms.metered}) if account.claims else 0
+    promised = claimed(account, but={meter for each in scope.upwards() for meter, _ in each.rules.metered}) if account.claims else 0
     kept_back = account.reserved if scope.wrapping is None else 0
     return account.value - _used(owner, account) - account.held - promised - kept_back

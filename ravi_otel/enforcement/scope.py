@@ -15,20 +15,19 @@ from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
 from ravi_otel.enforcement.metas import meta_of
+from ravi_otel.enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel.enforcement.readings import reading, readings_around, remaining
 from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.replayed import Key, Remembered
 from ravi_otel.enforcement.retuning import set_limit
-from ravi_otel.enforcement.series import Series, at_this_moment, counters
+from ravi_otel.enforcement.series import Series, counters
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tally import Tallies, Tally
-from ravi_otel.enforcement.terms import JOINED, PLAIN, Terms, chain_of, charged, set_aside
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.formula import ALL, Formula, formula_of
-from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.limits import NANO, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
@@ -73,12 +72,12 @@ class Scope:
         spawn: SpawnTracker | None = None,
         tracker: ExecutionTracker | None = None,
         also: tuple[Scope, ...] = (),
-        terms: Terms = PLAIN,
+        rules: ChargingRules = PLAIN,
     ) -> None:
         self.engine = engine
         self.facts = facts
         self.parent = parent
-        self.terms = terms
+        self.rules = rules
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
@@ -110,14 +109,7 @@ class Scope:
         self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
         self._generation = _generation
-        self._revision = self._mapped = -1
-        self._chain: tuple[Any, ...] = ()  # accounts alone, unless `_revision` stays -1
-        self.free: frozenset[Account | Series] = frozenset()  # of the chain: what `suspend_limits` has set aside
-        self.carved: tuple[object, ...] = ()  # the parts of the agents around: nothing in here waits for what they hold
-        self._priced = False
-        self._strict = False
-        self._formulas: tuple[Formula, ...] = ()
-        self._clocks: clocks.Clocks = ()
+        self._plan: Plan | None = None
         self.waits = clocks.NO_WAITS
         self.when_dropped: Callable[[Scope], object] | None = None
         self.alarms: dict[Account, Any] = {}
@@ -173,75 +165,45 @@ class Scope:
     @property
     def suspended(self) -> frozenset[str]:
         """Return the kinds of limits that a block here has set aside."""
-        return self.terms.suspended
+        return self.rules.suspended
 
     def upwards(self) -> tuple[Scope, ...]:
         """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
         return (self, *self._outer)
 
     def charged(self) -> list[Scope]:
-        """List, root to leaf, the scopes a charge made here goes to: the innermost agent's, and every one that is no agent's."""
-        return charged(self)
+        """Return, root to leaf, the scopes that a charge made here goes to.
+
+        Every one that is no agent's, and the innermost agent's; with each agent that pools, its parent agent's in the same run.
+        """
+        path: list[Scope] = []
+        pays, met = True, False
+        for each in self.upwards():
+            if each.facts.kind is ScopeKind.AGENT:
+                if pays:
+                    path.append(each)
+                    pays, met = each.rules.pools, True
+            else:
+                path.append(each)
+                pays = pays and not (met and each.facts.kind is ScopeKind.RUN)
+        path.reverse()
+        return path
 
     # -- what it may ----------------------------------------------------------------------------------------------
 
     @property
-    def chain(self) -> tuple[Account, ...]:
-        """List, root to leaf, the accounts a call made here is held against, clocks left out."""
-        return self._chain if self._revision == self.engine.revision else self.chain_for(None)
+    def plan(self) -> Plan:
+        """Return what a call made here at this moment must satisfy, compiled anew after any change of limits."""
+        plan = self._plan
+        if plan is None or plan.revision != self.engine.revision:
+            plan = self._plan = Plan.of(self, self.engine.revision)
+        return plan
 
-    def chain_for(self, model: str | None) -> tuple[Account, ...]:
-        """List those of a call to `model`, at this moment: limits that renew or count by somebody have a counter each."""
-        if self._revision != self.engine.revision:
-            self._map()
-        return at_this_moment(self, self._chain, model) if self._revision < 0 else self._chain
-
-    @property
-    def priced(self) -> bool:
-        """Tell whether any account of the chain counts cost."""
-        if self._revision != self.engine.revision:
-            self._map()
-        return self._priced
-
-    @property
-    def strict(self) -> bool:
-        """Tell whether the worst case is held for any account of the chain."""
-        if self._revision != self.engine.revision:
-            self._map()
-        return self._strict
-
-    @property
-    def formulas(self) -> tuple[Formula, ...]:
-        """List what accounts of the chain count besides all tokens, the input and the output; nearly always nothing."""
-        if self._revision != self.engine.revision:
-            self._map()
-        return self._formulas
-
-    @property
-    def clocks(self) -> clocks.Clocks:
-        """List, root to leaf, every enclosing clock with the scope that owns it; an agent's binds its children too."""
-        if self._revision != self.engine.revision:
-            self._map()
-        return self._clocks
-
-    @property
-    def in_force(self) -> list[Account]:
-        """List what limits a call made here, clocks with it and what only observes too, without what is set aside."""
-        return [account for account in (*self.chain, *(account for account, _ in self.clocks)) if account not in self.free]
-
-    def _map(self) -> None:
-        revision = self.engine.revision
-        if self._mapped == revision:
-            return
-        self._chain = chain_of(self)
-        self.free = set_aside(self, self._chain)
-        self.carved = tuple(each.terms.carved for each in self.upwards() if each.terms.carved is not None)
-        self._priced = any(account.kind == Kind.COST for account in self._chain)
-        self._strict = any(account.strict for account in self._chain)
-        self._formulas = tuple({formula_of(account.limit.count) for account in self._chain if account.limit.count != ALL})
-        self._clocks = clocks.enclosing(self)
-        self._mapped = revision
-        self._revision = -1 if any(isinstance(account, Series) for account in self._chain) else revision
+    def change_rules(self, **changes: Any) -> None:
+        """Replace some of the `ChargingRules`; holds for the next call here and in every scope inside."""
+        self.rules = replace(self.rules, **changes)
+        with self.engine.lock:
+            self.engine.revision += 1
 
     def allow(self, account: Account) -> None:
         """Add an account; a limit declared again on a scope that was joined takes the smallest value ever declared, and arms nothing.
@@ -278,7 +240,7 @@ class Scope:
             if scope.lease is not None and scope.lease.paused:
                 scope.pauses += 1
                 raise refusal.paused(scope.lease, scope.partial)
-        late = clocks.overdue(self, at) if self.clocks else None
+        late = clocks.overdue(self, at) if self.plan.clocks else None
         if late is not None:
             raise late
 
@@ -313,16 +275,18 @@ class Scope:
 
     def leaves_room(self, kind: str, amount: int) -> bool:
         """Tell whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
-        for account in self.chain:
-            aside = account.observe or account in self.free or account.limit.on_exceed is Outcome.ASK
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or plan.sets_aside(account) or account.limit.on_exceed is Outcome.ASK
             if account.kind == kind and account.used + amount > account.value and not aside:
                 return False
         return True
 
     def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
         """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
-        for account in self.chain:
-            aside = account.observe or account in but or account in self.free
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or account in but or plan.sets_aside(account)
             if account.kind in kinds and account.used > account.value and not aside:
                 raise owned(refusal.used_up(account), account)
 

@@ -15,7 +15,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel.enforcement.ledger.identity import store_id
-from ravi_otel.enforcement.terms import JOINED
+from ravi_otel.enforcement.plan import JOINED
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
 from ravi_otel.policy.windows import TAG, Window, is_calendar, same_window, window_at
@@ -232,22 +232,6 @@ def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) ->
             engine.revision += 1
         else:
             declare_series_again([one for one in kin if one.observe == twin.observe and _renews(one.limit) == _renews(limit)], limit.value)
-
-
-def at_this_moment(scope: Scope, chain: Iterable[Account | Series], model: str | None) -> tuple[Account, ...]:
-    """Give the accounts of a chain, with the counter of this moment for each series in it."""
-    whom = scope.facts
-    found: list[Account] = []
-    for each in chain:
-        if isinstance(each, Account):
-            found.append(each)
-            continue
-        account = each.at(whom, model)
-        found.append(account)
-        if scope.free and each in scope.free and account not in scope.free:
-            with scope.engine.lock:
-                scope.free |= {account}
-    return tuple(found)
 
 
 def counters(scope: Scope) -> list[Account]:

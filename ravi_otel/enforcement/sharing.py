@@ -20,7 +20,6 @@ from ravi_otel.enforcement.ledger.account import Account, Nature
 from ravi_otel.enforcement.ledger.claims import claimed
 from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
 from ravi_otel.enforcement.refusal import owned
-from ravi_otel.enforcement.terms import charged
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
@@ -313,19 +312,17 @@ def carve_out(scope: Scope, share: Share) -> None:
         weighted.join(scope, sources)
         return
     carved = CarveOut(scope, share)
-    scope.terms = replace(scope.terms, carved=carved)
+    scope.change_rules(carved=carved)
     carved.take(scope, sources)
-    covered = {account for payer in payers for account in payer.terms.left_out if account.kind in sources}
-    scope.terms = replace(scope.terms, left_out=frozenset(covered.union(*sources.values())))
-    with scope.engine.lock:
-        scope.engine.revision += 1
+    covered = {account for payer in payers for account in payer.rules.left_out if account.kind in sources}
+    scope.change_rules(left_out=frozenset(covered.union(*sources.values())))
 
 
 def _refuse_split(scope: Scope, share: Share, sources: dict[str, list[Account]]) -> None:
     """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
     wanted = {account for accounts in sources.values() for account in accounts}
     for outer in scope.upwards()[1:]:
-        if any(not wanted.isdisjoint(accounts) for _, accounts in outer.terms.metered):
+        if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
             raise ConfigurationError(
                 f"agent({refusal.named(str(scope.facts.name))}, share={share!r}): {refusal.place(outer.facts)} around it has a weighted "
                 'share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to split.'
@@ -343,15 +340,13 @@ def _sources(payers: list[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Acc
 
 def give_back(scope: Scope, *, opened: bool = True) -> None:
     """End the part or the claim of a scope that closes, if it has one; what is still done in it is charged where that came from."""
-    carved = scope.terms.carved
+    carved = scope.rules.carved
     if scope.abandoned:
         return
     weighted.leave(scope)
     if carved is None:
         return
-    scope.terms = replace(scope.terms, pools=True, left_out=frozenset(carved.parts.values()), carved=None)
-    with scope.engine.lock:
-        scope.engine.revision += 1
+    scope.change_rules(pools=True, left_out=frozenset(carved.parts.values()), carved=None)
     if opened:
         carved.close()
     else:
@@ -362,7 +357,7 @@ def _payers(scope: Scope) -> list[Scope]:
     """Give the scopes a part of `scope` comes from: the parent agent, and whose tab it shares, or else the run."""
     for outer in scope.upwards()[1:]:
         if outer.facts.kind is ScopeKind.AGENT:
-            return [each for each in charged(outer) if each.facts.kind is ScopeKind.AGENT]
+            return [each for each in outer.charged() if each.facts.kind is ScopeKind.AGENT]
         if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS):
             return [outer]
     return []

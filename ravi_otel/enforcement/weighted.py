@@ -32,9 +32,7 @@ def join(scope: Scope, sources: dict[str, list[Account]]) -> None:
     if not weight:
         return
     meters = {kind: _meter(scope, accounts[0]) for kind, accounts in sources.items()}
-    scope.terms = replace(scope.terms, metered=tuple((meters[kind], frozenset(accounts)) for kind, accounts in sources.items()))
-    with scope.engine.lock:
-        scope.engine.revision += 1
+    scope.change_rules(metered=tuple((meters[kind], frozenset(accounts)) for kind, accounts in sources.items()))
     claims = [(account, Claim(meters[kind], weight)) for kind, accounts in sources.items() for account in accounts]
     for account, claim in claims:
         account.admit(claim)
@@ -44,7 +42,7 @@ def join(scope: Scope, sources: dict[str, list[Account]]) -> None:
 
 def leave(scope: Scope) -> None:
     """Give up the claims of a scope, to those who still have one; what is in flight in it, or comes later, is charged as before."""
-    for meter, accounts in scope.terms.metered:
+    for meter, accounts in scope.rules.metered:
         for account in accounts:
             if account.forgo(meter):
                 _split(scope, account)
@@ -53,7 +51,7 @@ def leave(scope: Scope) -> None:
 def promised(scope: Scope) -> dict[str, float]:
     """Give, by kind and in its public unit, what is promised to the agent of a scope and neither used nor held by now."""
     found: dict[str, float] = {}
-    for meter, accounts in scope.terms.metered:
+    for meter, accounts in scope.rules.metered:
         left = [claim.left for account in accounts for claim in account.claims if claim.meter is meter]
         if left:  # none of it any more once the agent was closed
             found[meter.kind] = public_amount(meter.limit.kind, min(left))

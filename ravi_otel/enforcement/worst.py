@@ -54,8 +54,9 @@ class Worst:
     def lines(self, scope: Scope, expected: Estimate) -> list[Line]:
         """Say what the call asks of each account: the worst case of a strict one, what is expected of any other or one set aside."""
         found: list[Line] = []
-        for account in scope.chain_for(self.call.model):
-            free = account in scope.free
+        plan = scope.plan
+        for account in plan.accounts(self.call.model):
+            free = plan.sets_aside(account)
             line = admission.free_line(account, self.call, expected) if free else self._line(account, expected)
             if line is not None:
                 found.append(line)
@@ -95,8 +96,9 @@ def refused_by(scope: Scope, call: Call, window: Callable[[], int | None]) -> Ac
     """Give the account that refuses a call whose size cannot be told, root first; None when none does."""
     if call.unbounded is None:
         return None
-    for account in scope.chain_for(call.model):
-        if not account.strict or account.observe or account in scope.free or account.limit.on_unbounded == "admit":
+    plan = scope.plan
+    for account in plan.accounts(call.model):
+        if not account.strict or account.observe or plan.sets_aside(account) or account.limit.on_unbounded == "admit":
             continue
         if account.limit.on_unbounded == "refuse" or not call.least_cap or window() is None:
             return account

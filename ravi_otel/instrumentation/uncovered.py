@@ -123,7 +123,9 @@ class UncoveredCalls:
         if STATE.options.clients or is_around():  # others are none of its business, or it is counted as a call of ours
             return
         scope = STATE.locate()[0]
-        if all(account.observe and self.tell is None for account in scope.in_force):  # a report has figures of what is only observed, too
+        if all(
+            account.observe and self.tell is None for account in scope.plan.in_force()
+        ):  # a report has figures of what is only observed, too
             return
         with self._lock:
             if (library, host) not in self._found and len(self._found) >= _MOST:

@@ -43,8 +43,9 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
     asked = [*lines, *(Line(account, held, held) for account, held in own.items() if held)]
     if not asked:
         return None
+    plan = scope.plan
     for line in asked:
-        line.free = line.account in scope.free
+        line.free = plan.sets_aside(line.account)
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked, {})))
     scope.engine.answered(answer, record)
     if isinstance(answer, Denied):

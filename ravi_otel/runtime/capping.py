@@ -108,7 +108,7 @@ def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:
     if refuses is not None:
         return refuses
     longest = 0 if call.output_cap is not None else scope.engine.learned.longest(scope.facts.agent_name, call.model)
-    return Capped(worst_of(call, longest, _dearest(scope, call) if scope.priced else None, windows[0] if windows else None))
+    return Capped(worst_of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
 
 
 def _dearest(scope: Scope, call: Call) -> RateCard | None:

@@ -52,7 +52,7 @@ def spoken(call: Call, prices: PriceBook) -> Usage | None:
 
 def unpriced_of(scope: Scope, error: BudgetError) -> ScopeKind | None:
     """Count a refusal for want of a price, which no ledger has seen, and say in whose scope it was."""
-    account = next((one for one in scope.chain if belongs_to(one.facts.scope_id, error) and one.kind == _COST), None)
+    account = next((one for one in scope.plan.accounts() if belongs_to(one.facts.scope_id, error) and one.kind == _COST), None)
     if account is None:
         return None
     scope.engine.count("denied", account)

@@ -203,7 +203,7 @@ def guard_of(live: LiveCall, counting: Counting) -> Guard | None:
             purse = _purse(account, held, call.input_estimate, card)
             if purse is not None and purse.covers() < most:
                 purses.append(purse)
-    if purses or after or any(not account.observe for account, _ in live.scope.clocks):
+    if purses or after or any(not account.observe for account, _ in live.scope.plan.clocks):
         return Guard(live, counting, purses, after, card)
     return None
 

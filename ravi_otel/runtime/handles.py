@@ -426,10 +426,11 @@ class Suspension(ScopeHandle):
 
     def _enter(self, scope: Scope) -> None:
         super()._enter(scope)
-        if not scope.chain or not scope.free:
-            _say_nothing_is_suspended(others=any(account.limit.suspend == "allow" for account in scope.chain))
+        plan = scope.plan
+        kinds = {each.kind for each in plan.chain if plan.sets_aside(each)}
+        if not kinds:
+            _say_nothing_is_suspended(others=any(each.limit.suspend == "allow" for each in plan.chain))
             return
-        kinds = {account.kind for account in scope.free}
         kind = next(iter(kinds)) if len(kinds) == 1 else None
         place = next((outer for outer in scope.upwards() if outer.facts.kind in (ScopeKind.RUN, ScopeKind.AGENT)), scope)
         reason = str(self._ask.reason)

@@ -47,13 +47,14 @@ class LiveCall(Settlement):
             if scope.wrapping is not None:
                 self.claim = scope.wrapping.claim(scope)
             lines = self._lines(sizing)
-            if self._expected.cost is None and scope.priced:
+            plan = scope.plan
+            if self._expected.cost is None and plan.priced:
                 charges.observed_unpriced(scope, record)
             if lines:
                 floor: dict[str, int] = {_TOKENS: self._expected.input_tokens}
                 longest_s = patience(scope, blocking=blocking)
                 request = Reservation(record.op_id, lines, floor, owner(), longest_s, on_stop=scope.on_stop, meanwhile=attend)
-                request.around = (*scope.carved, *around())
+                request.around = (*plan.carved, *around())
                 request.wraps_up, request.sure = self.claim is not None, self._expected.sure
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
@@ -71,13 +72,14 @@ class LiveCall(Settlement):
 
     def _lines(self, sizing: Sizing | None) -> list[Line]:
         scope, call = self.scope, self.record.call
-        if not scope.chain:  # nobody is asked for anything: what is expected is the request alone
+        plan = scope.plan
+        if not plan.chain:  # nobody is asked for anything: what is expected is the request alone
             self._expected = admission.estimate(call, None)
             return []
         learned = scope.engine.learned.p95(scope.facts.agent_name, call.model) if call.output_cap is None else None
-        card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if scope.priced else None
+        card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if plan.priced else None
         self._expected = admission.estimate(call, card, learned)
-        if not scope.strict:
+        if not plan.strict:
             return admission.call_lines(scope, call, self._expected)
         capped = sized(scope, call, sizing)
         if isinstance(capped, Account):

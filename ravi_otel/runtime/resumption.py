@@ -79,7 +79,7 @@ def checkpoint(scope: Scope, at: CallRecord | ToolRecord | None) -> Flow[None]:
     try:
         scope.checkpoint(at)
     except AgentPausedError as refused:
-        if not any(one.terms.waits for one in scope.upwards()):
+        if not any(one.rules.waits for one in scope.upwards()):
             raise
         return _patiently(scope, at, refused)
     return _AT_ONCE
@@ -91,7 +91,7 @@ def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentP
         while refused is not None:
             paused = next((one for one in scope.upwards() if one.lease is not None and one.lease.paused), None)
             if paused is not None and paused.lease is not None:  # else it has its slot again by now
-                if not paused.terms.waits:
+                if not paused.rules.waits:
                     raise refused
                 if not fit:
                     raise refusal.paused(paused.lease, paused.partial, _HERE)

@@ -164,7 +164,7 @@ class Settlement:
     def _settle_nothing(self) -> None:
         """Charge a request that went on with what another began, and that one pays for, with no more than itself."""
         if self._held:
-            self.scope.engine.settle(self.record.op_id, admission.actual_amounts(Usage(), 0, None, self.scope.formulas), self.record)
+            self.scope.engine.settle(self.record.op_id, admission.actual_amounts(Usage(), 0, None, self.scope.plan.formulas), self.record)
             self._settled = True
 
     def collect(self, reply: Reply, at: CallRecord | None) -> Told:
@@ -177,7 +177,7 @@ class Settlement:
         add_counts(self.scope.tallies, unreported=-self._unknown)
         if self._held:
             messages = None if record.call.messages is None else record.call.messages + reply.answers
-            actual = None if reply.usage is None else admission.actual_amounts(reply.usage, cost, messages, self.scope.formulas)
+            actual = None if reply.usage is None else admission.actual_amounts(reply.usage, cost, messages, self.scope.plan.formulas)
             self.scope.engine.settle(record.op_id, actual, at or record)
         return summed(record)
 
@@ -303,7 +303,7 @@ class Settlement:
             CONVERSATIONS.heard(call, reply.id, reply.answers)
         if self._held:
             messages = None if call.messages is None else call.messages + reply.answers
-            actual = None if spent is None else admission.actual_amounts(spent, cost, messages, self.scope.formulas)
+            actual = None if spent is None else admission.actual_amounts(spent, cost, messages, self.scope.plan.formulas)
             # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
             guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
             if doubted and actual is not None and not guessed:

@@ -51,9 +51,9 @@ class Unasked(LiveCall):
         used = record.usage or record.charged or _sent(record.call)
         cost = record.cost_nano if record.usage is not None else record.charged_nano
         try:
-            amounts = admission.actual_amounts(used, cost, None, self.scope.formulas)
+            amounts = admission.actual_amounts(used, cost, None, self.scope.plan.formulas)
             if used.total_only:
-                amounts = admission.actual_amounts(_sent(record.call), None, None, self.scope.formulas) | amounts
+                amounts = admission.actual_amounts(_sent(record.call), None, None, self.scope.plan.formulas) | amounts
             self.scope.absorb(amounts, record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)
@@ -77,7 +77,7 @@ def check_going_on(scope: Scope, at: CallRecord | None) -> None:
     would go over, None before there is one: what a limit tells is told there, and so is the latest refusal.
     """
     scope.checkpoint(at)
-    for account in scope.chain if at is None else scope.chain_for(at.call.model):
+    for account in scope.plan.accounts(None if at is None else at.call.model):
         if account.used >= account.value and account.limit.kind in _SPENT_BY_CALLS and not account.observe:
             _refuse(scope, account, at)
 

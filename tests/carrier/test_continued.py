@@ -81,7 +81,7 @@ def world(request, carrying, clock, tmp_path):
 def spend(amount, kind="tokens"):
     """Do work that takes so much, as a call does: refused where it does not fit."""
     scope = ravi_otel.current_scope()
-    lines = [Line(each, amount, amount) for each in scope.chain if each.kind == kind]
+    lines = [Line(each, amount, amount) for each in scope.plan.accounts() if each.kind == kind]
     op_id = new_op_id()
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {})))
     if isinstance(answer, Denied):
@@ -376,13 +376,13 @@ def test_limits_of_sessions_and_of_runs_around_runs_are_shared_too(world):
 
         def act():
             with continue_run(headers):
-                return spend(50), {str(each.facts.kind): each.used for each in ravi_otel.current_scope().chain}
+                return spend(50), {str(each.facts.kind): each.used for each in ravi_otel.current_scope().plan.accounts()}
 
         came, there = world.elsewhere(act)
         assert came == 50
         if world.shared:
             assert spend(1) == 1
-            assert {each.used for each in inner.scope.chain} == {51}
+            assert {each.used for each in inner.scope.plan.accounts()} == {51}
             assert set(there) == {"session", "run"}
 
 
@@ -400,7 +400,7 @@ def test_a_tenants_limit_of_the_day_is_shared_with_a_run_inside_of_a_run_that_ha
 
         assert world.elsewhere(act) == [50, "too_large"]
         spend(1)
-        assert [each.used for each in inner.scope.chain] == ([61, 61] if world.shared else [11, 11])
+        assert [each.used for each in inner.scope.plan.accounts()] == ([61, 61] if world.shared else [11, 11])
 
 
 def test_an_agents_own_limit_is_a_ceiling_there_besides_what_is_shared(world):
@@ -428,7 +428,7 @@ def test_what_was_lent_is_charged_to_the_lender_once(world):
         assert came == (40, 1, "too_large")
         assert take_return(URL, {RETURN_HEADER: value})
         assert (used(outer), outer.limits[0].held) == (40, 0)
-        assert next(each.used for each in outer.scope.chain if each.facts.kind == "session") == 40
+        assert next(each.used for each in outer.scope.plan.accounts() if each.facts.kind == "session") == 40
 
 
 @pytest.mark.anyio

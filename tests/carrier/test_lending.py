@@ -355,7 +355,7 @@ def test_a_loan_is_as_careful_as_the_limits_it_came_out_of(carrying, clock):
         loan = lend(tokens=600)
         headers = outbound_headers(URL, lend=loan)
     with continue_run(headers) as run:
-        assert run.scope.strict
+        assert run.scope.plan.strict
     expire(clock, loan)
 
 

@@ -22,7 +22,7 @@ URL = "http://b.internal/x"
 def spend(amount, kind="tokens", model=None):
     """Do work that takes so much of one model, as a call does; tell whether it was admitted."""
     scope = ravi_otel.current_scope()
-    lines = [Line(each, amount, amount) for each in scope.chain_for(model) if each.kind == kind]
+    lines = [Line(each, amount, amount) for each in scope.plan.accounts(model) if each.kind == kind]
     op_id = new_op_id()
     if isinstance(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}))), Denied):
         return False

@@ -74,7 +74,7 @@ def at_every_moment(tmp_path, shared):
         ledger = SqliteLedger(tmp_path / "ledger.db") if shared else MemoryLedger()
         engine = Engine(ledger=ledger, listeners=Listeners([Heard()]))
         run, moment, used = run_of(root_of(engine), "charge.rows=100000"), 0, 0
-        (account,) = run.chain
+        (account,) = run.plan.accounts()
         while True:
             moment += 1
             interrupter = Interrupter(moment)
@@ -114,7 +114,7 @@ def test_an_operation_that_its_asker_never_got_is_given_back(at_every_moment):
 @LEDGERS
 def test_a_piece_of_work_that_is_charged_again_after_an_interruption_counts_once(at_every_moment):
     for moment, (_, run, more) in enumerate(at_every_moment(lambda run, _, moment: run.charge("rows", 1, op_id=f"work {moment}")), start=1):
-        (account,) = run.chain
+        (account,) = run.plan.accounts()
         before = account.used
         run.charge("rows", 1, op_id=f"work {moment}")
         assert more + account.used - before == 1

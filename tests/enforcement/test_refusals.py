@@ -54,7 +54,7 @@ def refusal_of(scope, kind="rows", amount=1):
 
 def ask(scope, kind, amount, *, model=None):
     """Hold so much of what a call of a model uses."""
-    lines = [Line(account, amount, amount) for account in scope.chain_for(model) if account.kind == kind]
+    lines = [Line(account, amount, amount) for account in scope.plan.accounts(model) if account.kind == kind]
     answer = run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines, {})))
     return refused(answer) if isinstance(answer, Denied) else answer
 
@@ -293,7 +293,7 @@ def test_an_error_made_by_hand_has_a_sentence_too():
 def test_the_fact_comes_first_and_the_arithmetic_after_it(alone, limit, kind, used, asked, sentence):
     run = run_of(root_of(alone), limit, name="r", user_id="u42")
     if used:
-        grant = ask(run, kind, min(used, run.chain[0].value))
+        grant = ask(run, kind, min(used, run.plan.accounts()[0].value))
         run.engine.settle(grant.op_id, {kind: used} if kind in (*Kind.__members__.values(),) else None)
     error = ask(run, kind, asked)
     assert str(error).startswith(sentence)

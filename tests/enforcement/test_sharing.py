@@ -17,6 +17,7 @@ from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel.enforcement.plan import Plan
 from ravi_otel.enforcement.sharing import check_share, hold_late
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission, ScopeKind
@@ -51,7 +52,7 @@ def entered(scope):
 
 def begin(scope, tokens=1):
     """Hold a call of so many tokens; give its operation, or the refusal."""
-    lines = [Line(one, tokens, tokens) if one.kind == "tokens" else Line(one, 1, 1) for one in scope.chain if one.kind != "cost"]
+    lines = [Line(one, tokens, tokens) if one.kind == "tokens" else Line(one, 1, 1) for one in scope.plan.accounts() if one.kind != "cost"]
     op_id = new_op_id()
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {})))
     return answer if isinstance(answer, Denied) else op_id
@@ -410,7 +411,7 @@ def test_a_stream_that_outlives_two_agents_takes_more_of_both_parts_and_of_what_
 def test_nothing_new_is_begun_in_a_part_that_is_closed(engine):
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
-    lines = [Line(one, 10, 10) for one in child.chain]
+    lines = [Line(one, 10, 10) for one in child.plan.accounts()]
     close_scope(child, None)
     answer = run_sync(engine.ledger.reserve(Reservation(new_op_id(), lines, {})))
     assert (answer.reason, answer.account.origin) == ("draining", "agent(share=400)")
@@ -603,6 +604,7 @@ class Tree:
 
     def check(self):
         for scope in (self.run, *self.agents):
+            assert scope.plan == Plan.of(scope, scope.engine.revision)
             for account in scope.accounts:
                 assert account.used + account.held <= account.value + self.over
                 assert account.held >= 0

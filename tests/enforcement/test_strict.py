@@ -94,7 +94,7 @@ def test_embeddings_ask_for_no_output():
 def test_whatever_fits_under_the_cap_that_was_granted_fits_in_the_limit(count, limit, used, bound, cap, choices):
     strict = cost_limit(f"{limit * 0.000005:.9f}", admission="strict") if count == "cost" else token_limit(limit, count, admission="strict")
     scope = scope_of(strict)
-    (account,) = scope.chain
+    (account,) = scope.plan.accounts()
     account.used = min(used, account.value)
     given_cap, _ = grant(scope, call_of(bound, cap, choices))
     if given_cap is None:
@@ -110,7 +110,7 @@ def test_whatever_fits_under_the_cap_that_was_granted_fits_in_the_limit(count, l
         "input_tokens": bound,
     }.get(account.kind)
     if taken is None:
-        (formula,) = scope.formulas
+        (formula,) = scope.plan.formulas
         taken = formula.of(most)
     assert account.used + taken <= account.value
 

@@ -279,7 +279,7 @@ def test_what_is_denied_does_not_add_up_in_what_is_used(instrumented):
         for _ in range(3):
             with contextlib.suppress(SpawnDeniedError), ravi_otel.agent("child"):
                 pass
-        (account,) = [each for each in ravi_otel.current_scope().chain if each.kind == "agents"]
+        (account,) = [each for each in ravi_otel.current_scope().plan.accounts() if each.kind == "agents"]
     assert account.used == 1
 
 

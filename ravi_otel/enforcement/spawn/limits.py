@@ -80,6 +80,14 @@ class SlotCounts(Protocol):
         ...
 
 
+class ChargedLimits(Protocol):
+    """Be the limits that are charged for what is done in one place."""
+
+    def accounts(self) -> tuple[Account, ...]:
+        """Return the counters of this moment, root to leaf."""
+        ...
+
+
 class Place(Protocol):
     """Be one place in the tree of runs and agents: whose it is, and the limits that are declared there."""
 
@@ -103,7 +111,7 @@ class Place(Protocol):
         ...
 
     @property
-    def chain(self) -> tuple[Account, ...]:
+    def plan(self) -> ChargedLimits:
         """Return the limits that are charged for what is done here."""
         ...
 
@@ -197,7 +205,7 @@ def admit(scope: Place, priority: Priority) -> None:
     supervision = scope.facts.supervision
     depth = 0 if supervision is None else supervision.depth
     wants = {Kind.DEPTH.value: depth, Kind.AGENTS_TOTAL.value: 1}
-    lines = [Line(account, wants[account.kind], wants[account.kind]) for account in scope.chain if account.kind in wants]
+    lines = [Line(account, wants[account.kind], wants[account.kind]) for account in scope.plan.accounts() if account.kind in wants]
     around = scope.upwards()
     parent = _agent_among(around[1:])
     fans = _fans(around, parent)

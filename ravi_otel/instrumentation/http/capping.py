@@ -52,7 +52,8 @@ def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: WireFormat, 
     What the client's own classes send is what we read; it is not looked at again.
     """
     package = str(getattr(getattr(client, "_prepare_options", None), "__module__", "")).partition(".")[0]
-    strict = (account for account in live.scope.chain if account.strict and not account.observe and account not in live.scope.free)
+    plan = live.scope.plan
+    strict = (account for account in plan.accounts() if account.strict and not account.observe and not plan.sets_aside(account))
     account = next((account for account in strict if account.limit.on_unbounded != "admit"), None)
     if package in _VENDORS or account is None or live.record.call.input_bound is None:
         return

@@ -195,7 +195,7 @@ class HttpWire:
             return
         live.built = True
         try:
-            if not live.scope.clocks or not STATE.options.shorten_timeouts:
+            if not live.scope.plan.clocks or not STATE.options.shorten_timeouts:
                 return
             self._shortened = shorten(request, live.scope)
             if self._shortened and TIMEOUT not in self.call.changes:

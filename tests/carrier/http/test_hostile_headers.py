@@ -157,14 +157,14 @@ def test_what_a_trusted_peer_says_only_tightens(ledger: str, tmp_path: Path) -> 
     ravi_otel.instrument(limits=["tokens=700"], ledger="memory:" if ledger == "memory" else f"sqlite:{tmp_path}/ledger.db")
     looser = LOOSER | {"st": store_id(STATE.engine.ledger) or "store"}  # with one store, the very counters are named
     with ravi_otel.run("living", session_id="s", tenant_id="t", limits=["session.tokens=300", "tenant.tokens=400"]) as living:
-        outer = [account for account in living.scope.chain if account.kind == "tokens"]
+        outer = [account for account in living.scope.plan.accounts() if account.kind == "tokens"]
         every = genuine()
         believed = 0
         for _ in range(LONG // 10):
             text = reworded(rng, rng.choice(every), every, looser)
             with ravi_otel.continue_run({"baggage": text}, peer="10.0.0.1", limits=["tokens=500"]) as run:
                 believed += run.rejected is None
-                here = [account for account in run.scope.chain if account.kind == "tokens"]
+                here = [account for account in run.scope.plan.accounts() if account.kind == "tokens"]
                 lent = min((each.value for each in here if each.origin.endswith("lend()")), default=MUCH)
                 # What the living run has lent itself is charged to it when that comes back.
                 assert all(any(account is each for each in here) or account.held >= lent for account in outer)
