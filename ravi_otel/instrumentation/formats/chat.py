@@ -5,6 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
 
@@ -80,7 +81,7 @@ class ChatCompletions(WireFormat):
         messages = body.get("messages")
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
-        cap = count(body.get("max_completion_tokens"))
+        caps = [cap for name in _CAPS if body.get(name) is not None and (cap := count(body[name])) is not None]
         estimate = tokens_in(messages)
         for name in _OTHER_FIELDS:
             if name in body:
@@ -89,8 +90,8 @@ class ChatCompletions(WireFormat):
             "chat",
             "chat.completions",
             input_estimate=estimate + size * _PER_MESSAGE + _PER_REQUEST,
-            output_cap=count(body.get("max_tokens")) if cap is None else cap,
-            choices=max(1, count(body.get("n")) or 1),
+            output_cap=caps[0] if caps else None,
+            choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
             parameters=parameters(body),
             offers_tools="tools" in body,
@@ -100,12 +101,16 @@ class ChatCompletions(WireFormat):
         """See `WireFormat.reply`."""
         told = as_mapping(result)
         choices = as_list(told.get("choices"))
-        reasons = [as_mapping(choice).get("finish_reason") for choice in choices]
+        reasons: list[str] = []
+        for choice in choices:
+            reason = as_mapping(choice).get("finish_reason")
+            if isinstance(reason, str):
+                reasons.append(reason)
         return Reply(
             id=as_text(told.get("id")),
             model=as_text(told.get("model")),
             usage=usage(told.get("usage")),
-            finish_reasons=tuple([reason for reason in reasons if isinstance(reason, str)]),
+            finish_reasons=tuple(reasons),
             service_tier=as_text(told.get("service_tier")),
             system_fingerprint=as_text(told.get("system_fingerprint")),
             answers=len(choices),
@@ -209,15 +214,14 @@ def _choices(body: Mapping[str, Any]) -> tuple[int, str | None]:
     return choices, unread
 
 
-def usage(found: Any) -> Usage | None:
-    """Read the usage object of a chat completion."""
-    return usage_of(
-        found,
-        inputs="prompt_tokens",
-        outputs="completion_tokens",
-        input_details="prompt_tokens_details",
-        output_details="completion_tokens_details",
-    )
+usage: Final = partial(
+    usage_of,
+    inputs="prompt_tokens",
+    outputs="completion_tokens",
+    input_details="prompt_tokens_details",
+    output_details="completion_tokens_details",
+)
+"""Read the usage object of a chat completion."""
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,7 +238,7 @@ def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     level = text(body["reasoning"], "effort") if level is None and "reasoning" in body else level
     if isinstance(level, str):
         found["reasoning_level"] = level
-    kind = _output_type(body)
+    kind = _output_type(body) if "modalities" in body or "response_format" in body else None
     if kind is not None:
         found["output_type"] = kind
     return found

@@ -11,6 +11,9 @@ from ravi_otel.policy.usage import Reply
 OTHER: Final = "_OTHER"
 """What stands for a code that is none."""
 
+_USUAL: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "error", "default", "standard", "priority", "flex"})
+"""Codes that come with nearly every answer, and are known to be some."""
+
 _MOST_KEPT: Final = 512
 _LONGEST: Final = 256
 _NAME: Final = re.compile(r"[A-Za-z0-9._:/@+=~-]{1,256}")
@@ -31,30 +34,26 @@ def shaped(reply: Reply, asked: str | None = None) -> Reply:
 
     `asked` is the model that the program named, which is told as it is.
     """
-    if reply.id is not None:
-        reply.id = _id(reply.id)
+    if reply.id is not None and not _is_name(reply.id):
+        reply.id = None
     if reply.model is not None and reply.model != asked:
         reply.model = _name(reply.model)
-    if reply.finish_reasons:
+    if not _USUAL.issuperset(reply.finish_reasons):
         reply.finish_reasons = tuple([code(one) for one in reply.finish_reasons])
     if reply.error_type is not None:
         reply.error_type = code(reply.error_type)
-    if reply.service_tier is not None:
+    if reply.service_tier is not None and reply.service_tier not in _USUAL:
         reply.service_tier = _word(reply.service_tier)
     if reply.system_fingerprint is not None:
         reply.system_fingerprint = _name(reply.system_fingerprint)
-    if reply.conversation_id is not None:
-        reply.conversation_id = _id(reply.conversation_id)
+    if reply.conversation_id is not None and not _is_name(reply.conversation_id):
+        reply.conversation_id = None
     return reply
 
 
 def code(value: str) -> str:
     """Return a code or a reason, `_OTHER` for what is none: it is words of an API, and no long run of letters and digits."""
     return _word(value) or OTHER
-
-
-def _id(value: str) -> str | None:
-    return value if _is_name(value) else None
 
 
 def _name(value: str) -> str | None:

@@ -26,6 +26,16 @@ _NOTHING: Mapping[str, Any] = {}
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """What hosts with an API of this shape call it, in the details or beside them."""
+
+_OF_INPUT = (("cached_input_tokens", "cached_tokens"), ("audio_input_tokens", "audio_tokens"), ("image_input_tokens", "image_tokens"))
+_OF_OUTPUT = (
+    ("reasoning_tokens", "reasoning_tokens"),
+    ("audio_output_tokens", "audio_tokens"),
+    ("image_output_tokens", "image_tokens"),
+    ("rejected_prediction_tokens", "rejected_prediction_tokens"),
+)
+"""Our names of a usage's details, and theirs."""
+
 _PARTS = frozenset({"prompt_tokens", "completion_tokens", "input_tokens", "output_tokens"})
 """What the two parts of a total are called, whoever tells them."""
 
@@ -125,20 +135,16 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= MOST else None
 
 
-def _part(details: Mapping[str, Any], name: str, most: int) -> int:
-    """Read a detail count, such as cached tokens, no larger than its total; 0 when it is not told."""
-    told = details.get(name)
-    return min(count(told) or 0, most) if told else 0
-
-
 def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
     """Read a usage object; None when it is missing or its counts are none. One that it lacks is what its total leaves.
 
     One that lacks both tells its total only (`Usage.total_only`).
     """
+    if usage is None:
+        return None
     told = as_mapping(usage)
-    given = count(told[inputs] if inputs in told else get(usage, inputs))
-    made = 0 if outputs is None else count(told[outputs] if outputs in told else get(usage, outputs))
+    given = count(told.get(inputs))
+    made = 0 if outputs is None else count(told.get(outputs))
     if given is None or made is None:
         if told.get(inputs) is None:
             given = _left(told, made)
@@ -149,20 +155,25 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
     of_input, of_output, more = as_mapping(told.get(input_details)), as_mapping(told.get(output_details)), _beyond(usage)
     if not (of_input or of_output or more):
         return Usage(input_tokens=given, output_tokens=made)
-    cached = _part(of_input, "cached_tokens", given) or (_first(more, _CACHED, given) if more else 0)
-    written = _first(of_input, _WRITTEN, given) or (_first(more, _WRITTEN, given) if more else 0)
-    return Usage(
-        input_tokens=given,
-        output_tokens=made,
-        cached_input_tokens=cached,
-        cache_write_tokens=min(written, given - cached),
-        reasoning_tokens=_part(of_output, "reasoning_tokens", made) or _part(more, "reasoning_tokens", made),
-        audio_input_tokens=_part(of_input, "audio_tokens", given),
-        audio_output_tokens=_part(of_output, "audio_tokens", made),
-        image_input_tokens=_part(of_input, "image_tokens", given),
-        image_output_tokens=_part(of_output, "image_tokens", made),
-        rejected_prediction_tokens=_part(of_output, "rejected_prediction_tokens", made),
-    )
+    found: dict[str, Any] = _details(of_input, given, of_output, made)
+    cached, written = found.get("cached_input_tokens", 0), _first(of_input, _WRITTEN, given) if of_input else 0
+    if more:
+        cached = found["cached_input_tokens"] = cached or _first(more, _CACHED, given)
+        written = written or _first(more, _WRITTEN, given)
+        found["reasoning_tokens"] = found.get("reasoning_tokens") or _first(more, ("reasoning_tokens",), made)
+    return Usage(input_tokens=given, output_tokens=made, cache_write_tokens=min(written, given - cached), **found)
+
+
+def _details(of_input: Mapping[str, Any], given: int, of_output: Mapping[str, Any], made: int) -> dict[str, int]:
+    """Return the details under our names, none larger than its total; what is not told, or 0, is left out."""
+    found: dict[str, int] = {}
+    for details, names, most in ((of_input, _OF_INPUT, given), (of_output, _OF_OUTPUT, made)):
+        if details:
+            for field, name in names:
+                part = details.get(name)
+                if part:
+                    found[field] = min(count(part) or 0, most)
+    return found
 
 
 def _left(told: Mapping[str, Any], part: int | None) -> int | None:
@@ -189,7 +200,12 @@ def total_only(found: Any, *more: Any) -> Usage | None:
 
 
 def _first(found: Mapping[str, Any], names: Sequence[str], most: int) -> int:
-    return next((told for name in names if name in found and (told := _part(found, name, most))), 0)
+    """Return the first of these counts that is told and not 0, no larger than its total; else 0."""
+    for name in names:
+        part = found.get(name)
+        if part and (known := count(part)):
+            return min(known, most)
+    return 0
 
 
 def weight_of(value: str) -> int:

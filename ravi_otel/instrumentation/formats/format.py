@@ -42,7 +42,9 @@ class Request:
         `known` are more fields of the call; the endpoint is called like the operation unless it is given.
         """
         host = self.host
-        fields: dict[str, Any] = {"model": as_text(self.body.get("model")), "stream": self.stream, **known}
+        if "model" not in known:
+            known["model"] = as_text(self.body.get("model"))
+        known.setdefault("stream", self.stream)
         return Call(
             operation=operation,
             endpoint=endpoint or operation,
@@ -50,7 +52,7 @@ class Request:
             provider_assumed=host.assumed,
             server_address=host.address,
             server_port=host.port,
-            **fields,
+            **known,
         )
 
 

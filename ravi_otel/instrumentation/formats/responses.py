@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -173,15 +174,14 @@ class Compact(Responses):
         WireFormat.bound(self, request, call)
 
 
-def usage(found: Any) -> Usage | None:
-    """Read the usage object of a response."""
-    return usage_of(
-        found,
-        inputs="input_tokens",
-        outputs="output_tokens",
-        input_details="input_tokens_details",
-        output_details="output_tokens_details",
-    )
+usage: Final = partial(
+    usage_of,
+    inputs="input_tokens",
+    outputs="output_tokens",
+    input_details="input_tokens_details",
+    output_details="output_tokens_details",
+)
+"""Read the usage object of a response."""
 
 
 def _searches(told: Mapping[str, Any], output: Sequence[Any]) -> int:
