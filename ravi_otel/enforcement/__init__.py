@@ -9,7 +9,8 @@ Where what is:
 * refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `clocks` measure scopes by it.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
-  `limits` holds the other limits of agents, `shared` the slots that several processes give out; `seats` are slots for agents to come.
+  `limits` holds the other limits of agents, `shared` the slots that several processes give out, `reservations` slots that are
+  kept for agents to come.
 * shared budgets: `sharing` and `weighted` split what is left, `tab` is what an agent has spent.
 * going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
 """

@@ -14,11 +14,11 @@ from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.plan import PLAIN, ChargingRules
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.seats import Seat, free_seat, seat_for
 from ravi_otel.enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.spawn import limits
 from ravi_otel.enforcement.spawn.limits import LiveAgentLimits
+from ravi_otel.enforcement.spawn.reservations import Seat, free_seat, seat_for
 from ravi_otel.enforcement.spawn.shared import shared_slots
 from ravi_otel.enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.enforcement.tab import ExecutionTracker, end_turns

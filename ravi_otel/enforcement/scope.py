@@ -32,8 +32,8 @@ from ravi_otel.policy.meta import CancellationToken, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
 if TYPE_CHECKING:
-    from ravi_otel.enforcement.seats import Seat
     from ravi_otel.enforcement.spawn.limits import AgentAdmission
+    from ravi_otel.enforcement.spawn.reservations import Seat
     from ravi_otel.enforcement.spawn.slots import Lease
     from ravi_otel.enforcement.spawn.tracker import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker

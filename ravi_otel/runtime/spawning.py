@@ -10,8 +10,8 @@ from ravi_otel import _current
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.seats import Seat
 from ravi_otel.enforcement.spawn.limits import agent_ahead
+from ravi_otel.enforcement.spawn.reservations import Seat
 from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError

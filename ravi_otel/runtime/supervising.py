@@ -14,8 +14,8 @@ from ravi_otel.enforcement.ending import Ending, leaves
 from ravi_otel.enforcement.opening import Opening, inherited_budget
 from ravi_otel.enforcement.retry import RetryPolicy
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.seats import Seat, seat_for
 from ravi_otel.enforcement.sleeper import Sleeper, on_event_loop
+from ravi_otel.enforcement.spawn.reservations import Seat, seat_for
 from ravi_otel.enforcement.spawn.slots import Lease
 from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError

@@ -10,7 +10,7 @@ from ravi_otel.agents.history.ends import forget_at_the_end, run_of
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
 from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.seats import seat_for
+from ravi_otel.enforcement.spawn.reservations import seat_for
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
