@@ -50,7 +50,8 @@ INSTANCES = (
     Instance("agents", ("a", "b"), (NORMAL,), 2, 2, agents=True, errors=(KeyError, GeneratorExit)),
     Instance("line", ("a", "b"), (NORMAL,), 2, 2, 2, errors=(GeneratorExit,)),
     Instance("no limit", ("a", "b"), (NORMAL,), UNLIMITED_AGENTS.max_agents, 2),
-    Instance("spawned", ("a",), (LOW,), 2, 2, 1, agents=True, errors=(GeneratorExit,)),
+    Instance("spawned by rank", ("a",), (LOW,), 2, 1, 1, agents=True),
+    Instance("spawned", ("a",), (NORMAL,), 2, 2, 1, agents=True, errors=(GeneratorExit,)),
     Instance("tree", ("a",), (LOW, HIGH), 3, 3, tree=True),
     Instance("root", ("a",), (NORMAL,), 2, 2, agents=True, operators=True),
     Instance("priorities", ("a",), (LOW, NORMAL, HIGH), 2, 2, operators=True),
@@ -161,11 +162,11 @@ def _steps_by_id(play, instance, *, may_come, may_ask):
                     yield "wait", agent_id, priority, 0
             if may_come and may_ask:
                 yield "wait", agent_id, priority, None
-                if instance.agents:
-                    yield from (("admit_or_wait", agent_id), ("admit_or_wait", agent_id, priority))
             if instance.agents and (may_come or play.model.free(agent_id)):
                 yield "enter", agent_id, priority, None
-                yield from (("admit", agent_id), ("admit", agent_id, priority))
+                yield from (("admit", agent_id), ("admit", agent_id, NORMAL))
+                if may_ask:
+                    yield from (("admit_or_wait", agent_id), ("admit_or_wait", agent_id, NORMAL))
     if instance.agents and play.model.free(instance.ids[0]):
         yield "enter", instance.ids[0], instance.priorities[0], "stranger"
         yield from (("enter", instance.ids[0], instance.priorities[0], at) for at, slot in enumerate(play.model.alive()) if slot.real)

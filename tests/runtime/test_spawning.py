@@ -246,7 +246,7 @@ def test_a_denied_agent_names_the_limit_its_run_and_where_it_was_written(stage, 
         with pytest.raises(SpawnDeniedError, match=r"No slot for agent 'by hand'.*in run 'r'"):
             SpawnTracker.current().acquire("by hand")
     assert str(caught.value) == (
-        f"No slot for agent 'one more': 2 of 2 agents are live in run 'r', its root included. Raise agents=2 in {path}:1, "
+        f"No slot for agent 'one more': 2 of 2 agents are live in run 'r', its root included. Raise agents=2 in {path} limits[0], "
         "release an agent first, or await wait_for_slot()."
     )
 
