@@ -14,7 +14,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.enforcement.clock import Clock, SystemClock
 from ravi_otel.enforcement.learned import Learned
 from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
-from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Settled
+from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, Settled, new_op_id
 from ravi_otel.enforcement.ledger.memory import MemoryLedger
 from ravi_otel.enforcement.ledger.rolling import resets_at
 from ravi_otel.hooks.listener import Listeners
@@ -133,6 +133,43 @@ class Engine:
                 return
             part.settle()
 
+    def begin_at(self, account: Account, known: Sequence[Account]) -> None:
+        """Have a limit that joins a living session or tenant, which nobody uses yet, begin at what others of its kind have counted.
+
+        What those hold is held for it as well, until nothing of what was in flight then is any more. Where it counts the very same as
+        one of them it is that limit declared again, with other options: the smaller value is in force for both, and what was told is
+        told. A ledger that other processes count in keeps one counter for both.
+        """
+        same = [one for one in known if one.key == account.key]
+        if same and self.ledger.spans(account):
+            return
+        held = max((one.held for one in known), default=0)  # read first: what ends in between is counted twice for a while, not missed
+        account.used = max([account.used, *(one.used for one in known)])
+        if same:
+            self._agree(account, same)
+        if held > 0:
+            self.newcomers.append(_Newcomer(self, account, max(known, key=lambda one: one.held), held))
+
+    def declare_again(self, same: Sequence[Account], value: int) -> None:
+        """Hold all that are one limit to what it was declared with again, where that is less than it ever was.
+
+        What was set since, by an operator or in the program, holds otherwise.
+        """
+        if value < min(one.declared for one in same):
+            for one in same:
+                run_sync(self.ledger.declare(one, value))
+
+    def _agree(self, account: Account, same: Sequence[Account]) -> None:
+        first = same[0]
+        self.declare_again(same, account.declared)
+        account.revalue(first.value)
+        account.events, account.denied = first.events, 0
+        account.buckets, account.rolled, account.told = dict(first.buckets), first.rolled, first.told
+        account.flag(near=first.near, exceeded=first.exceeded, draining=first.draining and account.drainable)
+        account.twins = tuple(same)
+        for one in same:
+            one.twins = (*one.twins, account)
+
     def join(self, key: tuple[str, str], made: ScopeT) -> ScopeT:
         """Give the living scope under `key`, or keep `made` as the one."""
         with self.lock:
@@ -142,6 +179,34 @@ class Engine:
             if len(self.joined) > _MOST_JOINED:
                 self.joined.popitem(last=False)
             return scope
+
+
+class _Newcomer:
+    """Hold for one account what `known` holds, until that holds nothing; `Engine.settle` looks after each call."""
+
+    __slots__ = ("_account", "_engine", "_held", "_known", "_op_id")
+
+    def __init__(self, engine: Engine, account: Account, known: Account, held: int) -> None:
+        self._engine = engine
+        self._account = account
+        self._known = known
+        self._held = held
+        self._op_id = new_op_id()
+        line = Line(account, held, 0, free=True, carved=True)
+        run_sync(engine.ledger.reserve(Reservation(self._op_id, [line], {}, owner=self, spent=True)))
+
+    def settle(self) -> bool:
+        """Charge what was in flight once it is over; return whether it is. Safe to call twice, and from two threads at once."""
+        account, known = self._account, self._known
+        before = account.used
+        if known.held > 0 or account.held > self._held:
+            return False
+        missed = known.used - before
+        if account.used != before:  # something else ended at this very moment: with the next one
+            return False
+        settled = run_sync(self._engine.ledger.settle(self._op_id, {account.kind: max(0, missed)}))
+        self._engine.tell(settled.crossings)
+        return True
 
 
 def requested(crossing: Crossing, refused: Denied | None) -> int | None:

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.enforcement import charges, checkpoints, clocks, refusal
 from ravi_otel.enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.joining import begin_at, declare_again
 from ravi_otel.enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel.enforcement.ledger.account import Account
 from ravi_otel.enforcement.ledger.contract import Line
-from ravi_otel.enforcement.metas import meta_of
 from ravi_otel.enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel.enforcement.readings import reading, readings_around, remaining
 from ravi_otel.enforcement.refusal import owned
 from ravi_otel.enforcement.replayed import Key, Remembered
-from ravi_otel.enforcement.retuning import set_limit
+from ravi_otel.enforcement.run_meta import meta_of
 from ravi_otel.enforcement.series import Series, counters
+from ravi_otel.enforcement.sharing import Part
 from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.enforcement.tally import Tallies, Tally
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
+from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Limit, Outcome, ScopeKind
+from ravi_otel.policy.grammar import read_kind
+from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.meta import CancellationToken, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
@@ -38,12 +40,29 @@ if TYPE_CHECKING:
     from ravi_otel.enforcement.spawn.tracker import SpawnTracker
     from ravi_otel.enforcement.tab import ExecutionTracker
 
+CountingT = TypeVar("CountingT", Account, Series)
+
 _generation = 0
 
 
 def _same(known: Account, other: Account) -> bool:
     mine, theirs = known.limit, other.limit
     return (mine.counted, mine.agent) == (theirs.counted, theirs.agent)
+
+
+def _inner_amount(kind: str, value: object) -> int:
+    """Convert a limit's public value to the kind's inner integer."""
+    if kind == Kind.COST:
+        return checks.nano_usd("set_limit(value)", value)
+    if kind in CLOCKS:
+        return checks.nanoseconds("set_limit(value)", value)
+    return checks.count("set_limit(value)", value)
+
+
+def _named(declared: list[CountingT], name: str, agent: str | None) -> list[CountingT]:
+    own = [each for each in declared if each.limit.agent == agent]
+    exact = [each for each in own if each.kind == name]
+    return exact or [each for each in own if each.limit.kind == name and each.limit.detail is None]
 
 
 @renew_in_child
@@ -216,12 +235,12 @@ class Scope:
             known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in JOINED else []
             twin = next((one for one in known if replace(one.limit, value=0) == replace(account.limit, value=0)), None)
             if twin is None:
-                begin_at(self.engine, account, known)
+                self.engine.begin_at(account, known)
                 self.accounts.append(account)
                 self.engine.revision += 1
             else:
                 bound = twin
-                declare_again(self.engine, [one for one in known if one.key == twin.key], account.value)
+                self.engine.declare_again([one for one in known if one.key == twin.key], account.value)
         clocks.arm(self, bound)
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
@@ -318,7 +337,34 @@ class Scope:
         from now on; that the limit is exceeded is told with the first refusal. Raises ConfigurationError for a kind it has no
         limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
         """
-        set_limit(self, kind, value)
+        asked = read_kind("set_limit(kind)", kind, own=True)
+        name = asked.name
+        found = _named(self.accounts, name, asked.agent) if asked.scope is None else []
+        series = _named(self.series, name, asked.agent) if asked.scope is None else []
+        slots = name == Kind.AGENTS and asked.agent is None and self.facts.kind is ScopeKind.RUN
+        if not found and not slots and not series:
+            have = ", ".join(sorted({*(one.limit.label for one in self.accounts), *(one.limit.label for one in self.series)})) or "none"
+            raise ConfigurationError(
+                f"set_limit({kind!r}, …): {refusal.place(self.facts)} has no such limit; it has {have}. "
+                "Declare it where the scope is opened, with limits=[...]."
+            )
+        inner = _inner_amount(name, value)
+        if name == Kind.AGENTS and inner < 1:
+            raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
+        for account in found:
+            if isinstance(account, Part):
+                account.carved.grow(self, account.kind, inner)
+        if slots and self.spawn is not None:
+            if not found:
+                self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
+            self.spawn.resize(inner)
+        for account in found:
+            if account.reserved and inner > account.value:
+                self.wrapped = False  # what is kept back is kept for a last call again
+            run_sync(self.engine.ledger.retune(account, inner))
+            clocks.arm(self, account)
+        for each in series:
+            each.retune(inner)
 
     def refuse_cancelled(self) -> None:
         """Raise when it was cancelled."""

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.joining import begin_at
 from ravi_otel.enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel.enforcement.ledger.identity import store_id
 from ravi_otel.enforcement.plan import JOINED
@@ -187,7 +186,7 @@ class Series:
         made.declared = self.declared
         made.named_store = store_id(engine.ledger) is not None
         made.ends_s, made.wall_s = (window.end if self._calendar else None), engine.wall_s
-        begin_at(engine, made, known)
+        engine.begin_at(made, known)
         return counters.setdefault(part, made)
 
     def _clear(self, counters: Counters) -> None:
