@@ -21,7 +21,7 @@ from ravi_otel.hooks.records import ToolRecord
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.parameters import Parameters, copied, read
+from ravi_otel.runtime.parameters import Given, Parameters, copied, is_flat, read
 from ravi_otel.runtime.tool_timeout import Execution, is_async
 
 _log = logging.getLogger("ravi_otel")
@@ -46,7 +46,7 @@ class GateReview:
     With `renamed` the call is a program's own, with values of its own: see `Parameters.named`.
     """
 
-    __slots__ = ("_effective", "_execution", "_fn", "_gate", "_parameters", "_renamed", "_tool", "_unread", "request", "verdict")
+    __slots__ = ("_effective", "_execution", "_fn", "_gate", "_given", "_parameters", "_renamed", "_tool", "_unread", "request", "verdict")
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class GateReview:
         self._parameters = parameters
         self._renamed: Mapping[str, str] = renamed or {}
         self._effective: dict[str, Any] = {}
+        self._given: Given | None = None
         self._execution: Execution | None = None
         self._unread: ToolDeniedError | None = None
         asked: Mapping[str, Any] | str = arguments
@@ -106,7 +107,9 @@ class GateReview:
             raise _refusal(self._tool, verdict)
         chosen = self.request.arguments if verdict.arguments is None else verdict.arguments
         self._effective = read(self._tool, chosen)
-        self._parameters.given(self._effective, self._renamed)  # what it cannot be called with is refused before it is paid for
+        given = self._parameters.given(self._effective, self._renamed)  # what it cannot be called with is refused before it is paid for
+        if is_flat(self._effective):
+            self._given = given
         self.verdict = replace(verdict, arguments=self._effective)
 
     def admit(self) -> Flow[None]:
@@ -115,7 +118,7 @@ class GateReview:
         if verdict.allowed is not True:
             self._refused_by(verdict)
             raise _refusal(self._tool, verdict)
-        args, kwargs = self._parameters.given(copied(self._tool, self._effective), self._renamed)
+        args, kwargs = self._given or self._parameters.given(copied(self._tool, self._effective), self._renamed)
         timeout_s = self.verdict.timeout_s if verdict.timeout_s is None else verdict.timeout_s
         self._execution = Execution(self._tool, self._fn, partial(self._fn, *args, **kwargs), timeout_s)
 

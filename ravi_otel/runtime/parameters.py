@@ -35,7 +35,7 @@ class Parameters:
     `method` belongs to is no argument.
     """
 
-    __slots__ = ("_by_name", "_keyworded", "_more", "_nameless", "_placed", "_rest", "owned", "tool")
+    __slots__ = ("_by_name", "_keyworded", "_more", "_named_alone", "_nameless", "_placed", "_required", "_rest", "owned", "tool")
 
     def __init__(self, fn: Callable[..., Any], tool: str, *, method: bool = False) -> None:
         self.tool = tool
@@ -62,7 +62,9 @@ class Parameters:
             self.owned = True
             del self._placed[0]
         self._by_name = {one.name for one in (*self._placed, *self._keyworded)}
+        self._required = {one.name for one in (*self._placed, *self._keyworded) if one.default is one.empty}
         self._nameless = {self._rest, *(one.name for one in self._placed if one.kind is one.POSITIONAL_ONLY)}
+        self._named_alone = self._more is None and self._nameless == {None}
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
         """Name what a program calls it with, whether or not it fits; raises TypeError for what has no name, or one twice.
@@ -98,6 +100,8 @@ class Parameters:
     def given(self, arguments: Mapping[str, Any], renamed: Mapping[str, str] = _NONE) -> Given:
         """Give what to call it with, what was `renamed` by its real name; raises ToolDeniedError for what its signature does not take."""
         left = dict(arguments)
+        if self._named_alone and self._required <= left.keys() <= self._by_name:  # as nearly always: all of it goes by name
+            return (), left
         rest = self._taken_rest(left)
         args, kwargs = self._taken_placed(left, all_by_place=bool(rest))
         for one in self._keyworded:
@@ -182,6 +186,11 @@ def copied(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) in _HOLDING:
             found[name] = _copied(tool, value, 1)
     return found
+
+
+def is_flat(arguments: Mapping[str, Any]) -> bool:
+    """Whether nothing in arguments holds anything else, so that a copy of them is no other."""
+    return _HOLDING.isdisjoint(map(type, arguments.values()))
 
 
 def _copied(tool: str, value: Any, deep: int) -> Any:

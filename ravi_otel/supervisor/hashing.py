@@ -127,7 +127,10 @@ def _flat(table: dict[Any, Any]) -> dict[str, Any] | None:
             if not value.isascii():
                 return None
             chars += len(value)
-        elif not scalar(value):
+        elif type(value) is int:
+            if not -MOST_INT <= value <= MOST_INT:
+                return None
+        elif value is not None and type(value) is not bool and not scalar(value):
             return None
     return table if chars <= MOST_CHARS else None
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import inspect
 import unicodedata
-from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Mapping
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, is_plain, plain
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, is_plain, plain, scalar
 from ravi_otel.supervisor.in_place import as_json
 from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
@@ -67,11 +66,22 @@ class BadResult(RaviError):  # noqa: N818 - named as the stop reason that comes 
 
 
 class _Reading:
-    __slots__ = ("is_open", "signature")
+    """Be at work on what a tool is called with, or gave: a validator of the program's own may call whatever it likes meanwhile."""
+
+    __slots__ = ("_token", "is_open", "signature")
 
     def __init__(self, signature: ToolSignature) -> None:
         self.signature = signature
         self.is_open = True
+        self._token: Token[tuple[_Reading, ...]] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _reading.set((*_reading.get(), self))
+
+    def __exit__(self, *_: object) -> None:
+        self.is_open = False  # for what was started meanwhile, and goes on in a copy of this context
+        if self._token is not None:
+            _reading.reset(self._token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,7 @@ class ToolSignature:
         result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
         read as what stands for it, and kept there beside the text of that.
         """
-        with reading(self):
+        with _Reading(self):
             return self._read(arguments, may_lack, kept)
 
     def _read(self, arguments: object, may_lack: Collection[str], kept: Kept | None) -> dict[str, Any]:
@@ -115,7 +125,9 @@ class ToolSignature:
         read: dict[str, Any] = {}
         for parameter in self.parameters.values():
             if parameter.name in given:
-                read[parameter.name] = self._fit(parameter, parameter.name, given[parameter.name], kept)
+                value = given[parameter.name]
+                simple = type(value) is parameter.exactly and type(value) is not float and scalar(value)  # -0.0 is read as 0.0
+                read[parameter.name] = value if simple else self._fit(parameter, parameter.name, value, kept)
             elif parameter.has_plain_default:
                 read[parameter.name] = plain(parameter.default)
             elif parameter.required and parameter.name not in may_lack:
@@ -138,8 +150,19 @@ class ToolSignature:
 
         Each call makes them anew, so a tool that changes its arguments changes nobody else's.
         """
-        with reading(self):
+        exact = self._exact(arguments)
+        if exact is not None:
+            return exact
+        with _Reading(self):
             return self._values(arguments)
+
+    def _exact(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return arguments of which each is of the simple type that is asked for, and so is what the tool is called with; else None."""
+        for key, value in arguments.items():
+            parameter = self.parameters.get(key)
+            if parameter is None or parameter.exactly is None or type(value) is not parameter.exactly or not scalar(value):
+                return None
+        return dict(arguments)
 
     def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -157,7 +180,7 @@ class ToolSignature:
         """Give back what the tool returned, untouched, if it is what the annotation says; raises BadResult."""
         if self.returns is not None:
             try:
-                with reading(self):
+                with _Reading(self):
                     self.returns.check(value)
             except UnfitError as error:
                 raise BadResult(
@@ -261,18 +284,6 @@ class ToolSignature:
 
     def _bad(self, code: str, argument: str | None, message: str) -> BadArguments:
         return BadArguments(code, self.name, argument, message)
-
-
-@contextmanager
-def reading(signature: ToolSignature) -> Generator[None, None, None]:
-    """Be at work on what a tool is called with, or gave: a validator of the program's own may call whatever it likes meanwhile."""
-    one = _Reading(signature)
-    token = _reading.set((*_reading.get(), one))
-    try:
-        yield
-    finally:
-        one.is_open = False  # for what was started meanwhile, and goes on in a copy of this context
-        _reading.reset(token)
 
 
 def is_read(signature: ToolSignature) -> bool:

@@ -19,6 +19,8 @@ def unfolded(value: object) -> str:
     Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
     the rest is written as which one it is, and so is a lock, whose state is no value of anything.
     """
+    if value is None:
+        return "null"  # of a gate without a policy
     try:
         return dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
