@@ -30,7 +30,7 @@ def reading(scope: Scope, account: Account) -> LimitReading:
     own, account = account, newest(account)
     used = _used(scope, account)
     kind = account.limit.kind
-    known = not is_unknown(scope.engine.ledger, own)
+    known = kind == Kind.FAN_OUT or not is_unknown(scope.engine.ledger, own)  # whose children live here this process knows
     return LimitReading(
         limit=account.limit if account.value == account.limit.value else replace(account.limit, value=account.value),
         scope=scope.facts.kind,

@@ -15,6 +15,7 @@ from ravi_otel._extras import load
 from ravi_otel._version import __version__
 from ravi_otel.enforcement.engine import Engine
 from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
+from ravi_otel.enforcement.ledger.refreshing import refresh
 from ravi_otel.enforcement.opening import open_scope, process_root
 from ravi_otel.enforcement.refusal import named
 from ravi_otel.enforcement.scope import Scope
@@ -300,8 +301,10 @@ def _budgets(plan: Plan, ledger: Counters, service: str, said: list[str], *, gon
     try:
         read_at_end(plan, ledger, gone=gone)
         while scope is not None:
-            for account in counters(scope):
+            counted = list(counters(scope))
+            for account in counted:
                 ledger.read(account)
+            refresh(ledger, counted)
             found.extend(limit_fields(scope.facts, reading) for reading in scope.readings())
             scope = scope.parent
     except (RaviError, OSError) as error:

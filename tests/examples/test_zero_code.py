@@ -98,7 +98,7 @@ def test_a_worker_of_a_policy_file_is_held_to_it(environment, tmp_path):
     assert (done.returncode, sent) == (4, 3)
     report = json.loads(done.stderr.splitlines()[-1])
     assert (report["name"], report["exit_status"], report["outcome"]) == ("desk", 4, "limited")
-    assert f"requests=3 in {policy}:2" in done.stderr
+    assert f"requests=3 in {policy} limits[0]" in done.stderr
 
 
 def test_the_runaway_sends_what_it_may_and_is_ended(environment):

@@ -109,9 +109,9 @@ def test_a_policy_file_says_both(stage, tmp_path):
     path = tmp_path / "p.toml"
     path.write_text('limits = ["agents_total=2"]\n[agents]\nboss = ["fan_out=0"]\n')
     with ravi_otel.instrument(policy=path), ravi_otel.run("r"):
-        with ravi_otel.agent("boss"), pytest.raises(SpawnDeniedError, match=rf"Raise agent\.boss\.fan_out=0 in {path}:3"):
+        with ravi_otel.agent("boss"), pytest.raises(SpawnDeniedError, match=rf"Raise agent\.boss\.fan_out=0 in {path} agents.boss\[0\]"):
             ravi_otel.agent("child").__enter__()
-        with ravi_otel.agent("second"), pytest.raises(SpawnDeniedError, match=rf"Raise agents_total=2 in {path}:1"):
+        with ravi_otel.agent("second"), pytest.raises(SpawnDeniedError, match=rf"Raise agents_total=2 in {path} limits\[0\]"):
             ravi_otel.agent("third").__enter__()
 
 

@@ -24,6 +24,7 @@ OURS: Final = frozenset(
         "RAVI_CARRY_TRUST",
         "RAVI_CONTENT_BYTES",
         "RAVI_CONTENT_TEXT_BYTES",
+        "RAVI_DETAIL",
         "RAVI_ENFORCEMENT",
         "RAVI_EXPORT_SPOOL",
         "RAVI_EXPORT_SPOOL_AGE_S",
