@@ -12,11 +12,20 @@ from ravi_otel.enforcement import clocks
 from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.instrumentation.formats.fields import get
 from ravi_otel.instrumentation.formats.format import Collector, WireFormat, read_body, read_events
 from ravi_otel.instrumentation.http.body import Body, content_of
 from ravi_otel.instrumentation.http.cutting import interrupt
 from ravi_otel.instrumentation.http.idle import LONGEST_IDLE_NS, OPEN, UNREAD
-from ravi_otel.instrumentation.http.standing import held_by_others, interrupting, references_from, running, step_aside
+from ravi_otel.instrumentation.http.standing import (
+    held_by_others,
+    held_only_by_itself,
+    interrupting,
+    locals_of,
+    references_from,
+    running,
+    step_aside,
+)
 from ravi_otel.instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
@@ -58,6 +67,7 @@ class Ends:
             "_gone",
             "_guard",
             "_heard_ns",
+            "_helper",
             "_hides",
             "_live",
         ),
@@ -90,6 +100,7 @@ class Ends:
         self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
         self._gone: weakref.ref[Any] | None = None
         self._ours = 0  # references to the response that are there because of us
+        self._helper: weakref.ref[Any] | None = None  # the client's object that reads the stream for the program
         self._raw: weakref.ref[Any] | None = None  # the raw response, until it is parsed
         self._raw_ours = 0
         self._body: Body | None = None
@@ -271,7 +282,7 @@ class Ends:
 
     def _is_whole(self, response: Any) -> bool:
         """Tell that nothing is missing, or that it cannot be told: only events say by themselves that they are the last."""
-        if self._pull is None and self._body is None:
+        if not self._begun and self._body is None:
             self._body = content_of(response)
             if self._body is not None:
                 return True
@@ -301,6 +312,15 @@ class Ends:
         """See `idle.Unread.look`. References are counted, as both we and some HTTP libraries make a response part of a cycle."""
         if self._over or self._gone is None:
             return
+        helper = None if self._helper is None else self._helper()
+        if helper is not None and self._helper is not None:
+            ours = self._ours if self._begun else self._ours + self._through(helper)
+            del helper
+            if running(self._pull) or not held_only_by_itself(self._helper):
+                return
+            if self._begun or not held_by_others(self._gone, ours):
+                self.dropped()
+            return
         ours, raw = self._ours, None if self._raw is None else self._raw()
         if raw is not None and self._raw is not None:
             ours += references_from(raw, self._response())
@@ -309,6 +329,12 @@ class Ends:
                 return
         if not held_by_others(self._gone, ours):
             self.dropped()
+
+    def _through(self, helper: Any) -> int:
+        """Return how many references to the response there are because a helper has a stream that was not read."""
+        response, stream = self._response(), get(helper, "_raw_stream")
+        reader = locals_of(locals_of(None if self._pull is None else self._pull()).get("source")).get("self")
+        return sum(references_from(each, response) for each in (helper, stream, *(() if reader is stream else (reader,))))
 
     def leave(self) -> None:
         """See `idle.Followed.leave`."""

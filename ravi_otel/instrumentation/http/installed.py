@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.instrumentation.http.seam import Seam
+from ravi_otel.instrumentation.http.stream import helper_made
 from ravi_otel.instrumentation.http.vendor import Vendor
 from ravi_otel.runtime.wrapping import Wraps
 
@@ -38,3 +41,32 @@ class Installed:
         """Fall silent, and put the identical methods back."""
         self._seam.active = False
         self._wraps.restore()
+
+
+class InstalledHelpers:
+    """Hold the wrapped constructors of the classes of one module whose objects read a stream for the program."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap every class that the module itself defines and that iterates by a generator of its own."""
+        for kind in list(vars(self._module).values()):
+            if isinstance(kind, type) and kind.__module__ == self._module.__name__ and {"__init__", "__stream__"} <= vars(kind).keys():
+                self._wraps.wrap(kind, "__init__", self._made)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _made(self, wrapped: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        wrapped(*args, **kwargs)
+        if self._active:
+            try:
+                helper_made(instance)
+            except Exception as error:  # noqa: BLE001 - the helper is the program's whatever we make of it
+                swallow("helper", error)

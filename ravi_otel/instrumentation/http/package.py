@@ -7,23 +7,38 @@ from types import ModuleType
 from typing import Final
 
 from ravi_otel._extras import load
-from ravi_otel.instrumentation.http.installed import Installed
+from ravi_otel.instrumentation.http.installed import Installed, InstalledHelpers
 from ravi_otel.runtime.packages import Package, is_within
 
 
 class ClientPackage(Package):
     """Wrap one client package when, and only when, the program imports it; again when it imports it anew.
 
-    Only then are its readers imported: `VENDOR` of the module of ours that is called like it. `versions` says which are supported.
+    Only then are its readers imported: `VENDOR` of the module of ours that is called like it. `versions` says which are supported, and
+    `helpers` which of its modules for streaming have classes that read a stream for the program.
     """
 
-    def __init__(self, name: str, versions: str) -> None:
+    def __init__(self, name: str, versions: str, *helpers: str) -> None:
         self.name, self.versions = name, f"{name}{versions}"
         unusable = (
             f"ravi-otel: this version of {name} cannot be instrumented (%s is missing), so its calls are neither counted nor "
             f"refused. Supported are {self.versions}."
         )
         super().__init__(f"{name}._base_client", self._wrappers, unusable)
+        unseen = f"ravi-otel: helper objects of {name} that are dropped end late (%s is missing)."
+        self._helpers = tuple(Package(f"{name}.lib.streaming.{helper}", InstalledHelpers, unseen) for helper in helpers)
+
+    def install(self) -> None:
+        """See `Package.install`; its helpers' modules are imported by themselves."""
+        super().install()
+        for helper in self._helpers:
+            helper.install()
+
+    def remove(self) -> None:
+        """See `Package.remove`."""
+        super().remove()
+        for helper in self._helpers:
+            helper.remove()
 
     def _wrappers(self, base_client: ModuleType) -> Installed:
         return Installed(load(f"ravi_otel.instrumentation.{self.name}").VENDOR, base_client)
@@ -44,8 +59,8 @@ class ClientPackage(Package):
 
 
 CLIENTS: Final = (
-    ClientPackage("openai", ">=1.66,<4"),
-    ClientPackage("anthropic", ">=0.40,<3"),
+    ClientPackage("openai", ">=1.66,<4", "chat._completions", "responses._responses"),
+    ClientPackage("anthropic", ">=0.40,<3", "_messages", "_beta_messages"),
     ClientPackage("groq", ">=0.20,<2"),
 )
 """One of each for ever, as their wrappers are."""

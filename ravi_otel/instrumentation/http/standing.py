@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import sys
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, MethodType
 from typing import Any, Final, cast
 
@@ -159,6 +161,36 @@ def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
     return _references(held) > inside
 
 
+def held_only_by_itself(held: weakref.ref[Any]) -> bool:
+    """Whether nothing refers to an object but generators of its own, to which nothing refers but the object and each other."""
+    value = held()
+    if value is None:
+        return True
+    found, inside = {id(value): held}, Counter[int]()
+    waiting: list[Any] = _of_its_own(fields(value).values(), value)
+    while waiting:
+        one = waiting.pop()
+        inside[id(one)] += 1
+        if id(one) not in found:
+            found[id(one)] = weakref.ref(one)
+            parts = gc.get_referents(one)
+            inside[id(value)] += sum(part is value for part in parts)
+            waiting += _of_its_own(parts, value)
+            del parts
+        del one
+    del value
+    return all(_references(each) <= inside[at] for at, each in found.items())
+
+
+def _of_its_own(parts: Iterable[Any], value: Any) -> list[Any]:
+    """Return those of some objects that are generators with this value in their variables, as a method's has its `self`."""
+    return [
+        part
+        for part in parts
+        if isinstance(part, (GeneratorType, AsyncGeneratorType)) and any(each is value for each in gc.get_referents(part))
+    ]
+
+
 def references_from(holder: Any, value: Any) -> int:
     """Return how many of an object's attributes are this value."""
     return sum(each is value for each in list(fields(holder).values()))
@@ -184,6 +216,12 @@ def _of_counting() -> int:
 
 
 _OF_COUNTING: Final = _of_counting()
+
+
+def locals_of(generator: Any) -> dict[str, Any]:
+    """Return what a generator has in its variables; nothing of one that is over, or of something else."""
+    frame: FrameType | None = getattr(generator, "gi_frame", None) or getattr(generator, "ag_frame", None)
+    return {} if frame is None else dict(frame.f_locals)
 
 
 def running(held: weakref.ref[Any] | None) -> bool:

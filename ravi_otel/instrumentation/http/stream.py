@@ -8,7 +8,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from types import FrameType, FunctionType
+from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType
 from typing import Any, Final, cast
 
 from ravi_otel.hooks.guard import swallow
@@ -18,7 +18,7 @@ from ravi_otel.instrumentation.http.changes import hide_usage
 from ravi_otel.instrumentation.http.cutting import closing, shut, shut_async
 from ravi_otel.instrumentation.http.ends import CLOSERS, ITERATORS, READERS, Ends
 from ravi_otel.instrumentation.http.idle import UNREAD
-from ravi_otel.instrumentation.http.standing import named, put, running, stand_before, step_aside
+from ravi_otel.instrumentation.http.standing import locals_of, named, put, running, stand_before, step_aside
 from ravi_otel.runtime.state import STATE
 
 _LAST: Final = 2
@@ -69,6 +69,12 @@ class Following(Ends):
         self._pull = weakref.ref(named(follow, source), self._unreadable)
         self._streams = True
         stream._iterator = follow  # noqa: SLF001 - see above
+
+    def read_by(self, helper: Any) -> None:
+        """Look whether an object of the client's that reads this stream for the program is still held: it may be part of a cycle."""
+        self._helper = weakref.ref(helper)
+        if not self._over:
+            UNREAD.add(self)
 
     def response(self, response: Any) -> None:
         """Hear when the HTTP response is read, closed or dropped, by whoever does it."""
@@ -333,6 +339,14 @@ class Following(Ends):
         if body is not None and self._end():
             body.ended = True
             self._live.succeed(self._reply())
+
+
+def helper_made(helper: Any) -> None:
+    """Know a helper of the client's, such as what `chat.completions.stream()` gives, as the reader of the stream that it was made of."""
+    iterator = get(get(helper, "_raw_stream"), "_iterator")
+    following = locals_of(iterator).get("self") if isinstance(iterator, (GeneratorType, AsyncGeneratorType)) else None
+    if isinstance(following, Following):
+        following.read_by(helper)
 
 
 def observe_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) -> Callable[[Any], Any]:
