@@ -53,6 +53,7 @@ class Place:
     around: list[Place]
     limits: list[Known] = field(default_factory=list)
     sets_aside: bool = False
+    tenant: str | None = None
 
     def upwards(self) -> list[Place]:
         return [self, *self.around]
@@ -81,10 +82,8 @@ class Tree(RuleBasedStateMachine):
 
     def opened(self, parent: tuple[Scope, Place], kind: str, limits: dict[str, int], **more: object) -> tuple[Scope, Place]:
         scope, place = parent
-        also = [self.joined[more[f"{each}_id"]][1] for each in JOINED if f"{each}_id" in more]
-        around = [*(each for each in also if each not in place.upwards()), *place.upwards()]
         agent = {"agent": more.get("name"), "run": None}.get(kind, place.agent)
-        made = Place(kind, agent, more.get("user_id") or place.user, around)
+        made = Place(kind, agent, more.get("user_id") or place.user, place.upwards(), tenant=place.tenant)
         made.limits = [Known(how, value, value) for how, value in limits.items()]
         asked = tuple(parse_limit(_written(how, value)) for how, value in limits.items())
         if kind == "agent":
@@ -109,7 +108,7 @@ class Tree(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 40), limits=st.dictionaries(st.sampled_from(OWN), VALUES, max_size=2), aside=st.booleans())
     def open_block(self, index: int, limits: dict[str, int], *, aside: bool) -> None:
-        kinds = frozenset({"charge.rows"}) if aside else frozenset()
+        kinds = frozenset({"rows"}) if aside else frozenset()
         _, place = self.opened(self.pick(index), "block", limits, suspended=kinds)
         place.sets_aside = aside
 
@@ -119,16 +118,19 @@ class Tree(RuleBasedStateMachine):
         scope, place = self.pick(index)
         limits = () if value is None else (parse_limit(_written(JOINED[kind], value, f"{kind}.")),)
         run = open_scope(self.engine, scope, Opening(kind=ScopeKind.RUN, limits=limits, **{f"{kind}_id": kind}))
-        if kind not in self.joined:
+        tenant = kind if kind == "tenant" else place.tenant
+        key = f"{kind} of {tenant}"  # the session of a tenant is another one
+        if key not in self.joined:
             shared = next(each for each in run.upwards() if each.facts.kind == kind)
-            self.joined[kind] = shared, Place(kind, None, None, self.scopes[0][1].upwards())
-        mine = self.joined[kind][1]
+            outer = self.joined["tenant of tenant"][1] if kind == "session" and tenant else self.scopes[0][1]
+            self.joined[key] = shared, Place(kind, None, None, outer.upwards())
+        mine = self.joined[key][1]
         if value is not None and not mine.limits:
             mine.limits.append(Known(JOINED[kind], value, value))
         elif value is not None and value < mine.limits[0].declared:
             mine.limits[0].declared, mine.limits[0].value = value, min(value, mine.limits[0].value)
-        around = [*([] if mine in place.upwards() else [mine]), *place.upwards()]
-        self.scopes.append((run, Place("run", None, place.user, around)))
+        around = [*([] if any(each is mine for each in place.upwards()) else [mine]), *place.upwards()]
+        self.scopes.append((run, Place("run", None, place.user, around, tenant=tenant)))
 
     @rule(index=st.integers(0, 40), value=VALUES, agent=st.sampled_from(["", "@a"]))
     def set_or_lift(self, index: int, value: int, agent: str) -> None:
