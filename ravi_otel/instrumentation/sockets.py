@@ -74,10 +74,11 @@ class Sockets:
     @property
     def _seam(self) -> SocketSeam:
         """The wrappers themselves, made with the first connection class."""
-        if self._made is None:
-            self._made = load("ravi_otel.instrumentation.openai.sockets.seam").SocketSeam()
-            self._made.active = self._active
-        return self._made
+        made = self._made
+        if made is None:
+            made = self._made = cast("SocketSeam", load("ravi_otel.instrumentation.openai.sockets.seam").SocketSeam())
+            made.active = self._active
+        return made
 
     def _wrap(self, module: ModuleType) -> None:
         try:
