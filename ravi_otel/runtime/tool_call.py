@@ -48,7 +48,7 @@ class ToolCall:
     something async.
     """
 
-    __slots__ = ("_dropped", "_ended", "_engine", "_fn", "_record", "_review", "_scope", "_started", "name")
+    __slots__ = ("_captured", "_dropped", "_ended", "_engine", "_fn", "_record", "_review", "_scope", "_started", "name")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class ToolCall:
         self._scope = scope
         self._engine = engine
         self._started = self._ended = self._dropped = False
+        self._captured = arguments is not None  # of a plain call: what it is given is written down, and so is what it gives
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
         self._review: GateReview | None = None
         if gate is None:
@@ -224,7 +225,7 @@ class ToolCall:
         self._ended = True
         if error is not None:
             status = _fail_record(record, error, started=self._started)
-        elif record.arguments is not None if review is None else is_captured():
+        elif self._captured if review is None else is_captured():
             record.result, record.returned = result, True
         if review is not None:
             review.end(record, error, started=self._started)

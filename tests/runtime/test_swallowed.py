@@ -256,7 +256,7 @@ def test_nothing_is_noted_of_a_refusal_that_is_not_for_good(stage, client, ask):
         stage.wait_for(1)
         account = thread_scope.accounts[0]
         error = refusal.cut(account, "contended", 10, 90, counted=True)
-        assert isinstance(ending.owned(error, account), BudgetError)
+        assert isinstance(refusal.owned(error, account), BudgetError)
         stage.server.release()
         first.join(20)
     assert (run.status, account.refused_at) == ("ok", None)
