@@ -103,7 +103,7 @@ async def entered(client: Any, kind: str, read: int) -> Any:
     if kind == "responses":
         manager = client.responses.stream(model=ASK["model"], input="Count.")
     elif kind == "chat":
-        manager = client.chat.completions.stream(**ask)
+        manager = chat_of(client).stream(**ask)
     else:
         manager = client.messages.stream(**ask, max_tokens=50)
     helper = await manager.__aenter__() if hasattr(manager, "__aenter__") else manager.__enter__()
@@ -111,6 +111,11 @@ async def entered(client: Any, kind: str, read: int) -> Any:
     for _ in range(read):
         await anext(reader) if hasattr(reader, "__anext__") else next(reader)
     return helper
+
+
+def chat_of(client: Any) -> Any:
+    """Return the chats whose helper this version of the client has: once it was a beta."""
+    return client.chat.completions if hasattr(client.chat.completions, "stream") else client.beta.chat.completions
 
 
 def maker(clients: Any, colour: str, kind: str, url: str) -> Any:
