@@ -152,6 +152,17 @@ def test_every_function_fits_on_one_screen():
     assert long == {}
 
 
+MAPS = [path for path in MODULES if path.name == "__init__.py" and "Where what is:" in path.read_text(encoding="utf-8")]
+"""The rooms that say in which module what is."""
+
+
+@pytest.mark.parametrize("path", MAPS, ids=lambda path: path.parent.name)
+def test_a_room_says_of_no_module_where_it_is_that_is_gone(path):
+    said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    there = {found.stem for found in path.parent.rglob("*.py")} | {found.name for found in path.parent.iterdir() if found.is_dir()}
+    assert set(re.findall(r"`([a-z_]+)/?`", said)) - there == set()
+
+
 def test_no_module_is_named_for_being_a_dumping_ground():
     names = {relative(path) for path in MODULES if {path.stem.strip("_"), path.parent.name} & DUMPING_GROUNDS}
     assert names == set()

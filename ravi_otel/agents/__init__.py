@@ -9,7 +9,7 @@ Where what is:
   those that nobody else sees.
 * its tools: `toolbox` offers functions as tools, `tool_calls` runs those that one answer asks for, `tool_results` says to the model what
   came of them.
-* its end: `results` is what a run comes to, `endings` reads that from an error, `hanging` cuts what is at work when its time is up.
+* its end: `results` is what a run comes to, also by an error; `hanging` cuts what is at work when its time is up.
 * several agents: `delegation` makes tools of agents, to delegate or to hand over, `orchestrator` is an agent that has them, `spawned` are
   agents in the background, `flow` is agents in a row.
 * other loops: `supervised` is an agent whose every action a gate decides, `supervised_loop` its loop; `submitting` one that works until an

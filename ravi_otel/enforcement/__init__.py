@@ -2,10 +2,10 @@
 
 Where what is:
 
-* scopes: `scope` is one place in the tree, `opening` makes and `ending` closes it; `engine` is what all share, `terms` who is charged,
-  `declaring` and `retuning` set limits, `readings` and `tally` say where they stand, `metas` which run it is.
+* scopes: `scope` is one place in the tree, `opening` makes and `ending` closes it; `engine` is what all share, `plan` what a call must
+  satisfy there; `declaring` sets limits, `readings` and `tally` say where they stand, `run_meta` which run it is.
 * counting: `ledger/` keeps the accounts; `admission` holds and settles a call, `charges` what is known beforehand, `worst` and `learned`
-  guess its size, `last_call` keeps a rest for the end, `joining` brings limits to a living session or tenant, `replayed` counts work once.
+  guess its size, `series` counts by window and by user, `last_call` keeps a rest for the end, `replayed` counts work once.
 * refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `clocks` measure scopes by it.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,

@@ -7,9 +7,8 @@ Where what is:
 * one model call: `call` is its walk, `live` follows it, `charging` prices and `settlement` settles it; `capping` and `attempts` keep strict
   limits, `guard` open streams, `unasked` connections of many calls, `awaited` answers made in the background, `conversations` their length;
   `unseen` walks those of a client that no wrapper sees.
-* one tool call: `tool` wraps a function, `walking` is its walk, `gated` its walk through a gate, which `asking_gates` asks; `parameters`
-  names what it is given, `bounded` gives it up after its time; `inferring` remembers what models asked for, `inferred` tells what nobody
-  saw run.
+* one tool call: `tool` wraps a function, `tool_call` runs it, `gate_review` asks a gate about it; `parameters` names what it is given,
+  `tool_timeout` gives it up after its time; `inferring` remembers what models asked for, `inferred` tells what nobody saw run.
 * time and ends: `alarms` looks at clocks, `stopping` ends what is in flight, `late` what was dropped; `patience` and `pausing` are waits.
 * being followed: `board` hears, `progress` reads.
 * the process: `state` knows the engine and the open runs, `settings` and `options` what was chosen, `surroundings` the launcher;

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from rich.console import Console
@@ -158,7 +159,6 @@ def test_the_total_of_embeddings_is_their_input(instrumented: Capture):
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_a_host_with_anthropics_api_may_tell_a_total_alone(stream: bool, instrumented: Capture):
-    anthropic = pytest.importorskip("anthropic")
     with (
         ScriptedLLM(lambda _: Text("hello", usage=TOTAL)) as server,
         anthropic.Anthropic(base_url=server.base_url.removesuffix("/v1"), api_key="k", max_retries=0) as client,
