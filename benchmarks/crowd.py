@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from openai import AsyncOpenAI, OpenAI
 
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Ledger, Reservation
 from ravi_otel._flow import Flow, is_done
-from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Ledger, Reservation
 from ravi_otel.testing import Answer, Request, ScriptedLLM, Text, ToolCalls
 
 MODES = ("tasks", "threads")

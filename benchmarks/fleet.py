@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel._enforcement.ledger.slices.slice import Slice
 from ravi_otel._flow import Flow, run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
-from ravi_otel.enforcement.ledger.slices.slice import Slice
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind

@@ -24,11 +24,11 @@ from typing import Any
 from pages import printed_into
 from redis_alone import redis_alone
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 

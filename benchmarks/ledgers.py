@@ -35,10 +35,10 @@ from typing import Any
 from ledger_floors import floor_of
 from pages import printed_into
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.choosing import read_choice
+from ravi_otel._enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.choosing import read_choice
-from ravi_otel.enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind

@@ -28,7 +28,7 @@ from outage_collector import Collector, Mode
 from pages import printed_into
 
 PROGRAM = Path(__file__).parent / "outage_program.py"
-DRAIN = "from ravi_otel.telemetry import Pipeline\nimport sys\npipeline = Pipeline()\npipeline.signals()\nsys.exit(not pipeline.flush(60))"
+DRAIN = "from ravi_otel._telemetry import Pipeline\nimport sys\npipeline = Pipeline()\npipeline.signals()\nsys.exit(not pipeline.flush(60))"
 WAYS = ("ravi-otel", "with a spool", "stock SDK")
 RATE = 100
 BESIDE = frozenset({"down", "reply"})

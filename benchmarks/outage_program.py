@@ -21,8 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ravi_otel._telemetry.content import Content, as_text
 from ravi_otel.policy.content import Asked
-from ravi_otel.telemetry.content import Content, as_text
 
 PEAK = "VmHWM:"
 NOW = "VmRSS:"
@@ -49,7 +49,7 @@ class Counting:
 
 def ours(counting: Counting) -> Any:
     """Export as we do to OTEL_EXPORTER_OTLP_ENDPOINT, and give a tracer."""
-    from ravi_otel.telemetry import Pipeline  # noqa: PLC0415 - the other way must not load it
+    from ravi_otel._telemetry import Pipeline  # noqa: PLC0415 - the other way must not load it
 
     signals = Pipeline().signals()
     signals.instruments.review_decisions.add(1)

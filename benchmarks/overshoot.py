@@ -36,7 +36,7 @@ from pages import printed_into
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationError, SpawnDeniedError, parse_limit
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 
 COUNTS = (1, 2, 8, 32, 256)
 NANO = 10**9

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import ravi_otel
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 
 
 def reserve_and_settle() -> Callable[[], object]:

@@ -21,11 +21,11 @@ from hot_key import KINDS, accounts, ask, cells, fresh
 from pages import printed_into
 from redis_alone import redis_alone
 
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.contract import Grant
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._extras import load
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.contract import Grant
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel.policy.limits import Kind
 
 SLOTS = 16_384

@@ -6,18 +6,37 @@ import typing as _typing
 from ravi_otel._version import __version__
 
 if _typing.TYPE_CHECKING:
+    from ravi_otel._enforcement.last_call import WrapUp
+    from ravi_otel._enforcement.retry import RetryPolicy
+    from ravi_otel._enforcement.scope import Scope
+    from ravi_otel._enforcement.snapshot import Snapshot
+    from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+    from ravi_otel._enforcement.tab import ExecutionTracker
+    from ravi_otel._instrumentation.tools import InstrumentedTools
+    from ravi_otel._runtime.board import report_progress
+    from ravi_otel._runtime.footers import footer
+    from ravi_otel._runtime.handles import Agent, Block, Handoff, Run, Suspension
+    from ravi_otel._runtime.progress import Progress, ProgressEvent
+    from ravi_otel._runtime.scopes import (
+        agent,
+        apply_limits,
+        current_scope,
+        handoff,
+        remaining,
+        run,
+        suspend_limits,
+    )
+    from ravi_otel._runtime.spawning import Spawned, spawn
+    from ravi_otel._runtime.supervising import supervise
+    from ravi_otel._runtime.tool import tool
+    from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
+    from ravi_otel._telemetry.redaction import redact_secrets
     from ravi_otel._tools import instrument_tools
     from ravi_otel.carrier.continuing import ContinuedRun, continue_run
     from ravi_otel.carrier.lending import Lent, lend, take_return
     from ravi_otel.carrier.outbound import outbound_headers
     from ravi_otel.carrier.queues import child_environment, task_headers
-    from ravi_otel.enforcement.last_call import WrapUp
-    from ravi_otel.enforcement.retry import RetryPolicy
-    from ravi_otel.enforcement.scope import Scope
-    from ravi_otel.enforcement.snapshot import Snapshot
-    from ravi_otel.enforcement.spawn.tracker import SpawnTracker
-    from ravi_otel.enforcement.tab import ExecutionTracker
     from ravi_otel.errors import (
         AgentPausedError,
         BudgetContendedError,
@@ -39,7 +58,6 @@ if _typing.TYPE_CHECKING:
         ToolTimeoutError,
     )
     from ravi_otel.hooks import CostTracker, HookContext, HookEvent, HookManager, RunLogger
-    from ravi_otel.instrumentation.tools import InstrumentedTools
     from ravi_otel.policy import (
         CancellationToken,
         ExecutionBudget,
@@ -59,24 +77,6 @@ if _typing.TYPE_CHECKING:
         turn_limit,
         working_limit,
     )
-    from ravi_otel.runtime.board import report_progress
-    from ravi_otel.runtime.footers import footer
-    from ravi_otel.runtime.handles import Agent, Block, Handoff, Run, Suspension
-    from ravi_otel.runtime.progress import Progress, ProgressEvent
-    from ravi_otel.runtime.scopes import (
-        agent,
-        apply_limits,
-        current_scope,
-        handoff,
-        remaining,
-        run,
-        suspend_limits,
-    )
-    from ravi_otel.runtime.spawning import Spawned, spawn
-    from ravi_otel.runtime.supervising import supervise
-    from ravi_otel.runtime.tool import tool
-    from ravi_otel.runtime.waiting import Waiting, waiting
-    from ravi_otel.telemetry.redaction import redact_secrets
 
 __all__ = [
     "Agent",
@@ -187,12 +187,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "child_environment",
         "task_headers",
     ),
-    "enforcement.last_call": ("WrapUp",),
-    "enforcement.retry": ("RetryPolicy",),
-    "enforcement.scope": ("Scope",),
-    "enforcement.snapshot": ("Snapshot",),
-    "enforcement.spawn.tracker": ("SpawnTracker",),
-    "enforcement.tab": ("ExecutionTracker",),
+    "_enforcement.last_call": ("WrapUp",),
+    "_enforcement.retry": ("RetryPolicy",),
+    "_enforcement.scope": ("Scope",),
+    "_enforcement.snapshot": ("Snapshot",),
+    "_enforcement.spawn.tracker": ("SpawnTracker",),
+    "_enforcement.tab": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",
         "BudgetContendedError",
@@ -220,7 +220,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "HookManager",
         "RunLogger",
     ),
-    "instrumentation.tools": ("InstrumentedTools",),
+    "_instrumentation.tools": ("InstrumentedTools",),
     "policy": (
         "CancellationToken",
         "ExecutionBudget",
@@ -240,20 +240,20 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "turn_limit",
         "working_limit",
     ),
-    "runtime.board": ("report_progress",),
-    "runtime.footers": ("footer",),
-    "runtime.handles": (
+    "_runtime.board": ("report_progress",),
+    "_runtime.footers": ("footer",),
+    "_runtime.handles": (
         "Agent",
         "Block",
         "Handoff",
         "Run",
         "Suspension",
     ),
-    "runtime.progress": (
+    "_runtime.progress": (
         "Progress",
         "ProgressEvent",
     ),
-    "runtime.scopes": (
+    "_runtime.scopes": (
         "agent",
         "apply_limits",
         "current_scope",
@@ -262,17 +262,17 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "run",
         "suspend_limits",
     ),
-    "runtime.spawning": (
+    "_runtime.spawning": (
         "Spawned",
         "spawn",
     ),
-    "runtime.supervising": ("supervise",),
-    "runtime.tool": ("tool",),
-    "runtime.waiting": (
+    "_runtime.supervising": ("supervise",),
+    "_runtime.tool": ("tool",),
+    "_runtime.waiting": (
         "Waiting",
         "waiting",
     ),
-    "telemetry.redaction": ("redact_secrets",),
+    "_telemetry.redaction": ("redact_secrets",),
 }
 """Module → the public names that live in it: each is imported when a program first asks for one of its names."""
 

@@ -17,12 +17,37 @@ from opentelemetry._logs import LoggerProvider
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._extras import load
+from ravi_otel._instrumentation.http.around import is_known
+from ravi_otel._instrumentation.http.idle import abandon_open
+from ravi_otel._instrumentation.http.package import CLIENTS, ClientPackage
+from ravi_otel._instrumentation.http.redirects import Redirects
+from ravi_otel._instrumentation.http.wire import is_sending
+from ravi_otel._instrumentation.sockets import Sockets
+from ravi_otel._instrumentation.tools import instrument_all, remove_tools, targets_of
+from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
+from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._pricing.preloading import PATCHES_THREADS, preload, wait_until_preloaded
+from ravi_otel._runtime.asking import read_limits
+from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.carrying import Carrying
+from ravi_otel._runtime.engines import close_ledger, limits_of, make_engine, service_of
+from ravi_otel._runtime.footers import FOOTERS
+from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.options import Options
+from ravi_otel._runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.surroundings import Surroundings
+from ravi_otel._runtime.workers import LEAVING, WORKERS
+from ravi_otel._telemetry import Pipeline, Sink, Telemetry
+from ravi_otel._telemetry.conventions import times_chunks
+from ravi_otel._telemetry.redaction import Redact
 from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients
 from ravi_otel.carrier.configured import check_configured
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Ledger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.background import BACKGROUND
 from ravi_otel.hooks.bridge import Bridge
@@ -30,32 +55,7 @@ from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.reports import REPORTS
-from ravi_otel.instrumentation.http.around import is_known
-from ravi_otel.instrumentation.http.idle import abandon_open
-from ravi_otel.instrumentation.http.package import CLIENTS, ClientPackage
-from ravi_otel.instrumentation.http.redirects import Redirects
-from ravi_otel.instrumentation.http.wire import is_sending
-from ravi_otel.instrumentation.sockets import Sockets
-from ravi_otel.instrumentation.tools import instrument_all, remove_tools, targets_of
-from ravi_otel.instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel.policy.limits import Admission, Limit
-from ravi_otel.pricing.overrides import PriceMap
-from ravi_otel.pricing.preloading import PATCHES_THREADS, preload, wait_until_preloaded
-from ravi_otel.runtime.asking import read_limits
-from ravi_otel.runtime.awaited import AWAITED
-from ravi_otel.runtime.carrying import Carrying
-from ravi_otel.runtime.engines import close_ledger, limits_of, make_engine, service_of
-from ravi_otel.runtime.footers import FOOTERS
-from ravi_otel.runtime.inferring import INFERRING
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.options import Options
-from ravi_otel.runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.surroundings import Surroundings
-from ravi_otel.runtime.workers import LEAVING, WORKERS
-from ravi_otel.telemetry import Pipeline, Sink, Telemetry
-from ravi_otel.telemetry.conventions import times_chunks
-from ravi_otel.telemetry.redaction import Redact
 
 Enforcement = Literal["enforce", "observe"]
 Detail = Literal["default", "full"]

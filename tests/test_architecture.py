@@ -21,7 +21,14 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_MODULE = 900
 LONGEST_FUNCTION = 60
 DUMPING_GROUNDS = {"utils", "helpers", "common", "base", "core"}
-SDK_ROOMS = ("telemetry/private.py", "telemetry/export/", "telemetry/context_processor.py", "local/", "testing/", "stack/doctor/probe.py")
+SDK_ROOMS = (
+    "_telemetry/private.py",
+    "_telemetry/export/",
+    "_telemetry/context_processor.py",
+    "local/",
+    "testing/",
+    "stack/doctor/probe.py",
+)
 
 EXEMPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no cover)")
 REASONED = re.compile(

@@ -11,9 +11,9 @@ import pytest
 import warm_starts
 
 import ravi_otel
-from ravi_otel.instrumentation.http.package import CLIENTS
-from ravi_otel.pricing.overrides import LINES
-from ravi_otel.telemetry import catalog
+from ravi_otel._instrumentation.http.package import CLIENTS
+from ravi_otel._pricing.overrides import LINES
+from ravi_otel._telemetry import catalog
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[1]

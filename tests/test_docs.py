@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import warm_starts
 
+from ravi_otel._runtime.config.file import PolicyFile
 from ravi_otel.cli.entry import COMMANDS
 from ravi_otel.cli.support_desk.model import answer
 from ravi_otel.launch import brake, supervising
 from ravi_otel.policy import parse_limit
-from ravi_otel.runtime.config.file import PolicyFile
 from ravi_otel.testing import OtlpReceiver, ScriptedLLM
 
 ROOT = Path(__file__).parents[1]

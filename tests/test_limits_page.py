@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import warm_starts
 
+from ravi_otel._runtime.config import effective
+from ravi_otel._runtime.config.file import FILE_KEYS, read_file
+from ravi_otel._telemetry import catalog
 from ravi_otel.policy import Kind, parse_limit
-from ravi_otel.runtime.config import effective
-from ravi_otel.runtime.config.file import FILE_KEYS, read_file
-from ravi_otel.telemetry import catalog
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[1]

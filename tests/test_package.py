@@ -98,7 +98,7 @@ def test_the_readers_of_a_client_are_loaded_with_the_client_alone(client):
 import sys
 import ravi_otel
 ravi_otel.instrument()
-readers = "ravi_otel.instrumentation.{client}"
+readers = "ravi_otel._instrumentation.{client}"
 before = readers in sys.modules
 import {client}
 print(before, readers in sys.modules)

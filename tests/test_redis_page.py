@@ -11,10 +11,10 @@ from typing import get_args
 import pytest
 import warm_starts
 
-from ravi_otel.enforcement.ledger.redis import url as redis_url
+from ravi_otel._enforcement.ledger.redis import url as redis_url
+from ravi_otel._telemetry import catalog
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.limits import StoreFailure
-from ravi_otel.telemetry import catalog
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.enforcement.ledger.choosing import read_choice
-from ravi_otel.enforcement.ledger.slices import slice as slices
+from ravi_otel._enforcement.ledger.choosing import read_choice
+from ravi_otel._enforcement.ledger.slices import slice as slices
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text(encoding="utf-8")
 WORDS = {4: "four", 8: "eight", 10: "a tenth", 2: "half"}

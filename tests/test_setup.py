@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from opentelemetry.sdk.trace.sampling import Sampler
 
 import ravi_otel
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Capture, ScriptedLLM, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Say hello."}]}
@@ -214,7 +214,7 @@ def test_a_forked_child_of_an_open_run_calls_against_the_process_without_hanging
     program = """
         import os, signal, warnings
         import openai, ravi_otel
-        from ravi_otel.runtime.state import STATE
+        from ravi_otel._runtime.state import STATE
         from ravi_otel.testing import ScriptedLLM, Text
         warnings.simplefilter("ignore", DeprecationWarning)
         ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "x"}]}
@@ -299,40 +299,40 @@ POINTS = [
     "opentelemetry.context.attach",
     "opentelemetry.context.set_value",
     "opentelemetry.trace.set_span_in_context",
-    "ravi_otel.runtime.state.State.locate",
-    "ravi_otel.runtime.live.LiveCall.admit",
-    "ravi_otel.runtime.live.LiveCall.attempt",
-    "ravi_otel.runtime.live.LiveCall._close",
-    "ravi_otel.runtime.live.LiveCall._told",
-    "ravi_otel.enforcement.clock.SystemClock.monotonic_ns",
-    "ravi_otel.enforcement.ledger.memory.MemoryLedger.reserve",
-    "ravi_otel.enforcement.ledger.memory.MemoryLedger.settle",
-    "ravi_otel.telemetry.pipeline.Pipeline.signals",
-    "ravi_otel.pricing.PriceBook.card",
-    "ravi_otel.pricing.PriceBook.cost",
-    "ravi_otel.runtime.live.LiveCall.succeed",
-    "ravi_otel.runtime.live.LiveCall.fail",
-    "ravi_otel.runtime.live.LiveCall._end",
-    "ravi_otel.runtime.live.LiveCall._leave_nothing_held",
-    "ravi_otel.runtime.live.LiveCall.instead_of",
-    "ravi_otel.runtime.stopping.Blocked",
-    "ravi_otel.enforcement.plan.Plan.of",
-    "ravi_otel.enforcement.plan.Plan.accounts",
-    "ravi_otel.enforcement.clocks.overdue",
-    "ravi_otel.enforcement.clocks.left_ns",
-    "ravi_otel.enforcement.clocks.is_over",
-    "ravi_otel.instrumentation.http.seam.body_of",
-    "ravi_otel.instrumentation.http.wire.told_headers",
-    "ravi_otel.instrumentation.http.seam.may_ask",
-    "ravi_otel.instrumentation.http.stream.hide_usage",
-    "ravi_otel.instrumentation.http.seam.host_of",
-    "ravi_otel.instrumentation.http.wire.watch",
-    "ravi_otel.instrumentation.http.wire.read",
-    "ravi_otel.instrumentation.http.wire.ending_of",
-    "ravi_otel.instrumentation.formats.chat.ChatCompletions.call",
-    "ravi_otel.instrumentation.formats.chat.ChatCompletions.reply",
-    "ravi_otel.instrumentation.formats.chat.ChatCollector.add",
-    "ravi_otel.instrumentation.formats.chat.ChatCollector.reply",
+    "ravi_otel._runtime.state.State.locate",
+    "ravi_otel._runtime.live.LiveCall.admit",
+    "ravi_otel._runtime.live.LiveCall.attempt",
+    "ravi_otel._runtime.live.LiveCall._close",
+    "ravi_otel._runtime.live.LiveCall._told",
+    "ravi_otel._enforcement.clock.SystemClock.monotonic_ns",
+    "ravi_otel._enforcement.ledger.memory.MemoryLedger.reserve",
+    "ravi_otel._enforcement.ledger.memory.MemoryLedger.settle",
+    "ravi_otel._telemetry.pipeline.Pipeline.signals",
+    "ravi_otel._pricing.PriceBook.card",
+    "ravi_otel._pricing.PriceBook.cost",
+    "ravi_otel._runtime.live.LiveCall.succeed",
+    "ravi_otel._runtime.live.LiveCall.fail",
+    "ravi_otel._runtime.live.LiveCall._end",
+    "ravi_otel._runtime.live.LiveCall._leave_nothing_held",
+    "ravi_otel._runtime.live.LiveCall.instead_of",
+    "ravi_otel._runtime.stopping.Blocked",
+    "ravi_otel._enforcement.plan.Plan.of",
+    "ravi_otel._enforcement.plan.Plan.accounts",
+    "ravi_otel._enforcement.clocks.overdue",
+    "ravi_otel._enforcement.clocks.left_ns",
+    "ravi_otel._enforcement.clocks.is_over",
+    "ravi_otel._instrumentation.http.seam.body_of",
+    "ravi_otel._instrumentation.http.wire.told_headers",
+    "ravi_otel._instrumentation.http.seam.may_ask",
+    "ravi_otel._instrumentation.http.stream.hide_usage",
+    "ravi_otel._instrumentation.http.seam.host_of",
+    "ravi_otel._instrumentation.http.wire.watch",
+    "ravi_otel._instrumentation.http.wire.read",
+    "ravi_otel._instrumentation.http.wire.ending_of",
+    "ravi_otel._instrumentation.formats.chat.ChatCompletions.call",
+    "ravi_otel._instrumentation.formats.chat.ChatCompletions.reply",
+    "ravi_otel._instrumentation.formats.chat.ChatCollector.add",
+    "ravi_otel._instrumentation.formats.chat.ChatCollector.reply",
 ]
 
 LIMITS_OF_ALL = ["tokens=1M", "cost=5usd", "time=1h"]

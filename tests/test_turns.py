@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import ravi_otel
+from ravi_otel._enforcement import tally
 from ravi_otel._threads import Turns
-from ravi_otel.enforcement import tally
 
 
 class StopError(Exception):

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards.source import panels, queries
 from dashboards.source.names import prometheus as name_of
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 TAG: Final = "ravi-otel"
 BUDGETS, CALLS, RUNS, HEALTH = "ravi-budgets", "ravi-calls", "ravi-runs", "ravi-health"

@@ -6,7 +6,7 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import BUDGETS, CALLS, HEALTH, RUNS, Board
 from dashboards.source.health import heard
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 _SPENT = q.of(semconv.COST)
 _EVENTS = q.of(semconv.LIMIT_EVENTS)

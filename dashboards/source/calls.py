@@ -6,7 +6,7 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import CALLS, RUNS, Board
 from dashboards.source.names import label
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 _COUNT = q.calls(q.CALLS, "_count")
 _FAILED = q.calls(q.CALLS, "_count", f'{q.ERROR}!=""')

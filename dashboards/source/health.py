@@ -9,7 +9,7 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import HEALTH, Board
 from dashboards.source.names import label
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 _DROPPED = q.of(semconv.DROPPED)
 _DROP_REASON = label(semconv.DROP_REASON)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel.telemetry.catalog import METRICS
+from ravi_otel._telemetry.catalog import METRICS
 
 _SUFFIXES: Final = {"s": "seconds", "USD": "USD"}
 """Units that become part of a name; none in braces does, such as `{token}`, nor an empty one."""

@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 Figure = stat.Panel
 Lines = timeseries.Panel

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dashboards.source.names import label, prometheus
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 SERVICE: Final = "service_name"
 ENVIRONMENT: Final = "deployment_environment_name"

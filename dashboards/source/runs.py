@@ -6,7 +6,7 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import CALLS, RUNS, TREE, Board
 from dashboards.source.names import label
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 _RUNS = q.of(semconv.WORKFLOW_DURATION, part="_count")
 _FAILED_RUNS = q.of(semconv.WORKFLOW_DURATION, f'{q.ERROR}!=""', part="_count")

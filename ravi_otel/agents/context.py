@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from anyio.abc import TaskGroup
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.agents.cancelling import told_apart
 from ravi_otel.agents.metering import ask, model_of, takes_model
 from ravi_otel.agents.middleware.contexts import ChatCall
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.spawned import SpawnedAgent, find
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority

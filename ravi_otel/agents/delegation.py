@@ -11,21 +11,21 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 import anyio
 
+from ravi_otel._enforcement.ending import Ending
+from ravi_otel._runtime.asking import Limits, read_limits
+from ravi_otel._runtime.footers import without_footer
+from ravi_otel._runtime.handles import ScopeHandle
+from ravi_otel._runtime.scopes import apply_limits
+from ravi_otel._runtime.scopes import handoff as open_handoff
+from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
-from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.loop_records import HandoffEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.asking import Limits, read_limits
-from ravi_otel.runtime.footers import without_footer
-from ravi_otel.runtime.handles import ScopeHandle
-from ravi_otel.runtime.scopes import apply_limits
-from ravi_otel.runtime.scopes import handoff as open_handoff
-from ravi_otel.runtime.spawning import spawn
 
 _LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
 _LONGEST_TEXT: Final = 1_000  # of an error, to a model

@@ -10,19 +10,19 @@ from typing import TypeAlias, cast
 import anyio
 import anyio.lowlevel
 
+from ravi_otel._enforcement.ending import COMPLETED, Ending
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._runtime.asking import Limits, read_limits, slots
+from ravi_otel._runtime.scopes import run
 from ravi_otel.agents.delegation import Delegate, check_delegate
 from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus
-from ravi_otel.enforcement.ending import COMPLETED, Ending
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import SpawnBudget
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.asking import Limits, read_limits, slots
-from ravi_otel.runtime.scopes import run
 
 Step: TypeAlias = "Delegate | Sequence[Delegate]"
 """One agent, or several that work side by side on the same input."""

@@ -9,11 +9,11 @@ from typing import Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.sleeper import Sleeper
+from ravi_otel._enforcement import clocks
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._runtime.stopping import IN_FLIGHT
 from ravi_otel.errors import CancellationError
-from ravi_otel.runtime.stopping import IN_FLIGHT
 
 ResultT = TypeVar("ResultT")
 

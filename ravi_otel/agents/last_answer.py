@@ -8,19 +8,19 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ravi_otel._enforcement import admission
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._runtime.capping import Capped, sized
+from ravi_otel._runtime.scopes import apply_limits, current_scope
 from ravi_otel.agents import wire
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.windows import TokenWindow, tokens_of
 from ravi_otel.agents.metering import model_of
 from ravi_otel.agents.model import OpenAIModel
-from ravi_otel.enforcement import admission
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import BudgetError
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome, Unbounded
 from ravi_otel.policy.usage import Call
-from ravi_otel.runtime.capping import Capped, sized
-from ravi_otel.runtime.scopes import apply_limits, current_scope
 
 if TYPE_CHECKING:
     from ravi_otel.agents.context import AgentContext

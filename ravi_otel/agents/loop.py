@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from anyio.lowlevel import checkpoint
 
+from ravi_otel._enforcement.ending import COMPLETED, Ending
+from ravi_otel._enforcement.refusal import limit_of
+from ravi_otel._runtime.capping import CUT_SHORT
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.last_answer import last_answer
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
-from ravi_otel.enforcement.ending import COMPLETED, Ending
-from ravi_otel.enforcement.refusal import limit_of
 from ravi_otel.errors import BudgetError, RaviError, StopRun
 from ravi_otel.hooks.loop_records import StepEvent
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.limits import Outcome
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.capping import CUT_SHORT
 
 _UNFINISHED: Final = {
     "refusal": StopReason.LLM_REFUSAL,

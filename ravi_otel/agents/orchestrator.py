@@ -6,21 +6,21 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._runtime.asking import Limits, slots
+from ravi_otel._runtime.handles import Run
+from ravi_otel._runtime.scopes import apply_limits, current_scope, run
 from ravi_otel.agents.delegation import SubAgentConfig, delegation_tool
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.toolbox import ToolLike
-from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import Hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
-from ravi_otel.runtime.asking import Limits, slots
-from ravi_otel.runtime.handles import Run
-from ravi_otel.runtime.scopes import apply_limits, current_scope, run
 
 
 class OrchestratorAgent(ReActAgent):

@@ -8,6 +8,8 @@ from typing import Any
 
 import anyio
 
+from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._runtime.asking import Limits, read_limits, tab
 from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
@@ -16,7 +18,6 @@ from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.spawned import OwnId, known
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
-from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.policy import checks
@@ -24,7 +25,6 @@ from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 from ravi_otel.policy.gate import ToolGate
 from ravi_otel.policy.ids import AgentId
-from ravi_otel.runtime.asking import Limits, read_limits, tab
 from ravi_otel.supervisor.decisions import Supervisor
 from ravi_otel.supervisor.gate import gate_for
 

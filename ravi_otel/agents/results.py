@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
-from ravi_otel.enforcement.ending import Ending
+from ravi_otel._enforcement.ending import Ending
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.stops import Phase
 

@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, overload
 
 import anyio
 
+from ravi_otel._enforcement.ending import Ending, read_group
+from ravi_otel._runtime.asking import Limits, read_limits, scope_name
+from ravi_otel._runtime.footers import with_footer
+from ravi_otel._runtime.scopes import agent as open_agent
+from ravi_otel._runtime.scopes import apply_limits
+from ravi_otel._runtime.scopes import run as open_run
+from ravi_otel._runtime.state import STATE
 from ravi_otel.agents.cancelling import AwaitedCancelledError, counting
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.hanging import background, cut
@@ -18,17 +25,10 @@ from ravi_otel.agents.history.turns import answered, sound, unfiltered
 from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult, AgentStatus
-from ravi_otel.enforcement.ending import Ending, read_group
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.asking import Limits, read_limits, scope_name
-from ravi_otel.runtime.footers import with_footer
-from ravi_otel.runtime.scopes import agent as open_agent
-from ravi_otel.runtime.scopes import apply_limits
-from ravi_otel.runtime.scopes import run as open_run
-from ravi_otel.runtime.state import STATE
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from ravi_otel._enforcement.ending import Ending
+from ravi_otel._runtime.scopes import apply_limits
+from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.delegation import check_seconds
 from ravi_otel.agents.results import AgentResult
-from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.contracts import ChatMessage
 from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.scopes import apply_limits
-from ravi_otel.runtime.spawning import spawn
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent

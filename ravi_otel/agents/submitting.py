@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from ravi_otel._enforcement.ending import Ending
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.react import ReActAgent
@@ -15,7 +16,6 @@ from ravi_otel.agents.running import work
 from ravi_otel.agents.tool_calls import Used, ends_run
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.agents.truncating import Truncated
-from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, LLMClient

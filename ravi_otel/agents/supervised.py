@@ -8,6 +8,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._runtime.asking import Limits
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
@@ -15,14 +18,11 @@ from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.supervised_loop import SupervisedLoop
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tab import ExecutionTracker
 from ravi_otel.hooks.dispatch import Hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.runtime.asking import Limits
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.gateway import Budget, ToolGateway

@@ -10,6 +10,8 @@ from typing import Any, Final, cast
 
 import anyio
 
+from ravi_otel._enforcement.ending import Ending
+from ravi_otel._runtime.capping import CUT_SHORT
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.hanging import GRACE_S
@@ -18,11 +20,9 @@ from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.tool_calls import CUT_OFF, why_over
-from ravi_otel.enforcement.ending import Ending
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.stops import Phase, StopReason
-from ravi_otel.runtime.capping import CUT_SHORT
 from ravi_otel.supervisor.actions import InvalidAction, read_action
 from ravi_otel.supervisor.calls import FINAL, GateCall
 from ravi_otel.supervisor.decisions import Action, Decision

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import anyio
 
+from ravi_otel._enforcement.ending import Ending, leaves
+from ravi_otel._enforcement.refusal import belongs_to, limit_of
+from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.cancelling import left_as_found, told_apart
 from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
 from ravi_otel.agents.results import ToolReport
-from ravi_otel.enforcement.ending import Ending, leaves
-from ravi_otel.enforcement.refusal import belongs_to, limit_of
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetError,
@@ -31,7 +32,6 @@ from ravi_otel.errors import (
 from ravi_otel.policy.contracts import ChatMessage, JsonObject
 from ravi_otel.policy.limits import Outcome
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.runtime.inferring import INFERRING
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import args_hash
 from ravi_otel.supervisor.json_text import NotJsonError, read_json

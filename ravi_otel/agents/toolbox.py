@@ -12,15 +12,15 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
+from ravi_otel._runtime.handles import ScopeHandle
+from ravi_otel._runtime.tool import LABEL, MARK, bare
+from ravi_otel._runtime.tool_call import ToolCall, is_captured
+from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.policy.gate import ToolGate
 from ravi_otel.policy.limits import Kind, Limit
-from ravi_otel.runtime.handles import ScopeHandle
-from ravi_otel.runtime.tool import LABEL, MARK, bare
-from ravi_otel.runtime.tool_call import ToolCall, is_captured
-from ravi_otel.runtime.tool_timeout import is_async
 from ravi_otel.supervisor.signatures import ToolSignature
 
 _log = logging.getLogger("ravi_otel")

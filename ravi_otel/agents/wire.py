@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from ravi_otel._instrumentation.formats import chat, responses
 from ravi_otel.errors import LLMEmpty
-from ravi_otel.instrumentation.formats import chat, responses
 from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, JsonValue
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}

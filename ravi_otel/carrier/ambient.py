@@ -12,12 +12,12 @@ from opentelemetry import baggage
 from opentelemetry.context import Context
 
 from ravi_otel import _current
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.carrier.configured import configured, in_context
 from ravi_otel.carrier.entries import KEY, is_ours
 from ravi_otel.carrier.outbound import EXPIRES_MS
 from ravi_otel.carrier.standing import now_ms, token_of
 from ravi_otel.carrier.token import write_token
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 
 ANYBODY: Final = "@context"

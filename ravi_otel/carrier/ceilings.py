@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.series import Series
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.series import Series
 from ravi_otel.policy.limits import Admission, Limit, ScopeKind
 
 SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})

@@ -11,7 +11,16 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from ravi_otel import _current
+from ravi_otel._enforcement import declaring
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.series import Series
 from ravi_otel._flow import Flow, run_sync
+from ravi_otel._runtime.asking import Limits, read_limits, scope_name
+from ravi_otel._runtime.config.tags import check_tags
+from ravi_otel._runtime.handles import Run
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.ambient import undressed
 from ravi_otel.carrier.ceilings import MODEL
 from ravi_otel.carrier.configured import configured
@@ -20,11 +29,6 @@ from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Spent, Token, counter_name, write_spent
-from ravi_otel.enforcement import declaring
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.opening import Opening
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.series import Series
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.guard import swallow
@@ -32,10 +36,6 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, request_limit, tool_call_limit
-from ravi_otel.runtime.asking import Limits, read_limits, scope_name
-from ravi_otel.runtime.config.tags import check_tags
-from ravi_otel.runtime.handles import Run
-from ravi_otel.runtime.state import STATE
 
 _JOINED: Final = {ScopeKind.SESSION: "session_id", ScopeKind.TENANT: "tenant_id"}
 _MS: Final = NANO // 1_000

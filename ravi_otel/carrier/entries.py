@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote_plus
 
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 KEY: Final = semconv.CARRIED_ENTRY
 """What our one entry is called."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation
+from ravi_otel._enforcement.refusal import owned
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel._flow import Flow, run_sync
+from ravi_otel._runtime.patience import owner
 from ravi_otel.carrier.lots import Lot
-from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation
-from ravi_otel.enforcement.refusal import owned
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.tally import add_charged, add_counts, add_usage
 from ravi_otel.policy.limits import Kind, is_built_in
 from ravi_otel.policy.usage import Usage
-from ravi_otel.runtime.patience import owner
 
 _COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 

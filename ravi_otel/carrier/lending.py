@@ -17,8 +17,12 @@ from typing import Final, Self, cast
 from opentelemetry import context as otel_context
 
 from ravi_otel import _current
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
+from ravi_otel._runtime.late import drain, later, look_after, look_for, opened
+from ravi_otel._runtime.patience import patience
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
@@ -29,14 +33,10 @@ from ravi_otel.carrier.standing import names_of, now_ms, process_here
 from ravi_otel.carrier.telling import Reason, rejected, say_once
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Kind, Limit
-from ravi_otel.runtime.late import drain, later, look_after, look_for, opened
-from ravi_otel.runtime.patience import patience
-from ravi_otel.runtime.state import STATE
 
 RETURN_HEADER: Final = "ravi-spent"
 """The response header in which what was used of a loan comes back, signed."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain
 from ravi_otel.carrier.token import ModelAmount, Spent
-from ravi_otel.enforcement.ledger.account import Account, Nature
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit
 
 _QUARTER: Final = Fraction(1, 4)

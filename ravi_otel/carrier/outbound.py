@@ -9,6 +9,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ravi_otel._flow import run_sync
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import lending
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.entries import tokens_of, with_ours, without_ours
@@ -21,7 +22,6 @@ from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.checks import instance, show
-from ravi_otel.runtime.state import STATE
 
 EXPIRES_MS: Final = 300_000
 """How long what goes with a request is believed, a loan aside."""

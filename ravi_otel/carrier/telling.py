@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.records import CountEvent
-from ravi_otel.runtime.state import STATE
 
 Reason = Literal[
     "missing",

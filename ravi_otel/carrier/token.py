@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from json import dumps, loads  # as they are now: the program may make tools of that module's functions
 from typing import Any, Final, NamedTuple, cast
 
+from ravi_otel._enforcement.ledger.account import nature_of
+from ravi_otel._runtime.config.tags import check_tags
 from ravi_otel.carrier.ceilings import MODEL, SUMS
 from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import MalformedError, amounts, most_of, optional_text, read_limit, text, whole, write_limit
-from ravi_otel.enforcement.ledger.account import nature_of
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import MAX_COUNT, MAX_NAME
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
-from ravi_otel.runtime.config.tags import check_tags
 
 LONGEST: Final = 4_000
 """How many characters a token has at most; what is longer is neither written nor read."""

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ravi_otel.enforcement.ledger.choosing import read_choice
+from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import plain

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Listing
 from ravi_otel._flow import run_sync
 from ravi_otel.cli import ledger_rows as rows
 from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing, settable
 from ravi_otel.cli.ledger_rows import Rate, Shown
 from ravi_otel.cli.ledger_store import opened
 from ravi_otel.cli.stored import say
-from ravi_otel.enforcement.ledger.operators import MOST_LISTED, Listing
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import clean

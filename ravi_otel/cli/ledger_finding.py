@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ravi_otel._enforcement.ledger.operators import Counter, Listing
 from ravi_otel.cli.ledger_rows import Rate, Shown
-from ravi_otel.enforcement.ledger.operators import Counter, Listing
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks

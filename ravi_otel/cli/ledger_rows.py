@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from ravi_otel._enforcement.ledger.operators import Counter, Listing, Named, named
 from ravi_otel.cli.columns import print_columns
-from ravi_otel.enforcement.ledger.operators import Counter, Listing, Named, named
 from ravi_otel.local.wording import clean, percent
 from ravi_otel.policy.checks import WINDOWS
 from ravi_otel.policy.limits import ScopeKind, public_amount

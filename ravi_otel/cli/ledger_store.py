@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
+from ravi_otel._enforcement.ledger.choosing import VARIABLE, read_choice
+from ravi_otel._enforcement.ledger.operators import Operated
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.cli.stored import say
-from ravi_otel.enforcement.ledger.choosing import VARIABLE, read_choice
-from ravi_otel.enforcement.ledger.operators import Operated
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 
 _VERBS: Final = ("list_accounts", "set_limit", "accept_loss", "close_scope", "close")

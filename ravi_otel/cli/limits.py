@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from ravi_otel.enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel._runtime.config import SCHEMA, Policy, Sourced, check_for_run, effective, read_tags, with_ledger
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import SPENDS, Admission, Outcome
-from ravi_otel.runtime.config import SCHEMA, Policy, Sourced, check_for_run, effective, read_tags, with_ledger
 
 _NONE = "No limit is set. Give one with --limit tokens=500k, in RAVI_LIMIT_TOKENS=500k, or in a policy file with --policy FILE."
 _HEADS = ("limit", "from", "admission", "past it", "warns at", "instead of")

@@ -13,14 +13,14 @@ from pathlib import Path
 import click
 
 from ravi_otel._extras import load
+from ravi_otel._instrumentation.uncovered import is_allowed
+from ravi_otel._runtime.config import check_for_run, effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
-from ravi_otel.instrumentation.uncovered import is_allowed
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
-from ravi_otel.runtime.config import check_for_run, effective, read_tags, with_ledger
 
 
 @click.command(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.opening import Opening
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.facts import ScopeFacts

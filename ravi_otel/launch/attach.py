@@ -13,10 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from ravi_otel._enforcement.ending import is_unkept
+from ravi_otel._instrumentation.uncovered import UNCOVERED, Uncovered
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.surroundings import Surroundings
 from ravi_otel._setup import outside, surround, wrap_again
-from ravi_otel.enforcement.ending import is_unkept
 from ravi_otel.errors import BudgetError, RaviError
-from ravi_otel.instrumentation.uncovered import UNCOVERED, Uncovered
 from ravi_otel.launch import notes
 from ravi_otel.launch.around import Openings, of_service, run_of
 from ravi_otel.launch.brake import Brake
@@ -26,8 +28,6 @@ from ravi_otel.launch.uncaught import Threads, ended_by_limit, refusal_in, says
 from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.surroundings import Surroundings
 
 _log = logging.getLogger("ravi_otel")
 

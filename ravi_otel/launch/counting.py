@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
-from ravi_otel.enforcement.ledger import choosing
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.choosing import Choice, read_choice
-from ravi_otel.enforcement.ledger.contract import Ledger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger import choosing
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
+from ravi_otel._enforcement.ledger.contract import Ledger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.launch import around
 from ravi_otel.launch.plan import VARIABLE, Plan

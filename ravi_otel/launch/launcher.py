@@ -11,15 +11,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
+from ravi_otel._enforcement.ledger.refreshing import refresh
+from ravi_otel._enforcement.opening import open_scope, process_root
+from ravi_otel._enforcement.refusal import named
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.series import counters
 from ravi_otel._extras import load
+from ravi_otel._runtime.config import Policy
+from ravi_otel._runtime.engines import service_in
 from ravi_otel._version import __version__
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.choosing import LEASE, lease_of
-from ravi_otel.enforcement.ledger.refreshing import refresh
-from ravi_otel.enforcement.opening import open_scope, process_root
-from ravi_otel.enforcement.refusal import named
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.series import counters
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
 from ravi_otel.launch.around import Place, of_service, places_of, run_of, spell
@@ -31,8 +33,6 @@ from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
 from ravi_otel.policy.limits import Kind, format_limit
-from ravi_otel.runtime.config import Policy
-from ravi_otel.runtime.engines import service_in
 
 STOPPED: Final = 4
 """Exit status of a program that a limit ended."""

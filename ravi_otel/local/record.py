@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord

@@ -6,10 +6,10 @@ import os
 import uuid
 from typing import Any, Final
 
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.calls import Approval, Call
 from ravi_otel.supervisor.decisions import Decision

@@ -13,14 +13,14 @@ from typing import Any, Final, cast
 
 import anyio
 
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Step
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.sleeper import on_any_event_loop
+from ravi_otel._runtime.live import LiveCall
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import stoppable
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.gate import Coloured
-from ravi_otel.runtime.live import LiveCall
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.stopping import stoppable
 from ravi_otel.supervisor.approval.asking import refuse_ended
 
 _GRACE_S: Final = 1.0

@@ -10,16 +10,16 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.enforcement.ledger.contract import new_op_id
-from ravi_otel.enforcement.scope import Scope
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.runtime.state import STATE
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told
 from ravi_otel.supervisor.colours import in_colour

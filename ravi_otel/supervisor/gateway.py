@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
+from ravi_otel._enforcement import clocks
+from ravi_otel._enforcement.admission import tool_lines
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.admission import tool_lines
-from ravi_otel.enforcement.ledger.contract import new_op_id
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope
-from ravi_otel.enforcement.scope import Scope
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call, GateCall, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any, Final, cast
 
 from ravi_otel._flow import Carried, Flow, cause
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.waiting import Waiting
+from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import RaviError, ToolDeniedError
 from ravi_otel.hooks.loop_records import ReviewEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.waiting import Waiting
 from ravi_otel.supervisor.answers import end_of, fingerprint_of, has_lapsed, read_answer, request_for, spelling
 from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
@@ -27,7 +28,6 @@ from ravi_otel.supervisor.signatures import BadArguments
 from ravi_otel.supervisor.standing import Note
 from ravi_otel.supervisor.state import RunState
 from ravi_otel.supervisor.terms import Terms, told_of
-from ravi_otel.telemetry.redaction import is_redacting
 
 _log = logging.getLogger("ravi_otel")
 

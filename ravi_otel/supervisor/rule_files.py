@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from ravi_otel._runtime.config import GateSection, check_schema, load_document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.runtime.config import GateSection, check_schema, load_document, read_document
 from ravi_otel.supervisor.rules_contract import Rule
 from ravi_otel.supervisor.rules_kinds import KINDS
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.contracts import JsonObject
 from ravi_otel.supervisor.decisions import GateState

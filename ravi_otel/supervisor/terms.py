@@ -14,9 +14,9 @@ from json import dumps  # as it is now: the program may make tools of that modul
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, cast
 
+from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun
 from ravi_otel.policy import checks
-from ravi_otel.runtime.tool_timeout import is_async
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call
 from ravi_otel.supervisor.decisions import GateState, Supervisor

@@ -13,6 +13,7 @@ from team_stage import lead_of
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracker
+from ravi_otel._telemetry import semconv
 from ravi_otel.agents import AgentContext, Flow, OrchestratorAgent, ReActAgent, SubAgentConfig, build_supervisor, handoff, run_agent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
@@ -23,7 +24,6 @@ from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget
-from ravi_otel.telemetry import semconv
 from ravi_otel.testing import Capture, Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL
 

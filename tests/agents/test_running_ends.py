@@ -9,10 +9,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracker
+from ravi_otel._runtime.state import STATE
 from ravi_otel.agents import AgentContext, ReActAgent, run_agent
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL
 

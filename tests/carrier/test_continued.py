@@ -26,15 +26,15 @@ from ravi_otel import (
     take_return,
     task_headers,
 )
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._flow import run_async, run_sync
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.inbound import Inbound, read
 from ravi_otel.carrier.lending import RETURN_HEADER, returned
 from ravi_otel.carrier.outbound import headers_for
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import ScriptedLLM, Text
 
 URL = "http://b.internal/x"

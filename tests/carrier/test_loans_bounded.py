@@ -7,14 +7,14 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationError, continue_run, lend, outbound_headers, take_return
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.failing import unkept
 from ravi_otel._flow import run_sync
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import lending
 from ravi_otel.carrier.outbound import headers_for
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.failing import unkept
-from ravi_otel.runtime.state import STATE
 
 URL = "http://b.internal/x"
 

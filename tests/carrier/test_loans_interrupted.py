@@ -8,12 +8,12 @@ import pytest
 import ravi_otel
 from ravi_otel import _current, lend, take_return
 from ravi_otel._flow import run_sync
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import holding, lending
 from ravi_otel.carrier.keys import read_keys
 from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.carrier.outbound import headers_for
 from ravi_otel.carrier.token import Spent, write_spent
-from ravi_otel.runtime.state import STATE
 
 FILES = {module.__file__ for module in (lending, holding, _current)}
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")

@@ -18,13 +18,13 @@ import pytest
 import redis
 from click.testing import CliRunner
 
+from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.operators import named
 from ravi_otel._flow import run_sync
 from ravi_otel.cli.entry import commands
-from ravi_otel.enforcement import refusal
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.operators import named
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.facts import ScopeFacts

@@ -6,9 +6,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from ravi_otel._runtime.config import SCHEMA
 from ravi_otel.cli.entry import commands
 from ravi_otel.policy import parse_limit
-from ravi_otel.runtime.config import SCHEMA
 
 POLICY = """\
 name = "nightly"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ravi_otel._runtime.config import effective
 from ravi_otel.cli.suggest import rounded_up
 from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.runtime.config import effective
 
 
 def fill(shelf, number=10, name="clerk", **agent):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.policy.limits import make_limit
 from ravi_otel.testing import ManualClock

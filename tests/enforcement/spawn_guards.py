@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel.enforcement.spawn import queue, slots, tracker
+from ravi_otel._enforcement.spawn import queue, slots, tracker
 
 SOURCE = Path(slots.__file__)
 FUNCTIONS = {slots: ("Slots",), queue: ("first",), tracker: ("_tell", "_wait", "_served", "admit", "resumption")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_otel.enforcement.admission import OUTPUT_GUESS, actual_amounts, estimate
+from ravi_otel._enforcement.admission import OUTPUT_GUESS, actual_amounts, estimate
+from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.usage import Call, Usage
-from ravi_otel.pricing import PriceBook
 
 PRICES = PriceBook(
     {

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel.enforcement import charges, scope, sharing
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger import memory
-from ravi_otel.enforcement.ledger.contract import Line
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.spawn import shared as spawn_shared
+from ravi_otel._enforcement import charges, scope, sharing
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger import memory
+from ravi_otel._enforcement.ledger.contract import Line
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.spawn import shared as spawn_shared
+from ravi_otel._runtime import gate_review, patience, tool_call
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime import gate_review, patience, tool_call
-from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.series import MOST_COUNTERS
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.series import MOST_COUNTERS
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.limits import ScopeKind

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from ravi_otel._enforcement.admission import Estimate, call_lines, tool_lines
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.admission import Estimate, call_lines, tool_lines
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Denied, Reservation, new_op_id
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import BudgetExhaustedError, CancellationError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.limits import ScopeKind

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel import BudgetExhaustedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel.enforcement.snapshot import Snapshot
-from ravi_otel.enforcement.spawn.limits import agent_ahead
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.snapshot import Snapshot
+from ravi_otel._enforcement.spawn.limits import agent_ahead
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.ids import AgentId

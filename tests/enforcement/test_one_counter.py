@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.identity import name_store
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.enduring import EnduringLedger
-from ravi_otel.enforcement.ledger.identity import name_store
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.facts import ScopeFacts

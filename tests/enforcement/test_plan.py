@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel.enforcement.plan import Plan
-from ravi_otel.enforcement.scope import Scope
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.plan import Plan
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.testing import ManualClock

@@ -3,11 +3,11 @@
 import pytest
 import redis_servers
 
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind

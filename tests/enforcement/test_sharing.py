@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationError, ExecutionBudget, SpawnBudget, SpawnDeniedError
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.plan import Plan
+from ravi_otel._enforcement.sharing import check_share, hold_late
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel.enforcement.plan import Plan
-from ravi_otel.enforcement.sharing import check_share, hold_late
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission, ScopeKind
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, ExecutionBudget, ExecutionTracker, Snapshot
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.snapshot import MOST_CHARACTERS, TALLIED, Counter
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.snapshot import MOST_CHARACTERS, TALLIED, Counter
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import ManualClock
 
 ROWS = ["charge.rows=100"]

@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
+from ravi_otel._enforcement.admission import estimate
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
+from ravi_otel._enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.worst import LEAST_ASKED, refused_by, worst_of
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.admission import estimate
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Denied, Reservation, new_op_id
-from ravi_otel.enforcement.opening import Opening, open_scope, process_root
-from ravi_otel.enforcement.worst import LEAST_ASKED, refused_by, worst_of
+from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Usage
-from ravi_otel.pricing import PriceBook
 
 PRICES = PriceBook({"m": {"input": 2, "cached_input": 1, "output": 10, "reasoning": 12}})
 CARD = PRICES.card("openai", "m")

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.opening import close_scope
+from ravi_otel._enforcement.series import MOST_READ
+from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.opening import close_scope
-from ravi_otel.enforcement.series import MOST_READ
-from ravi_otel.enforcement.snapshot import Snapshot
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.hooks.listener import Listeners
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.windows import window_at
 

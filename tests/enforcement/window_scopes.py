@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.policy.grammar import parse_limit

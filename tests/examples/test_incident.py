@@ -15,7 +15,7 @@ import pytest
 import warm_starts
 from played_once import played_once
 
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "incident"

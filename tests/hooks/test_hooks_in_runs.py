@@ -10,10 +10,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, HookEvent, HookManager, Priority, RunLogger, SpawnBudget, SpawnDeniedError, SpawnTracker
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.bridge import Bridge
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Capture, Failure, ManualClock, Text
 
 LIMIT_KEYS = {

@@ -12,9 +12,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookEvent
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.opening import Opening, open_scope, process_root
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.hooks.bridge import Bridge
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.limits import ScopeKind

@@ -12,8 +12,8 @@ import warm_starts
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, RunLogger, SpawnBudget
+from ravi_otel._telemetry import catalog
 from ravi_otel.hooks import HookStats
-from ravi_otel.telemetry import catalog
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[2]

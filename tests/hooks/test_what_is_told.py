@@ -6,7 +6,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import CostTracker, HookEvent, HookManager, RetryPolicy, SpawnBudget, SpawnDeniedError
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Text, ToolCalls
 
 

@@ -13,9 +13,9 @@ import pytest
 from openai.types.responses import Response
 
 import ravi_otel
+from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.late import drain
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.runtime.awaited import AWAITED
-from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Capture, Failure, Raw, ScriptedLLM, Text, ToolCalls
 
 ASKED = {"model": "gpt-4o-mini", "input": "Say it."}

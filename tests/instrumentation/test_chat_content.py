@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel.runtime.state import STATE
-from ravi_otel.telemetry.content import Content
-from ravi_otel.telemetry.content_told import Said
-from ravi_otel.telemetry.redaction import redact_secrets
+from ravi_otel._runtime.state import STATE
+from ravi_otel._telemetry.content import Content
+from ravi_otel._telemetry.content_told import Said
+from ravi_otel._telemetry.redaction import redact_secrets
 from ravi_otel.testing import Capture, Disconnect, Raw, Refusal, Text, ToolCalls
 
 EVENT = "gen_ai.client.inference.operation.details"

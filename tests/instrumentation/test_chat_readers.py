@@ -8,7 +8,7 @@ import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from ravi_otel.instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
+from ravi_otel._instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
 
 
 def counts(**fields: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.instrumentation.http import ends, standing, stream
-from ravi_otel.runtime.state import STATE
+from ravi_otel._instrumentation.http import ends, standing, stream
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, Raw, ScriptedLLM
 
 CHAT: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}], "stream": True}

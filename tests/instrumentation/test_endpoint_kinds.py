@@ -11,8 +11,8 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.formats.format import Request
-from ravi_otel.instrumentation.formats.openai import format_for
+from ravi_otel._instrumentation.formats.format import Request
+from ravi_otel._instrumentation.formats.openai import format_for
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 HOST: Any = SimpleNamespace(provider="openai", assumed=False, address="api.openai.com", port=443, base="/v1")

@@ -24,13 +24,13 @@ import pydantic
 import pytest
 
 import ravi_otel
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.hooks.records import CallRecord, ToolRecord
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.state import STATE
 
 LONG = os.environ.get("RAVI_LONG", "")
 MANY = int(LONG) if LONG.isdigit() and int(LONG) > 1 else 10_000 if LONG else 0

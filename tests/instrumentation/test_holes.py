@@ -11,13 +11,13 @@ import pydantic
 import pytest
 
 from ravi_otel import BudgetExhaustedError, request_limit, run, token_limit, turn_limit
-from ravi_otel.instrumentation.formats.chat import ChatCompletions, Completions
-from ravi_otel.instrumentation.formats.fields import body_of
-from ravi_otel.instrumentation.formats.format import Host, Request
-from ravi_otel.instrumentation.formats.openai import Other, format_for
-from ravi_otel.instrumentation.formats.responses import Responses
+from ravi_otel._instrumentation.formats.chat import ChatCompletions, Completions
+from ravi_otel._instrumentation.formats.fields import body_of
+from ravi_otel._instrumentation.formats.format import Host, Request
+from ravi_otel._instrumentation.formats.openai import Other, format_for
+from ravi_otel._instrumentation.formats.responses import Responses
+from ravi_otel._runtime.late import drain
 from ravi_otel.policy.usage import Call, Usage
-from ravi_otel.runtime.late import drain
 from ravi_otel.testing import Text
 
 HOST = Host("openai", assumed=False, address=None, port=None)

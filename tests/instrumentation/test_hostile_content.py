@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.formats.fields import fields_of, plain
+from ravi_otel._instrumentation.formats.fields import fields_of, plain
 from ravi_otel.testing import Capture
 
 

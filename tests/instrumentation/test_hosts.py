@@ -5,8 +5,8 @@ from __future__ import annotations
 import openai
 import pytest
 
-from ravi_otel.instrumentation.http import hosts
-from ravi_otel.instrumentation.openai import VENDOR
+from ravi_otel._instrumentation.http import hosts
+from ravi_otel._instrumentation.openai import VENDOR
 
 KNOWN = {
     "https://api.openai.com/v1": "openai",

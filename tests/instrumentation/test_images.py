@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from ravi_otel import BudgetExhaustedError, cost_limit, run, token_limit
-from ravi_otel.instrumentation.formats.format import Host, Request
-from ravi_otel.instrumentation.formats.openai import format_for
+from ravi_otel._instrumentation.formats.format import Host, Request
+from ravi_otel._instrumentation.formats.openai import format_for
 from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Disconnect, Picture
 

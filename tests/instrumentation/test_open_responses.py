@@ -13,7 +13,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.http.body import Body
+from ravi_otel._instrumentation.http.body import Body
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}

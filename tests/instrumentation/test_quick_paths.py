@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.instrumentation.formats import fields
-from ravi_otel.instrumentation.formats.chat import ChatCollector
-from ravi_otel.instrumentation.http import hosts
-from ravi_otel.instrumentation.openai import VENDOR
+from ravi_otel._instrumentation.formats import fields
+from ravi_otel._instrumentation.formats.chat import ChatCollector
+from ravi_otel._instrumentation.http import hosts
+from ravi_otel._instrumentation.openai import VENDOR
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
 DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)

@@ -15,8 +15,8 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.http import body as kept
-from ravi_otel.instrumentation.http.sse import events_of
+from ravi_otel._instrumentation.http import body as kept
+from ravi_otel._instrumentation.http.sse import events_of
 from ravi_otel.testing import Capture
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}

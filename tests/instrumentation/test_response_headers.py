@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.instrumentation.http.headers import headers_of, told_headers
+from ravi_otel._instrumentation.http.headers import headers_of, told_headers
 
 UUID = "0f3c2a91-55d0-4b9e-9a0e-2f5f0d7f9c11"
 IDS = [

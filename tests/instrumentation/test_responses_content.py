@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.instrumentation.formats.responses import Responses, ResponsesCollector, answered, asked
+from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector, answered, asked
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Call
 

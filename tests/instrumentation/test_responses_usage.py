@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ravi_otel
-from ravi_otel.instrumentation.formats.responses import Responses, ResponsesCollector
+from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Call, Usage
 from ravi_otel.testing import Capture, ScriptedLLM, Text

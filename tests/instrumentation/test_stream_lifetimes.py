@@ -16,8 +16,8 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.instrumentation.http.idle import abandon_open
-from ravi_otel.runtime.state import STATE
+from ravi_otel._instrumentation.http.idle import abandon_open
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, Malformed, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}], "stream": True}

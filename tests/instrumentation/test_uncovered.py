@@ -23,8 +23,8 @@ import urllib3
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
+from ravi_otel._instrumentation.http.model_hosts import asks_model, provider_at
 from ravi_otel.agents import ReActAgent
-from ravi_otel.instrumentation.http.model_hosts import asks_model, provider_at
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.usage import Usage
 from ravi_otel.testing import Raw, ScriptedLLM

@@ -10,11 +10,11 @@ import openai
 import pytest
 
 import ravi_otel
+from ravi_otel._runtime.awaited import AWAITED
 from ravi_otel.local import as_json
 from ravi_otel.local.record import Leaf, RunRecord
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.sums import Sums
-from ravi_otel.runtime.awaited import AWAITED
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}

@@ -13,9 +13,9 @@ from genai_prices.data_snapshot import get_snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._pricing import PriceBook
+from ravi_otel._pricing.table import TOKEN_LINES
 from ravi_otel.policy.usage import Usage
-from ravi_otel.pricing import PriceBook
-from ravi_otel.pricing.table import TOKEN_LINES
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BOOK = PriceBook(clock=NOW.timestamp)

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 import pytest
 
 from ravi_otel import _extras
+from ravi_otel._pricing import PriceBook, book, table
+from ravi_otel._pricing.table import Table
 from ravi_otel.policy.usage import Usage
-from ravi_otel.pricing import PriceBook, book, table
-from ravi_otel.pricing.table import Table
 
 USAGE = Usage(1000, 100)
 OWN = {"input": 1, "output": 1}
@@ -47,14 +47,14 @@ def epoch(*parts):
 
 
 def test_importing_the_package_does_not_import_the_price_library():
-    program = "import sys, ravi_otel.pricing as p; p.PriceBook({'m': {'input': 1, 'output': 1}}); print('genai_prices' in sys.modules)"
+    program = "import sys, ravi_otel._pricing as p; p.PriceBook({'m': {'input': 1, 'output': 1}}); print('genai_prices' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
 def test_an_override_is_answered_without_the_price_library():
     program = (
-        "import sys; from ravi_otel.pricing import PriceBook\n"
+        "import sys; from ravi_otel._pricing import PriceBook\n"
         "assert PriceBook({'m': {'input': 1, 'output': 1}}).card('openai', 'm'); print('genai_prices' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -6,9 +6,9 @@ from decimal import Decimal
 
 import pytest
 
+from ravi_otel._pricing.overrides import Overrides
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.usage import Usage
-from ravi_otel.pricing.overrides import Overrides
 
 MILLION = 1_000_000
 

@@ -11,9 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 

@@ -9,7 +9,7 @@ import warm_starts
 from test_pools import METHODS
 from test_servers import SERVERS
 
-from ravi_otel.enforcement.ledger.choosing import _OURS, _STORES
+from ravi_otel._enforcement.ledger.choosing import _OURS, _STORES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "processes.md").read_text(encoding="utf-8")
 COMMANDS = {

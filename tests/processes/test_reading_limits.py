@@ -13,12 +13,12 @@ from redis_servers import Server
 from stores import REDIS, SQLITE, Store, finish, start
 
 import ravi_otel
-from ravi_otel.enforcement.ledger.choosing import is_shared
-from ravi_otel.enforcement.ledger.enduring import EnduringLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.choosing import is_shared
+from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture, ManualClock
 

@@ -114,14 +114,14 @@ def test_the_table_ends_with_1_when_a_span_says_something_else(tmp_path, capsys,
     ],
 )
 def test_the_package_says_why_a_response_ended_in_the_words_of_chat(response, reasons):
-    from ravi_otel.instrumentation.formats.responses import Responses
+    from ravi_otel._instrumentation.formats.responses import Responses
 
     assert finish_reasons_of(response) == reasons
     assert Responses().reply(response).finish_reasons == reasons
 
 
 def test_a_first_chunk_without_a_name_does_not_name_the_stream():
-    from ravi_otel.instrumentation.formats.chat import CHAT
+    from ravi_otel._instrumentation.formats.chat import CHAT
     from ravi_otel.policy.usage import Call
 
     collector = CHAT.collector(Call("chat", "chat.completions"))

@@ -9,10 +9,10 @@ from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
 from ravi_otel import SpawnBudget
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._pricing import PriceBook
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.pricing import PriceBook
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import ManualClock, ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 
+from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.tool_call import ToolCall
 
 YES = GateVerdict(allowed=True)
 NO = GateVerdict(allowed=False, reason="too much", stop_reason="supervisor_block:over_the_cap")

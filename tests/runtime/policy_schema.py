@@ -7,17 +7,17 @@ import inspect
 import json
 from typing import Any, get_args
 
+from ravi_otel._pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
+from ravi_otel._pricing.rates import DEAREST_USD
+from ravi_otel._runtime.config.entries import AGENT_KEYS, LIMIT_KEYS, MOST_LIMITS
+from ravi_otel._runtime.config.file import FILE_KEYS, MODES, PROFILE_KEYS
+from ravi_otel._runtime.config.gate import GATE_KEYS, MOST_RULES
+from ravi_otel._runtime.config.schema import SCHEMA
+from ravi_otel._runtime.config.tags import MOST_TAGS, TAG
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import MAX_SPEC
 from ravi_otel.policy.limits import CLOCKS, OPTIONS, PREFIXES, Admission, Choice, Kind, Outcome, StoreFailure, Suspension, Unbounded
 from ravi_otel.policy.windows import BY
-from ravi_otel.pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
-from ravi_otel.pricing.rates import DEAREST_USD
-from ravi_otel.runtime.config.entries import AGENT_KEYS, LIMIT_KEYS, MOST_LIMITS
-from ravi_otel.runtime.config.file import FILE_KEYS, MODES, PROFILE_KEYS
-from ravi_otel.runtime.config.gate import GATE_KEYS, MOST_RULES
-from ravi_otel.runtime.config.schema import SCHEMA
-from ravi_otel.runtime.config.tags import MOST_TAGS, TAG
 from ravi_otel.supervisor.rule_files import Default
 from ravi_otel.supervisor.rules_kinds import KINDS
 

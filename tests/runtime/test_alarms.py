@@ -11,12 +11,12 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ExecutionBudget
-from ravi_otel.enforcement.opening import Opening, open_scope
+from ravi_otel._enforcement.opening import Opening, open_scope
+from ravi_otel._runtime import alarms
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import IN_FLIGHT, Blocked
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.runtime import alarms
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.stopping import IN_FLIGHT, Blocked
 
 SCOPES = int(os.environ.get("RAVI_LONG", "2000"))
 NEAR, OVER = "limit_nearing", "limit_exceeded"
@@ -160,7 +160,7 @@ with ravi_otel.run("r", limits=["time=1h"]) as run:
             def limit_event(self, event, at):
                 over.set()
         assert names() == [], names()
-        ravi_otel.runtime.state.STATE.engine.listeners.add(Heard())
+        ravi_otel._runtime.state.STATE.engine.listeners.add(Heard())
         with ravi_otel.run("child", limits=["time=10ms"]):
             found = over.wait(10)
         os._exit(0 if found else 3)
@@ -269,7 +269,7 @@ def test_in_a_forked_child_the_clocks_of_the_process_go_on_to_bind():
 
 CHILD = """
 import os, threading, ravi_otel
-from ravi_otel.runtime.stopping import Blocked
+from ravi_otel._runtime.stopping import Blocked
 
 ravi_otel.instrument(limits=["time=50ms"])
 with ravi_otel.run("r", limits=["time=1h"]):

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from ravi_otel._runtime import awaited
+from ravi_otel._runtime.awaited import LONGEST_NAME, Awaited, Key, Told, key_of
+from ravi_otel._runtime.late import drain
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.usage import Call, Reply, Usage
-from ravi_otel.runtime import awaited
-from ravi_otel.runtime.awaited import LONGEST_NAME, Awaited, Key, Told, key_of
-from ravi_otel.runtime.late import drain
 
 
 def key(name: str, **where: object) -> Key:

@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, token_limit
-from ravi_otel.runtime import patience
+from ravi_otel._runtime import patience
 from ravi_otel.testing import Text
 
 CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ravi_otel._pricing import PriceBook
+from ravi_otel._runtime.charging import dearest_tier, is_free, price, spoken
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Reply, Usage
-from ravi_otel.pricing import PriceBook
-from ravi_otel.runtime.charging import dearest_tier, is_free, price, spoken
 
 PRICES = PriceBook()
 DATE = PRICES.card("openai", "gpt-4o").table_date

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._pricing import PriceBook
+from ravi_otel._runtime.config import document, effective
 from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.policy import Admission, parse_limit
-from ravi_otel.pricing import PriceBook
-from ravi_otel.runtime.config import document, effective
 
 TOML = """
 name = "nightly"

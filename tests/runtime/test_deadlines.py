@@ -12,9 +12,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, CancellationError, DeadlineExceededError
-from ravi_otel.runtime.options import read_options
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.stopping import IN_FLIGHT
+from ravi_otel._runtime.options import read_options
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import IN_FLIGHT
 from ravi_otel.testing import Failure, Text
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
-from ravi_otel.instrumentation.http.blocked import _connection_of
-from ravi_otel.runtime import stopping as stopping_module
-from ravi_otel.runtime.stopping import IN_FLIGHT
+from ravi_otel._instrumentation.http.blocked import _connection_of
+from ravi_otel._runtime import stopping as stopping_module
+from ravi_otel._runtime.stopping import IN_FLIGHT
 
 pytestmark = pytest.mark.anyio
 httpx = importlib.import_module(openai.DefaultHttpxClient.__mro__[2].__module__.partition(".")[0])

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.enforcement.sleeper import Sleeper
+from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel.testing import ScriptedLLM, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 50}

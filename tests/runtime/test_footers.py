@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, footer
-from ravi_otel.runtime.footers import footed
+from ravi_otel._runtime.footers import footed
 from ravi_otel.testing import Text
 
 WORDS = "word " * 400

@@ -12,8 +12,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, HookManager, RunLogger, StopRun, ToolDeniedError
+from ravi_otel._runtime.state import STATE
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.state import STATE
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,9 +14,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookManager, RunLogger, ToolTimeoutError
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.policy.gate import GateVerdict
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.tool_call import ToolCall
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -298,7 +298,7 @@ def test_a_keyboard_interrupt_leaves_the_tool_behind_and_is_written_down(instrum
         begun.wait(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ravi_otel.runtime.tool_timeout._Work.wait", interrupted)  # as a signal that comes while it waits
+    monkeypatch.setattr("ravi_otel._runtime.tool_timeout._Work.wait", interrupted)  # as a signal that comes while it waits
     gate = OwnGate(before=LONG)
     with pytest.raises(KeyboardInterrupt):
         ToolCall("act", act, {}, gate).run()

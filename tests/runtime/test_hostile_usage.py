@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.instrumentation.formats.chat import usage as chat_usage
-from ravi_otel.instrumentation.formats.responses import usage as responses_usage
+from ravi_otel._instrumentation.formats.chat import usage as chat_usage
+from ravi_otel._instrumentation.formats.responses import usage as responses_usage
 from ravi_otel.testing import Raw, Text
 
 CLAIMS = {

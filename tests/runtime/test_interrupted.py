@@ -16,9 +16,9 @@ import openai._base_client as client_module
 import pytest
 
 import ravi_otel
-from ravi_otel.runtime import patience, tool_call
-from ravi_otel.runtime.settlement import Settlement
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime import patience, tool_call
+from ravi_otel._runtime.settlement import Settlement
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -83,7 +83,7 @@ def test_one_tracker_holds_over_scopes_that_left_calls_behind(stage):
 
 
 def test_a_session_in_use_keeps_its_count_however_many_others_come_and_go(stage, monkeypatch):
-    monkeypatch.setattr("ravi_otel.enforcement.engine._MOST_JOINED", 20)
+    monkeypatch.setattr("ravi_otel._enforcement.engine._MOST_JOINED", 20)
     stage.answer = Text("ok")
     with stage.client() as client, ravi_otel.instrument(), ravi_otel.run("one", session_id="victim", limits=["session.requests=1"]):
         client.chat.completions.create(**CALL)
@@ -133,7 +133,7 @@ def test_a_decorated_plain_wrapper_around_a_coroutine_function_runs_inside_the_r
 
 
 def test_stats_can_be_read_while_the_code_that_counts_is_interrupted():
-    from ravi_otel.enforcement import tally
+    from ravi_otel._enforcement import tally
 
     with ravi_otel.run("r") as run, tally._lock.own:
         assert run.stats().requests == 0

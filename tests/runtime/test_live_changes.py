@@ -19,8 +19,8 @@ from ravi_otel import (
     time_limit,
     token_limit,
 )
+from ravi_otel._enforcement.ledger.contract import Line, Reservation
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Line, Reservation
 
 
 def hold(scope, tokens):

@@ -4,9 +4,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, message_limit
+from ravi_otel._runtime.awaited import key_of
+from ravi_otel._runtime.conversations import MOST_KEPT, Conversations
 from ravi_otel.policy.usage import Call
-from ravi_otel.runtime.awaited import key_of
-from ravi_otel.runtime.conversations import MOST_KEPT, Conversations
 from ravi_otel.testing import Text
 
 

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 import ravi_otel
+from ravi_otel._runtime.options import read_options
+from ravi_otel._runtime.settings import Settings
 from ravi_otel.policy.switches import switch
-from ravi_otel.runtime.options import read_options
-from ravi_otel.runtime.settings import Settings
 
 
 def options(providers=None, **environ):

@@ -6,7 +6,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.enforcement import ending
+from ravi_otel._enforcement import ending
 from ravi_otel.testing import Text
 
 

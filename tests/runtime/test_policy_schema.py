@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._runtime.config import SCHEMA, effective
+from ravi_otel._runtime.config.document import Document
+from ravi_otel._runtime.config.file import read_document
+from ravi_otel._runtime.config.schema import check_schema
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import Kind
 from ravi_otel.policy.limits import Outcome
-from ravi_otel.runtime.config import SCHEMA, effective
-from ravi_otel.runtime.config.document import Document
-from ravi_otel.runtime.config.file import read_document
-from ravi_otel.runtime.config.schema import check_schema
 
 ROOT = Path(__file__).parents[2]
 MOST = int(os.environ.get("RAVI_LONG", "400"))

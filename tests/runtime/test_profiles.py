@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
+from ravi_otel._runtime.config import effective
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import Admission, parse_limit
-from ravi_otel.runtime.config import effective
-from ravi_otel.runtime.state import STATE
 
 YAML = """\
 limits:

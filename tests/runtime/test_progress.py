@@ -13,9 +13,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError
+from ravi_otel._runtime import board
+from ravi_otel._runtime.state import STATE
 from ravi_otel.policy import TopicId
-from ravi_otel.runtime import board
-from ravi_otel.runtime.state import STATE
 
 _PATIENCE_S = 20
 TRIO = pytest.param("trio", marks=pytest.mark.skipif(find_spec("trio") is None, reason="trio is not installed"))

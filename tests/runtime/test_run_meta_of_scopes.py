@@ -12,7 +12,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import ravi_otel
 from ravi_otel import CancellationError, ConfigurationError, DeadlineExceededError, ExecutionBudget, RunMeta, SpawnBudget
-from ravi_otel.runtime.stopping import IN_FLIGHT
+from ravi_otel._runtime.stopping import IN_FLIGHT
 from ravi_otel.testing import Text
 
 pytestmark = pytest.mark.anyio

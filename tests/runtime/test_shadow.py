@@ -6,10 +6,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ExecutionTracker, SpawnDeniedError, SpawnTracker
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._pricing import PriceBook
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.pricing import PriceBook
-from ravi_otel.runtime.state import STATE
 
 MODEL = "gpt-4o-mini"
 

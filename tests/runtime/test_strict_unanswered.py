@@ -9,10 +9,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, token_limit
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.runtime import attempts
-from ravi_otel.runtime.state import STATE
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._runtime import attempts
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 
 SOME = 500

@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, DeadlineExceededError, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, SpawnTracker
-from ravi_otel.enforcement.opening import UNLIMITED_AGENTS
+from ravi_otel._enforcement.opening import UNLIMITED_AGENTS
 
 
 def node():

@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget, SpawnTracker
-from ravi_otel.runtime.family import MOST_BELOW, MOST_ENDED, MOST_LINES, _rough
+from ravi_otel._runtime.family import MOST_BELOW, MOST_ENDED, MOST_LINES, _rough
 from ravi_otel.testing import Text
 
 

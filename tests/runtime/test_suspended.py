@@ -8,7 +8,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, DeadlineExceededError, time_limit
-from ravi_otel.runtime import handles
+from ravi_otel._runtime import handles
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetError, BudgetExhaustedError, CancellationError, DeadlineExceededError
-from ravi_otel.enforcement import ending, refusal
+from ravi_otel._enforcement import ending, refusal
 from ravi_otel.testing import Text
 
 

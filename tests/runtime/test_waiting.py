@@ -4,7 +4,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, DeadlineExceededError
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 
 
 def used(handle):

@@ -12,7 +12,7 @@ from opentelemetry import context as otel_context
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, request_limit
 from ravi_otel._current import leaf
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Text
 
 

@@ -17,7 +17,7 @@ from dashboard_files import FILES, panels, selectors
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
-from ravi_otel.telemetry.catalog import METRICS, TABLE
+from ravi_otel._telemetry.catalog import METRICS, TABLE
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 RULES = {path.stem: yaml.safe_load(path.read_text())["groups"] for path in sorted((COLLECTOR / "prometheus" / "rules").glob("*.yaml"))}

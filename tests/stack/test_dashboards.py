@@ -20,8 +20,8 @@ from dashboard_files import FILES, PLACE, Query, asked, filled, first_screen, pa
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
-from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.catalog import METRICS, TABLE
+from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry.catalog import METRICS, TABLE
 
 UIDS = {"budgets.json": "ravi-budgets", "calls.json": "ravi-calls", "runs.json": "ravi-runs", "health.json": "ravi-health"}
 SCHEMA = {

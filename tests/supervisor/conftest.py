@@ -4,9 +4,9 @@ import pytest
 from refund_gate import Till
 
 import ravi_otel
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import ManualClock
 
 

@@ -15,11 +15,11 @@ import pytest
 from refund_gate import Desk, Policy, revised
 
 import ravi_otel
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._runtime.scopes import current_scope
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import RaviError
-from ravi_otel.runtime.scopes import current_scope
-from ravi_otel.runtime.state import STATE
-from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor.approval import asking
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue

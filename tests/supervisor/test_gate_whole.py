@@ -9,8 +9,8 @@ import pytest
 from refund_gate import Desk, Policy, Till, through
 
 import ravi_otel
+from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import StopRun, ToolDeniedError
-from ravi_otel.runtime.tool_call import ToolCall
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
 from ravi_otel.supervisor.approval import asking
 from ravi_otel.supervisor.approval.store import Busy, QueueError, QueueFile

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
+from ravi_otel._runtime.config import SCHEMA
+from ravi_otel._runtime.config.file import read_file
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.runtime.config import SCHEMA
-from ravi_otel.runtime.config.file import read_file
 from ravi_otel.supervisor.rules import (
     Allow,
     BlockTools,

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.catalog import SECTIONS, Name
-from ravi_otel.telemetry.conventions import DETAIL, OPT_IN, STEP_SPANS, TIME_CHUNKS
+from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry.catalog import SECTIONS, Name
+from ravi_otel._telemetry.conventions import DETAIL, OPT_IN, STEP_SPANS, TIME_CHUNKS
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
 
 _OPENING: Final = f"""\
 # Every name that goes out
 
-Written by `make names` from `ravi_otel/telemetry/catalog.py`; a test keeps the two equal.
+Written by `make names` from `ravi_otel/_telemetry/catalog.py`; a test keeps the two equal.
 
 `gen_ai.*` are the OpenTelemetry GenAI conventions, `ravi.*` ours. `{OPT_IN}`, a list with commas, says which GenAI convention
 is spoken; other entries in it are passed over, and the choice is made when `instrument()` is called:

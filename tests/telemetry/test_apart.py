@@ -6,10 +6,10 @@ import httpx
 import openai
 import pytest
 
+from ravi_otel._instrumentation.http.failures import ending_of, retry_of
+from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import RetryRecord
-from ravi_otel.instrumentation.http.failures import ending_of, retry_of
 from ravi_otel.policy.usage import Reply, Usage
-from ravi_otel.telemetry import Telemetry
 
 OPT_INS = ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental/dup"]
 SERVICE = Reply("r", "m-1", service_tier="default", system_fingerprint="fp")

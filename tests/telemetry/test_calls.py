@@ -8,10 +8,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
+from ravi_otel._telemetry import Pipeline, Telemetry
 from ravi_otel.hooks.records import RetryRecord
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Reply, Usage
-from ravi_otel.telemetry import Pipeline, Telemetry
 
 
 def _ok(record, **fields):

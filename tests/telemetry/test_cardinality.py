@@ -5,8 +5,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ravi_otel._telemetry.cardinality import Guard, finite, integer, text, words
 from ravi_otel.policy.usage import Reply, Usage
-from ravi_otel.telemetry.cardinality import Guard, finite, integer, text, words
 
 
 def test_the_first_two_thousand_names_pass_and_later_ones_are_other():

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from ravi_otel._telemetry import Telemetry
+from ravi_otel._telemetry.content import Content
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Reply, Usage
-from ravi_otel.telemetry import Telemetry
-from ravi_otel.telemetry.content import Content
 
 MODES = {"SPAN_ONLY": (True, False), "EVENT_ONLY": (False, True), "SPAN_AND_EVENT": (True, True), "NO_CONTENT": (False, False)}
 INPUT = [{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]

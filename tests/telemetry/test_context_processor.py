@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from ravi_otel import _current
 from ravi_otel._current import Attachment
+from ravi_otel._telemetry import Telemetry
+from ravi_otel._telemetry.context_processor import ContextProcessor
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.telemetry import Telemetry
-from ravi_otel.telemetry.context_processor import ContextProcessor
 
 
 @dataclass

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
+from ravi_otel._telemetry import Telemetry, instruments
+from ravi_otel._telemetry.conventions import BOTH, LATEST, RELEASED, chosen, spans_steps, times_chunks
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Reply, Usage
-from ravi_otel.telemetry import Telemetry, instruments
-from ravi_otel.telemetry.conventions import BOTH, LATEST, RELEASED, chosen, spans_steps, times_chunks
 
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 USAGE = Usage(100, 40, cached_input_tokens=30, cache_write_tokens=20, reasoning_tokens=7, audio_input_tokens=10, image_output_tokens=5)

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 
+from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.policy.limits import Outcome, ScopeKind
-from ravi_otel.telemetry import Telemetry
 
 EVENTS = ("limit_nearing", "limit_exceeded")
 

@@ -9,10 +9,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
+from ravi_otel._telemetry import Telemetry
+from ravi_otel._telemetry.content import Content
 from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.telemetry import Telemetry
-from ravi_otel.telemetry.content import Content
 
 SHA = "ab" * 32
 

@@ -26,7 +26,7 @@ from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call
-from ravi_otel.telemetry import Pipeline, Telemetry
+from ravi_otel._telemetry import Pipeline, Telemetry
 
 def call(telemetry):
     record = CallRecord(Call("chat", "chat.completions", model="m"), ScopeFacts("s", ScopeKind.AGENT), "op", 0)

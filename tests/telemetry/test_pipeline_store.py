@@ -37,7 +37,7 @@ from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call
-from ravi_otel.telemetry import Pipeline, Telemetry
+from ravi_otel._telemetry import Pipeline, Telemetry
 
 place = Path(os.environ["PLACE"])
 made = []

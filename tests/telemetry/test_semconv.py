@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.runtime.settlement import REFUSED
-from ravi_otel.telemetry import catalog, semconv
+from ravi_otel._runtime.settlement import REFUSED
+from ravi_otel._telemetry import catalog, semconv
 
 PACKAGE = Path(semconv.__file__).parents[1]
 NAMES = {row.name for row in catalog.TABLE}
@@ -28,7 +28,7 @@ def _literals(path: Path) -> list[str]:
 
 
 def test_every_constant_that_looks_like_a_name_is_in_the_table():
-    found = {text for text in _literals(PACKAGE / "telemetry" / "semconv.py") if LOOKS_LIKE_A_NAME.fullmatch(text)}
+    found = {text for text in _literals(PACKAGE / "_telemetry" / "semconv.py") if LOOKS_LIKE_A_NAME.fullmatch(text)}
     assert found <= NAMES
     assert found >= {row.name for row in catalog.TABLE if row.instrument != "span"}
 
@@ -36,7 +36,7 @@ def test_every_constant_that_looks_like_a_name_is_in_the_table():
 def _is_stray(path: Path, text: str) -> bool:
     if re.fullmatch(r"gen_ai\.[a-z_.]+|ravi\.(?!otel)[a-z_.]+", text):
         return (path.name, text) not in ALLOWED
-    return path.parent.name == "telemetry" and bool(LOOKS_LIKE_A_NAME.fullmatch(text))
+    return path.parent.name == "_telemetry" and bool(LOOKS_LIKE_A_NAME.fullmatch(text))
 
 
 def test_no_name_is_written_outside_semconv():

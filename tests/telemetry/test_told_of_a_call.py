@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Reply, Usage
-from ravi_otel.telemetry import Telemetry
 
 
 def _end(telemetry, record, **fields):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.spawn.reservations import seat_for
+from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.spawn.reservations import seat_for
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
-from ravi_otel.runtime.scopes import current_scope
 
 _STORES: Final = "MemoryHistory() or SqliteHistory('history.db')"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ravi_otel._instrumentation.formats.fields import tokens_in
 from ravi_otel.agents.history.turns import Outline, Unit, outline, sound
-from ravi_otel.instrumentation.formats.fields import tokens_in
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import ChatMessage
 

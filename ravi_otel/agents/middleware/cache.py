@@ -8,6 +8,7 @@ from typing import Final, Literal
 import anyio
 from anyio.lowlevel import current_token
 
+from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.middleware.cache_entries import key_of, read, write
 from ravi_otel.agents.middleware.cache_stores import CacheStore, MemoryCache
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
@@ -16,7 +17,6 @@ from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.scopes import current_scope
 
 Scope = Literal["run", "session", "tenant", "all"]
 _SCOPES: Final = ("run", "session", "tenant", "all")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias, cast
 
-from ravi_otel.enforcement.ending import leaves
+from ravi_otel._enforcement.ending import leaves
 from ravi_otel.errors import ConfigurationError, LLMEmpty, LLMTimeout, RaviError
 from ravi_otel.policy.checks import show
 

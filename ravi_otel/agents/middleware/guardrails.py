@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeAlias, cast
 
+from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
 from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.texts import UnreadableError, answered_text, asked_text
@@ -16,7 +17,6 @@ from ravi_otel.hooks.bridge import hear
 from ravi_otel.hooks.loop_records import GuardrailEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
-from ravi_otel.runtime.scopes import current_scope
 
 Check: TypeAlias = str | re.Pattern[str] | Callable[[str], Awaitable[str | None] | str | None]
 """A regular expression that must not be found, or a function of the text, sync or async: the reason to stop, or None."""

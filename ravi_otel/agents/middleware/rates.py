@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, cast
 from anyio import to_thread
 
 from ravi_otel import _extras
+from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
 from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.resting import rest
@@ -18,7 +19,6 @@ from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.scopes import current_scope
 
 Whose = Literal["all", "tenant", "session", "run", "agent"]
 _WHOSE: Final = ("all", "tenant", "session", "run", "agent")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from ravi_otel._telemetry.redaction import redact_secrets
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.agents.middleware.texts import beside
@@ -13,7 +14,6 @@ from ravi_otel.agents.wire import ResponseMessage
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 from ravi_otel.policy.checks import show
 from ravi_otel.policy.contracts import CallNext, ChatMessage, JsonObject
-from ravi_otel.telemetry.redaction import redact_secrets
 
 
 class Redaction:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from ravi_otel._enforcement.clocks import left_ns
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._runtime.waiting import Waiting
 from ravi_otel.agents.hanging import cut
-from ravi_otel.enforcement.clocks import left_ns
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.sleeper import Sleeper
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.waiting import Waiting
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, cast
 
 from ravi_otel import _extras
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._runtime.scopes import current_scope
+from ravi_otel._runtime.waiting import Waiting
 from ravi_otel.agents.middleware.contexts import ChatCall, Level, ToolUse
 from ravi_otel.agents.middleware.failures import Errors, is_final, read_errors, retry_after_s, sent_before
 from ravi_otel.agents.middleware.resting import left_s, within
 from ravi_otel.agents.middleware.telling import tell
-from ravi_otel.enforcement.scope import Scope
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.scopes import current_scope
-from ravi_otel.runtime.waiting import Waiting
 
 _MOST_ATTEMPTS: Final = 100
 

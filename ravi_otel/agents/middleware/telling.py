@@ -6,8 +6,8 @@ from typing import Literal
 
 from opentelemetry import trace
 
+from ravi_otel._telemetry import semconv
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.telemetry import semconv
 
 Effect = Literal["cache_hit", "fell_back", "rate_limited", "redacted", "retried"]
 

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from ravi_otel._runtime.packages import Package
 from ravi_otel.carrier.clients import by_aiohttp, by_http_client, by_httpcore
 from ravi_otel.carrier.clients.rewriting import Rewriting, Watch
-from ravi_otel.runtime.packages import Package
 
 _UNUSABLE: Final = (
     "ravi-otel: this version of {} cannot be wrapped (%s is missing), so its requests carry no run to other services, and baggage that "

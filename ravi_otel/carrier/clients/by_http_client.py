@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from ravi_otel._flow import run_sync
+from ravi_otel._runtime.wrapping import Wraps
 from ravi_otel.carrier.clients.rewriting import Edit, Field, Going, Rewriting, going, origin_of
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.runtime.wrapping import Wraps
 
 _BETWEEN: Final = b": "
 _TARGET: Final = 1

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple, cast
 from opentelemetry import context as otel_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ravi_otel._enforcement.sleeper import in_asyncio_task
 from ravi_otel._flow import Done, Flow, run_async
+from ravi_otel._telemetry.elsewhere import silences_all
 from ravi_otel.carrier.entries import without_ours
 from ravi_otel.carrier.lending import RETURN_HEADER, Lent, pass_by, returned
 from ravi_otel.carrier.outbound import headers_for, is_listed
-from ravi_otel.enforcement.sleeper import in_asyncio_task
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.telemetry.elsewhere import silences_all
 
 Field = tuple[bytes, bytes]
 """A header as it goes out: name and value."""

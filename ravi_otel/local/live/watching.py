@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from ravi_otel.enforcement.ledger.refreshing import refresh
-from ravi_otel.enforcement.scope import Scope
+from ravi_otel._enforcement.ledger.refreshing import refresh
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord

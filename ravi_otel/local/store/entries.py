@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
+from ravi_otel._runtime.awaited import FETCHES
+from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry.model_calls import PENDING
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import LimitEvent, LimitReading, Phase, Status
 from ravi_otel.local.record import Leaf
@@ -14,9 +17,6 @@ from ravi_otel.local.store.spans import Attributes, Span, SpanEvent, number_of, 
 from ravi_otel.local.store.sums import Entry
 from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 from ravi_otel.policy.usage import Usage, UsageSource
-from ravi_otel.runtime.awaited import FETCHES
-from ravi_otel.telemetry import semconv
-from ravi_otel.telemetry.model_calls import PENDING
 
 _STATUSES: Final = frozenset(get_args(Status))
 _PHASES: Final = frozenset(get_args(Phase))

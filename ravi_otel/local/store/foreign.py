@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ravi_otel.telemetry import semconv
+from ravi_otel._telemetry import semconv
 
 _KEPT: Final = frozenset({
     semconv.OPERATION_NAME, semconv.PROVIDER_NAME, "gen_ai.system", semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL,

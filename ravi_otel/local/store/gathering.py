@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ravi_otel._telemetry import semconv
 from ravi_otel.local.record import Leaf, What
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.spans import Span, SpanEvent, text_of
 from ravi_otel.local.store.sums import Entry, Sums
-from ravi_otel.telemetry import semconv
 
 MOST_SPANS: Final = 500_000
 """Spans of one run whose place is remembered; a tree of more than that hangs flat from its process."""

@@ -11,10 +11,10 @@ from typing import IO, Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
+from ravi_otel._telemetry.export.retry_after import seconds_until
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
 from ravi_otel.local.wording import clean
-from ravi_otel.telemetry.export.retry_after import seconds_until
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_TRIES: Final = 5

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ravi_otel._telemetry import semconv
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import LimitReading, Spend, Status
 from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
@@ -21,7 +22,6 @@ from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import NANO, Limit, ScopeKind
 from ravi_otel.policy.stops import StopReason
-from ravi_otel.telemetry import semconv
 
 MOST_STEPS: Final = 10_000
 """Spans that are walked up to find the scope around one."""

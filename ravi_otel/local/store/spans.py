@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from ravi_otel._telemetry import semconv
 from ravi_otel.policy.limits import NANO
-from ravi_otel.telemetry import semconv
 
 MOST_LINE: Final = 16 * 1024 * 1024
 """Bytes of a line; what is longer is no span of anybody's."""

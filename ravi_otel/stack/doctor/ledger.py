@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ravi_otel.enforcement.ledger.choosing import VARIABLE, read_choice
+from ravi_otel._enforcement.ledger.choosing import VARIABLE, read_choice
 from ravi_otel.errors import RaviError
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out
 from ravi_otel.stack.doctor.ledger_file import look_at_file

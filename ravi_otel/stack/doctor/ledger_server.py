@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any, Final
 
+from ravi_otel._enforcement.ledger.choosing import Choice
+from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.redis import url as redis_url
+from ravi_otel._enforcement.ledger.redis.url import Address, Host
+from ravi_otel._enforcement.ledger.redis.wire import Wire, WireError, open_wire, prepare, slots
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.choosing import Choice
-from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis import url as redis_url
-from ravi_otel.enforcement.ledger.redis.url import Address, Host
-from ravi_otel.enforcement.ledger.redis.wire import Wire, WireError, open_wire, prepare, slots
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock

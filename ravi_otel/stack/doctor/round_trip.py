@@ -119,13 +119,13 @@ def _sender(target: Target, heard: _Heard) -> Any:
     module, name = _EXPORTERS[target.signal]
     stock = getattr(load(f"opentelemetry.exporter.otlp.proto.{'grpc' if target.protocol == GRPC else 'http'}.{module}"), name)
     if target.protocol == GRPC:
-        return load("ravi_otel.telemetry.export.sender").GrpcSender(target.signal, stock)
+        return load("ravi_otel._telemetry.export.sender").GrpcSender(target.signal, stock)
 
     def exporter(*, session: Any) -> Any:
         session.hooks["response"].append(heard.note)
         return stock(session=session)
 
-    return load("ravi_otel.telemetry.export.sender").HttpSender(target.signal, exporter, empty(target.signal))
+    return load("ravi_otel._telemetry.export.sender").HttpSender(target.signal, exporter, empty(target.signal))
 
 
 def _judged(check: str, target: Target, answer: Any, heard: _Heard, took_ms: float) -> Finding:

@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from ravi_otel._telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, odd, well
 from ravi_otel.stack.doctor.ledger_file import file_system
-from ravi_otel.telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
 
 _OURS: Final = re.compile(r"(?:traces|metrics|logs)-[0-9a-f]{16}")
 """What the export makes in it. What else lies there is somebody else's, and is neither looked at nor advised upon."""

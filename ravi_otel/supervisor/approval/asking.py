@@ -9,13 +9,13 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import anyio
 
+from ravi_otel._enforcement import clocks
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
-from ravi_otel.enforcement import clocks
-from ravi_otel.enforcement.scope import Scope
-from ravi_otel.enforcement.sleeper import on_any_event_loop
+from ravi_otel._runtime.state import STATE
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.policy.limits import NANO
-from ravi_otel.runtime.state import STATE
 
 T = TypeVar("T")
 

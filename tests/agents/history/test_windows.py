@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._instrumentation.formats.chat import CHAT
+from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
 from ravi_otel.agents.history.turns import outline, sound
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.instrumentation.formats.chat import CHAT
-from ravi_otel.instrumentation.formats.format import Host, Request
 from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
 
 STEADY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}

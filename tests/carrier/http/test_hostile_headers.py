@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import ravi_otel
+from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.inbound import read
 from ravi_otel.carrier.standing import store_id
-from ravi_otel.runtime.state import STATE
 
 LONG = int(os.environ.get("RAVI_LONG") or 3_000)
 URL = "http://127.0.0.1:1"

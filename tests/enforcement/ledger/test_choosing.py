@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.choosing import MEMORY, is_shared, lease_of, open_ledger, read_choice
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.choosing import MEMORY, is_shared, lease_of, open_ledger, read_choice
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._runtime.config import effective, with_ledger
+from ravi_otel._runtime.engines import service_of
+from ravi_otel._runtime.settings import Settings
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.runtime.config import effective, with_ledger
-from ravi_otel.runtime.engines import service_of
-from ravi_otel.runtime.settings import Settings
-from ravi_otel.runtime.state import STATE
 
 SECRET = "hunter2"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Grant
 from ravi_otel.policy.limits import NANO, Kind, Outcome
 
 

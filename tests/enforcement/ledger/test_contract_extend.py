@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._flow import is_done, run_async, run_sync
-from ravi_otel.enforcement.ledger.contract import Grant
 from ravi_otel.policy.limits import Kind, Outcome
 
 MORE = {Kind.TOKENS.value: 30}

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
+from ravi_otel._enforcement.ledger.contract import Denied, Grant
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.enforcement.ledger.contract import Denied, Grant
 from ravi_otel.policy.limits import Kind
 
 

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.rolling import BUCKETS, expire, packed, unpack, width_ns
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.rolling import BUCKETS, expire, packed, unpack, width_ns
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 from ravi_otel.testing import ManualClock

@@ -7,15 +7,15 @@ import uuid
 import pytest
 import redis_servers
 
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger import choosing
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.enforcement.engine import Engine
-from ravi_otel.enforcement.ledger import choosing
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.enduring import EnduringLedger
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind

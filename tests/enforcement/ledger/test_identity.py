@@ -2,9 +2,9 @@
 
 import pytest
 
-from ravi_otel.enforcement.ledger import identity
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.identity import server_words, store_id
+from ravi_otel._enforcement.ledger import identity
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.identity import server_words, store_id
 
 
 def named(url):

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import ravi_otel
-from ravi_otel.runtime.handles import Run
+from ravi_otel._runtime.handles import Run
 
 STEPS = (
     "ledger/memory.py",
@@ -17,7 +17,7 @@ STEPS = (
     "ledger/rolling.py",
     "ledger/room.py",
     "ledger/claims.py",
-    "runtime/state.py",
+    "_runtime/state.py",
 )
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import Done, run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -97,7 +97,7 @@ def test_a_listing_that_no_script_of_ours_gives_is_the_stores_failure(redis_ledg
 
 
 def test_a_listing_that_never_ends_is_left_off(redis_ledger, monkeypatch):
-    monkeypatch.setattr("ravi_otel.enforcement.ledger.redis.operators._MOST_PAGES", 50)
+    monkeypatch.setattr("ravi_otel._enforcement.ledger.redis.operators._MOST_PAGES", 50)
     monkeypatch.setattr(redis_ledger.link, "call", lambda *_: Done([b"7", 0, []]))
     assert run_sync(redis_ledger.list_accounts()).left_out
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_otel.enforcement.engine import Engine
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.policy.limits import Kind
 

@@ -9,15 +9,15 @@ import uuid
 import pytest
 from redis_servers import until
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
+from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.redis import scripts
+from ravi_otel._enforcement.ledger.redis.answers import Reply
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis.places import TOP, tag_of
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
-from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis import scripts
-from ravi_otel.enforcement.ledger.redis.answers import Reply
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link, Script
-from ravi_otel.enforcement.ledger.redis.places import TOP, tag_of
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind

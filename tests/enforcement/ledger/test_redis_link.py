@@ -14,11 +14,11 @@ import pytest
 import redis_servers
 import trio
 
+from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.redis import link as link_module
+from ravi_otel._enforcement.ledger.redis import wire
+from ravi_otel._enforcement.ledger.redis.link import Link, Script
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis import link as link_module
-from ravi_otel.enforcement.ledger.redis import wire
-from ravi_otel.enforcement.ledger.redis.link import Link, Script
 from ravi_otel.testing import ManualClock
 
 COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
@@ -255,7 +255,7 @@ def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(
 FORKS = """
 import os, sys
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis.link import Link, Script
 script = Script.of("count", b"return redis.call('INCR', KEYS[1])")
 link = Link(sys.argv[1])
 run_sync(link.call(script, ["{k}"], []))

@@ -9,14 +9,14 @@ import sys
 import pytest
 import redis_servers
 
+from ravi_otel._enforcement.ledger import choosing
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.redis import counting
+from ravi_otel._enforcement.ledger.redis import owed as owed_module
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import Done, run_sync
-from ravi_otel.enforcement.ledger import choosing
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.redis import counting
-from ravi_otel.enforcement.ledger.redis import owed as owed_module
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
@@ -150,9 +150,9 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
 ENDING = """
 import sys
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.choosing import open_ledger
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.choosing import open_ledger
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 ledger = open_ledger(sys.argv[1])

@@ -13,12 +13,12 @@ import anyio
 import pytest
 import redis_servers
 
+from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.redis import pool, wire
+from ravi_otel._enforcement.ledger.redis.framing import MOST_BYTES, Answer, ForeignAnswerError
+from ravi_otel._enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis.wire import Wire, WireError, slot_of
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.enforcement.ledger.failing import StoreError
-from ravi_otel.enforcement.ledger.redis import pool, wire
-from ravi_otel.enforcement.ledger.redis.framing import MOST_BYTES, Answer, ForeignAnswerError
-from ravi_otel.enforcement.ledger.redis.link import Link, Script
-from ravi_otel.enforcement.ledger.redis.wire import Wire, WireError, slot_of
 from ravi_otel.testing import ManualClock
 
 COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
@@ -26,7 +26,7 @@ COUNT = Script.of("count", b"return {redis.call('INCR', KEYS[1]), ARGV[1]}")
 STORM = """
 import random, signal, sys
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis.link import Link, Script
 
 class Boom(BaseException):
     pass

@@ -10,14 +10,14 @@ import uuid
 
 import pytest
 
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, new_op_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import Step, run_async, run_sync
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Denied, Grant, new_op_id
-from ravi_otel.enforcement.ledger.memory import MemoryLedger
-from ravi_otel.enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel.enforcement.ledger.redis.link import Link
-from ravi_otel.enforcement.ledger.slices.ledger import SlicedLedger
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind

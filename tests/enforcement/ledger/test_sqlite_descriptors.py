@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 
 PROGRAM = """
 import os, sys
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 
 ledger = SqliteLedger(sys.argv[1])

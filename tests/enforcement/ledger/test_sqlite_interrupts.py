@@ -8,12 +8,12 @@ import uuid
 
 import pytest
 
+from ravi_otel._enforcement.ledger import judging
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
+from ravi_otel._enforcement.ledger.sqlite import owed, page, quick, steps, store
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger import judging
-from ravi_otel.enforcement.ledger.account import Account
-from ravi_otel.enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.enforcement.ledger.sqlite import ledger as sqlite_ledger
-from ravi_otel.enforcement.ledger.sqlite import owed, page, quick, steps, store
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ravi_otel._enforcement.ledger.contract import Denied, Grant
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.enforcement.ledger.contract import Denied, Grant
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.testing import ManualClock
 
 CREW = Path(__file__).with_name("crew.py")

@@ -20,9 +20,9 @@ from seen import ADDRESS, forget, told
 
 import ravi_otel
 from ravi_otel import cost_limit
-from ravi_otel.runtime.awaited import AWAITED
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.state import STATE
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 COLOURS = ("sync", "async")

@@ -9,12 +9,12 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetError
-from ravi_otel.instrumentation.anthropic import VENDOR
-from ravi_otel.instrumentation.formats.anthropic import usage
-from ravi_otel.instrumentation.formats.format import Request
+from ravi_otel._instrumentation.anthropic import VENDOR
+from ravi_otel._instrumentation.formats.anthropic import usage
+from ravi_otel._instrumentation.formats.format import Request
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.state import STATE
 from ravi_otel.policy.usage import Usage
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Raw, Text, ToolCalls
 
 CLAUDE: dict[str, Any] = {"model": "claude-opus-4-8", "max_tokens": 64, "messages": [{"role": "user", "content": "Say hello."}]}

@@ -11,7 +11,7 @@ import pytest
 from talking import CREATE, QUIET, Talk, answering, got, manager_class, play, spans, until
 
 import ravi_otel
-from ravi_otel.instrumentation.sockets import Sockets
+from ravi_otel._instrumentation.sockets import Sockets
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
 

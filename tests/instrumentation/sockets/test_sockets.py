@@ -8,11 +8,11 @@ import pytest
 from talking import CREATE, QUIET, SESSION, USER, Talk, answering, got, needs_live, needs_responses, play, spans, until
 
 import ravi_otel
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.options import Options
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.runtime.late import drain
-from ravi_otel.runtime.options import Options
-from ravi_otel.runtime.state import STATE
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events, responses_events
 

@@ -15,9 +15,9 @@ from tool_talks import CHAT_TOOLS, NAMES, Chat, ChatStream, GroqStream, Heard, M
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.instrumentation.formats.chat import ChatCompletions
-from ravi_otel.runtime.inferring import INFERRING, Inferring
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._instrumentation.formats.chat import ChatCompletions
+from ravi_otel._runtime.inferring import INFERRING, Inferring
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
 ONE = ToolCalls([("search", {"q": 1})])

@@ -12,8 +12,8 @@ from tool_talks import CHAT_TOOLS, TALKS, Chat, ChatStream, Heard, Messages, Res
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel.runtime import inferring
-from ravi_otel.runtime.inferring import INFERRING
+from ravi_otel._runtime import inferring
+from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
 TWO = ToolCalls([("search", {"q": 1}), ("fetch", {"u": 2})])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel.runtime import inferring
+from ravi_otel._runtime import inferring
 from ravi_otel.testing import Text, ToolCalls
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")

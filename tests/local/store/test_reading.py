@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
+from ravi_otel._telemetry import conventions
+from ravi_otel._telemetry.model_calls import EndAttributes
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.local import as_json, console, render
 from ravi_otel.local.store.entries import entry_of
@@ -21,8 +23,6 @@ from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call, Usage
-from ravi_otel.telemetry import conventions
-from ravi_otel.telemetry.model_calls import EndAttributes
 from ravi_otel.testing import Disconnect, Failure, Text, ToolCalls
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}]}

@@ -9,7 +9,7 @@ import threading
 import openai
 
 import ravi_otel
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 
 ANSWER = {
     "id": "c",

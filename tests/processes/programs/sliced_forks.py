@@ -5,7 +5,7 @@ import os
 import warnings
 
 import ravi_otel
-from ravi_otel.runtime.state import STATE
+from ravi_otel._runtime.state import STATE
 
 warnings.filterwarnings("ignore", message="This process", category=DeprecationWarning)  # of forks beside threads
 PARENTS, CHILDS, CHILDREN = 60, 40, 2

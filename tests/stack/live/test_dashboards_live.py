@@ -24,7 +24,7 @@ from stack_servers import Stack, program_environment, programs
 
 from dashboards.source import foreign
 from dashboards.source.names import prometheus
-from ravi_otel.telemetry.catalog import METRICS
+from ravi_otel._telemetry.catalog import METRICS
 from ravi_otel.testing import ScriptedLLM, Text
 
 BRIEF = """

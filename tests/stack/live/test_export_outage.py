@@ -16,7 +16,7 @@ from stack_servers import Stack, running_stack
 
 PROGRAM = """
 import sys
-from ravi_otel.telemetry import Pipeline
+from ravi_otel._telemetry import Pipeline
 
 tracer = Pipeline().signals().tracer
 for line in sys.stdin:

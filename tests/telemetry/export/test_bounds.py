@@ -10,8 +10,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from ravi_otel.telemetry.export import sender as senders
-from ravi_otel.telemetry.export.sender import Batch, encode_points, halves
+from ravi_otel._telemetry.export import sender as senders
+from ravi_otel._telemetry.export.sender import Batch, encode_points, halves
 
 
 def test_no_more_spans_wait_than_the_queue_holds_and_each_that_does_not_fit_is_counted(collector, exporting):
@@ -39,7 +39,7 @@ def test_large_spans_do_not_wait_for_a_batch_to_be_full(collector, exporting):
 
 
 def test_memory_holds_the_newest_batches_and_counts_the_oldest_that_go(collector, exporting, monkeypatch):
-    monkeypatch.setattr("ravi_otel.telemetry.export.processor._ENCODED_BYTES", {"traces": 3_000})
+    monkeypatch.setattr("ravi_otel._telemetry.export.processor._ENCODED_BYTES", {"traces": 3_000})
     collector.otherwise = status(503, headers={"retry-after": "100"})
     exports = exporting()
     for number in range(4):

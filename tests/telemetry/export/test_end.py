@@ -7,9 +7,9 @@ import threading
 import pytest
 from misbehaving import status
 
-from ravi_otel.telemetry import closing
-from ravi_otel.telemetry.export import spool as spool_module
-from ravi_otel.telemetry.pipeline import Pipeline
+from ravi_otel._telemetry import closing
+from ravi_otel._telemetry.export import spool as spool_module
+from ravi_otel._telemetry.pipeline import Pipeline
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import requests
 from misbehaving import Answer, status
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-from ravi_otel.telemetry.export.sender import HttpSender
+from ravi_otel._telemetry.export.sender import HttpSender
 
 
 @pytest.fixture

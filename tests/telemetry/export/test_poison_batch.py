@@ -25,7 +25,7 @@ class Picky(Collector):
 
 @pytest.fixture
 def collector(monkeypatch):
-    monkeypatch.setattr("ravi_otel.telemetry.export.retry_queue._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("ravi_otel._telemetry.export.retry_queue._FIRST_PAUSE_S", 0.01)
     made = Picky()
     yield made
     made.close()
@@ -45,7 +45,7 @@ def test_a_batch_that_always_fails_does_not_hold_up_those_behind_it(collector, e
 
 
 def test_at_the_end_those_behind_a_batch_that_always_fails_are_sent(collector, exporting, monkeypatch):
-    monkeypatch.setattr("ravi_otel.telemetry.export.retry_queue._FIRST_PAUSE_S", 0.5)
+    monkeypatch.setattr("ravi_otel._telemetry.export.retry_queue._FIRST_PAUSE_S", 0.5)
     exports = exporting(OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
     exports.spans("poison")
     assert exports.flush() is False

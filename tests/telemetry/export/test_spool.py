@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from misbehaving import status
 
-from ravi_otel.telemetry import private
-from ravi_otel.telemetry.export import spool as spool_module
-from ravi_otel.telemetry.export.drop_counters import DropCounters
-from ravi_otel.telemetry.export.sender import Batch
-from ravi_otel.telemetry.export.spool import Spool, Spooling, spooling
+from ravi_otel._telemetry import private
+from ravi_otel._telemetry.export import spool as spool_module
+from ravi_otel._telemetry.export.drop_counters import DropCounters
+from ravi_otel._telemetry.export.sender import Batch
+from ravi_otel._telemetry.export.spool import Spool, Spooling, spooling
 
 ROOT = Path(__file__).parents[3]
 
@@ -175,9 +175,9 @@ def test_what_a_killed_process_was_sending_is_sent_by_the_next(spool):
     program = """
     import os, signal, sys, time
     from pathlib import Path
-    from ravi_otel.telemetry.export.drop_counters import DropCounters
-    from ravi_otel.telemetry.export.sender import Batch
-    from ravi_otel.telemetry.export.spool import Spool, Spooling
+    from ravi_otel._telemetry.export.drop_counters import DropCounters
+    from ravi_otel._telemetry.export.sender import Batch
+    from ravi_otel._telemetry.export.spool import Spool, Spooling
     spool = Spool(Spooling(Path(sys.argv[1]), 1 << 20, 3600), "traces", "0123456789abcdef", DropCounters(print, print))
     spool.put(Batch("traces", b"body", 1, time.time_ns()))
     claim = spool.oldest()

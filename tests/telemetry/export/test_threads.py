@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from ravi_otel.telemetry import private
+from ravi_otel._telemetry import private
 
 
 def ours() -> list[threading.Thread]:

@@ -1,0 +1,243 @@
+"""Say what a ledger is: accounts, reservations, and the answers to them.
+
+One verb for one act: `reserve` holds or charges over all accounts of a call at once, root to leaf, all or nothing;
+`extend` holds more for one that goes on, such as a stream; `settle` replaces what was held by what was used; `release` gives
+everything back because nothing was sent.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._flow import Flow
+from ravi_otel._forksafe import renew_in_child
+from ravi_otel.hooks.records import Phase
+from ravi_otel.policy.limits import Kind
+
+_TOKENS = Kind.TOKENS.value
+
+Reason = Literal["exhausted", "too_large", "draining", "contended", "closed"]
+
+_operations = itertools.count(1)
+_process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
+
+
+@renew_in_child
+def _new_process() -> None:
+    global _process  # noqa: PLW0603 - written once in a forked child, before anything runs there
+    _process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
+
+
+def new_op_id() -> str:
+    """Make up an operation's id, unique over processes."""
+    return f"{_process}{next(_operations)}"
+
+
+def number_here(op_id: str) -> int:
+    """Give the number of an operation's id that this very process made up; they rise. 0 for any other id."""
+    number = op_id.removeprefix(_process)
+    return int(number) if number is not op_id and number.isdecimal() and number.isascii() else 0
+
+
+@dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost
+class Line:
+    """Ask one account for `want`, and for no less than `minimum` (both inner integers).
+
+    What is `free` is counted and never refused. What is `carved` is held whatever the kind, also where a kind is else charged at
+    once: a part that is set aside for others, of which only what they used is charged when it ends.
+    """
+
+    account: Account
+    want: int
+    minimum: int
+    free: bool = False
+    carved: bool = False
+
+
+def asked_once(lines: Sequence[Line], account: Account | None = None) -> Line:
+    """Make one line of several that ask one counter: it wants what the most of them want, and is free only where all of them are.
+
+    It asks `account`, the first line's unless one is given.
+    """
+    first = lines[0]
+    if len(lines) == 1:
+        return first
+    return Line(
+        account or first.account,
+        max(line.want for line in lines),
+        max(line.minimum for line in lines),
+        free=all(line.free for line in lines),
+        carved=any(line.carved for line in lines),
+    )
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Ask for everything one operation needs, root to leaf.
+
+    `op_id` makes it idempotent. `floor` is what a dispatched operation costs at least if nothing more is learned, by
+    account kind. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
+    wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
+    waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `meanwhile` is
+    called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
+    elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
+    called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
+    A `slot` is held while somebody lives: when its process goes silent it is given back, where anything else is settled at its grant.
+    """
+
+    op_id: str
+    lines: Sequence[Line]
+    floor: Mapping[str, int]
+    owner: object = None
+    patience_s: float = 0.0
+    spent: bool = False
+    on_stop: Callable[[Callable[[], object]], Callable[[], object]] | None = None
+    meanwhile: Callable[[], object] | None = None
+    around: Collection[object] = ()
+    wraps_up: bool = False
+    sure: bool = False
+    slot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Tell that an account passed its warning level or its limit just now; `tracker` names the tracker's parameter that is its limit."""
+
+    account: Account
+    event: Literal["limit_nearing", "limit_exceeded"]
+    phase: Phase
+    decision: str
+    used: int
+    held: int
+    tracker: str | None = None
+
+
+class Grant:
+    """Admit an operation; `observed` would have refused it. `held` is what of each line is held, None: all it wants."""
+
+    __slots__ = ("crossings", "held", "lines", "observed", "op_id")
+
+    def __init__(
+        self,
+        op_id: str,
+        *,
+        lines: Sequence[Line] = (),
+        held: list[int] | None = None,
+        crossings: Sequence[Crossing] = (),
+        observed: Account | None = None,
+    ) -> None:
+        self.op_id = op_id
+        self.lines = lines
+        self.held = held
+        self.crossings = crossings
+        self.observed = observed
+
+    @property
+    def holds(self) -> list[tuple[Line, int]]:
+        """List the lines, each with what is held for it now."""
+        if self.held is not None:
+            return list(zip(self.lines, self.held, strict=True))
+        return [(line, line.want if line.carved or line.account.nature is Nature.HELD else 0) for line in self.lines]
+
+    @property
+    def granted(self) -> int | None:
+        """Give the tightest hold of tokens, None without one."""
+        tokens = [hold for line, hold in self.holds if line.account.kind == _TOKENS and not line.account.observe]
+        return min(tokens, default=None)
+
+
+class Told(Grant):
+    """Be the grant of an operation whose lines only another process knows."""
+
+    __slots__ = ("_granted",)
+
+    def __init__(self, op_id: str, granted: int | None, crossings: Sequence[Crossing] = ()) -> None:
+        super().__init__(op_id, crossings=crossings)
+        self._granted = granted
+
+    @property
+    def granted(self) -> int | None:
+        """Give what was granted there."""
+        return self._granted
+
+
+@dataclass(slots=True)
+class Denied:
+    """Refuse an operation: nothing is held, nothing was charged."""
+
+    account: Account
+    reason: Reason
+    used: int
+    held: int
+    minimum: int
+    crossings: Sequence[Crossing] = ()
+
+
+@dataclass(slots=True)
+class Extended:
+    """Tell how much more of each kind is held now; `short` is what stood in the way when that is nothing at all."""
+
+    more: Mapping[str, int]
+    short: Denied | None = None
+    crossings: Sequence[Crossing] = ()
+
+
+@dataclass(slots=True)
+class Settled:
+    """Tell what settling brought: `overage` is what passed the grants, by kind."""
+
+    crossings: Sequence[Crossing] = ()
+    overage: Sequence[tuple[Account, int]] = ()
+
+
+class Ledger(Protocol):
+    """Keep the accounts of every scope; each method is a flow, so that a store may do I/O in either colour.
+
+    One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
+    told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
+    """
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""
+        ...
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """Hold up to so much more of each kind for an operation that goes on, in every account of it, or nothing; never waits."""
+        ...
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """Replace the holds by what was used, by account kind; None, or a kind left out, settles at its grant.
+
+        With `guessed` the amounts are our own count of what could be seen: they settle no lower than their grants.
+        """
+        ...
+
+    def release(self, op_id: str) -> Flow[None]:
+        """Give everything back, counted kinds too, because nothing left this process."""
+        ...
+
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
+        """Set another limit on a living account; a higher one ends draining and arms its events again. None: only its claims changed."""
+        ...
+
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """Have a living account hold a limit that was declared again with less than it ever was here, of which its store may know less."""
+        ...
+
+    def spans(self, account: Account) -> bool:
+        """Tell that other processes count in this account too."""
+        ...
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
+        ...
+
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
+        ...

@@ -1,0 +1,294 @@
+"""Keep every account in this process, under one lock."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+from ravi_otel._enforcement.clock import Clock, SystemClock
+from ravi_otel._enforcement.ledger import judging, serving
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
+from ravi_otel._enforcement.ledger.judging import Operation
+from ravi_otel._enforcement.ledger.line import Waiter, wake
+from ravi_otel._flow import Done, Flow, run_sync
+
+_SETTLED = cast("Flow[Settled]", Done(judging.PLAIN))
+_RELEASED = cast("Flow[None]", Done(None))
+T = TypeVar("T")
+
+
+class MemoryLedger:
+    """Count for one process; every step is a few integer operations under one lock.
+
+    Windows that roll go by the monotonic `clock`, which nobody puts back; it may be exchanged before the first call.
+
+    A signal's handler may come in the middle of a step and take one of its own, on the same thread, so the lock may be taken twice.
+    Where each account changes by itself, in one statement, that does no harm. A step that has to see several things as they are is done
+    by `_alone`: below it a handler is refused as contended, and what could take the ground from under the step is done after it.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._operations: dict[str, Operation] = {}
+        self._dropped: deque[Waiter] = deque()
+        self._standing: dict[Waiter, None] = {}
+        self._alones = 0
+        self._later: deque[Callable[[], object]] = deque()
+
+    def __len__(self) -> int:
+        """Count the operations that still hold something."""
+        return len(self._operations)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
+        self._lock = threading.RLock()
+        self._operations = {}
+        self._standing = {}
+        self._dropped.clear()
+        self._alones = 0
+        self._later.clear()
+
+    # -- the contract ---------------------------------------------------------------------------------------------
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.reserve`."""
+        if self._dropped:
+            self._sweep()
+        with self._lock:
+            below = self._alones
+            answer: Grant | Denied | None = None if below or self._standing else judging.at_once(request, self._operations)
+            if answer is None:  # as always where a window rolls
+                answer = self._alone(partial(self._judge, request))
+        if below or request.patience_s <= 0 or not serving.contended(answer):
+            return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
+        return self._wait(request)
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """See `Ledger.extend`."""
+        with self._lock:
+            operation = self._operations.get(op_id)
+            extended = Extended({}) if operation is None else self._alone(partial(self._extend, operation, more))
+        return cast("Flow[Extended]", Done(extended))
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """See `Ledger.settle`."""
+        if self._dropped:
+            self._sweep()
+        woken: list[Waiter] = []
+        with self._lock:
+            operation = self._operations.get(op_id)
+            if operation is None:
+                return _SETTLED
+            if operation.held is not None or self._standing:
+                settled = self._alone(partial(self._settle, operation, actual or {}, woken, guessed=guessed))
+            else:  # it was admitted at once, which none is where a window rolls
+                settled = judging.settle(operation, actual or {}, guessed=guessed)
+            self._operations.pop(op_id, None)
+        if woken:
+            wake(woken, self)
+        return _SETTLED if settled is judging.PLAIN else cast("Flow[Settled]", Done(settled))
+
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+        if self._dropped:
+            self._sweep()
+        woken: list[Waiter] = []
+        with self._lock:
+            operation = self._operations.get(op_id)
+            if operation is not None:
+                self._alone(partial(self._release, operation, woken))
+                self._operations.pop(op_id, None)
+        wake(woken, self)
+        return _RELEASED
+
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
+        """See `Ledger.retune`."""
+        return self._retune(account, partial(judging.retune, account, value))
+
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+        return self._retune(account, partial(judging.declare, account, value))
+
+    def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
+        woken: list[Waiter] = []
+        with self._lock:
+            self._alone(partial(self._change, account, act, woken))
+        wake(woken, self)
+        return _RELEASED
+
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """See `Ledger.clocked`."""
+        with self._lock:
+            crossings = judging.clock(account, elapsed, refuses=refuses)
+        return cast("Flow[Sequence[Crossing]]", Done(crossings))
+
+    def spans(self, account: Account) -> bool:  # noqa: ARG002 - all of them are this process's alone
+        """See `Ledger.spans`."""
+        return False
+
+    def read(self, account: Account) -> bool:
+        """Have an account say what is used of it now, where its window rolls."""
+        if account.roll_ns:
+            with self._lock:
+                self._alone(partial(self._expire, (account,)))
+        return True
+
+    # -- the steps, each under the lock -----------------------------------------------------------------------------
+
+    def _alone(self, act: Callable[[], T]) -> T:
+        """Do a step that nothing comes into the middle of; also below another one, where it must know that it is."""
+        self._alones += 1
+        try:
+            return act()
+        finally:
+            self._alones -= 1
+            if self._later and not self._alones:
+                self._do_later()
+
+    def _do_later(self) -> None:
+        """Do what a handler left because it came in the middle of a step."""
+        while self._later:
+            try:
+                step = self._later.popleft()
+            except IndexError:  # a handler has done it
+                return
+            step()
+
+    @property
+    def _is_below(self) -> bool:
+        """Tell that this step is a handler's, in the middle of another one."""
+        return self._alones > 1
+
+    def _judge(self, request: Reservation) -> Grant | Denied:
+        if self._is_below and not request.spent and request.op_id not in self._operations:
+            firm = next((line for line in request.lines if not line.account.observe), None)
+            if firm is not None:
+                return judging.deny(firm, "contended")
+        self._expire(line.account for line in request.lines)
+        return judging.judge(request, self._operations, newcomer=True)
+
+    def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
+        if self._is_below:
+            return Extended({}, judging.deny(operation.lines[0], "contended"))
+        self._expire(line.account for line in operation.lines)
+        return judging.extend(operation, more)
+
+    def _settle(self, operation: Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
+        self._expire(line.account for line in operation.lines)
+        settled = judging.settle(operation, actual, guessed=guessed)
+        self._let_in(operation, woken)
+        return settled
+
+    def _release(self, operation: Operation, woken: list[Waiter]) -> None:
+        self._expire(line.account for line in operation.lines)
+        judging.release(operation)
+        self._let_in(operation, woken)
+
+    def _let_in(self, operation: Operation, woken: list[Waiter]) -> None:
+        if not self._standing:
+            return
+        if self._is_below:
+            self._later.append(partial(self._let_in_later, operation))
+            return
+        self._expire_standing()
+        serving.let_in(operation, self._operations, woken)
+
+    def _let_in_later(self, operation: Operation) -> None:
+        woken: list[Waiter] = []
+        self._alone(partial(self._let_in, operation, woken))
+        wake(woken, self)
+
+    def _change(self, account: Account, act: Callable[[], None], woken: list[Waiter]) -> None:
+        if self._is_below:
+            self._later.append(partial(self._retune, account, act))
+            return
+        self._expire((account,))
+        act()
+        self._expire_standing()
+        serving.rejudge(account, self._operations, woken)
+
+    def _expire(self, accounts: Iterable[Account]) -> None:
+        """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
+        rolling = () if self._is_below else [account for account in accounts if account.roll_ns]
+        if rolling:
+            now_ns = self.clock.monotonic_ns()
+            for account in rolling:
+                judging.expire(account, now_ns)
+
+    def _expire_standing(self) -> None:
+        for waiter in self._standing:
+            self._expire(line.account for line in waiter.request.lines)
+
+    # -- the line -------------------------------------------------------------------------------------------------
+
+    def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
+        waiter = Waiter(request)
+        with self._lock:
+            stood = self._alone(partial(self._stand, waiter))
+        if not isinstance(stood, Account):
+            return stood
+        account = stood
+        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
+        try:
+            yield waiter.step()
+        except GeneratorExit:
+            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
+            raise
+        except BaseException:
+            self._give_up(waiter, account)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+        return self._leave(waiter, account)
+
+    def _stand(self, waiter: Waiter) -> Grant | Denied | Account:
+        """Judge again, now that it can be woken, so that nothing freed since is missed; give where it stands, or its answer."""
+        answer = self._judge(waiter.request)
+        if self._is_below or not serving.contended(answer):
+            return answer
+        account = cast("Denied", answer).account
+        if serving.blocks_itself(waiter.request, account, self._operations):
+            return serving.last_word(waiter.request, self._operations, newcomer=True)
+        self._standing[waiter] = None  # before it stands there: nobody may pass it by
+        account.line.append(waiter)
+        return account
+
+    def _give_up(self, waiter: Waiter, account: Account) -> None:
+        if isinstance(self._leave(waiter, account, wants=False), Grant):
+            run_sync(self.release(waiter.request.op_id))
+
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+        while self._dropped and not self._alones:
+            try:
+                waiter = self._dropped.popleft()
+            except IndexError:
+                return
+            self._give_up(waiter, waiter.request.lines[0].account)
+
+    def _leave(self, waiter: Waiter, account: Account, *, wants: bool = True) -> Grant | Denied:
+        """Take somebody out of line; who only ran out of patience, and still wants, gets what there is."""
+        woken: list[Waiter] = []
+        with self._lock:
+            answer = waiter.answer or self._alone(partial(self._step_out, waiter, account, woken, wants=wants))
+            self._standing.pop(waiter, None)
+        wake(woken, self)
+        return answer
+
+    def _step_out(self, waiter: Waiter, account: Account, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
+        self._expire_standing()
+        left = [line.account for line in waiter.request.lines if waiter in line.account.line]
+        for place in left:
+            place.line.remove(waiter)
+        answer = serving.last_word(waiter.request, self._operations, newcomer=False) if wants and not waiter.woken else None
+        if answer is None or serving.contended(answer):
+            answer = judging.deny(Line(account, 0, 0), "contended")
+        for place in left:
+            serving.rejudge(place, self._operations, woken)  # whoever stood behind may fit where this one did not
+        return answer

@@ -1,0 +1,243 @@
+"""Photograph a run so that another process can go on with it: what was used, never what is allowed.
+
+What comes back may have been anywhere since, and is checked like anything from outside. Limits are always the host's: a snapshot
+holds none, and nothing in it makes a counter smaller than it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, NoReturn, TypeGuard
+
+from ravi_otel._enforcement.tally import Tally
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import ScopeKind
+
+VERSION: Final = 1
+FORMAT: Final = "ravi-otel.snapshot"
+MOST_CHARACTERS: Final = 16 * 1024 * 1024
+MOST_ENTRIES: Final = 10_000
+"""Counters, kinds and operation ids that one snapshot may hold, each."""
+
+_MOST_PARTS: Final = 3
+TALLIED: Final = tuple(name for name in Tally.__slots__ if name != "charged")
+"""Plain counters of a scope's tally."""
+
+_SCOPES: Final = (ScopeKind.TENANT.value, ScopeKind.SESSION.value, ScopeKind.RUN.value)
+_AGAIN: Final = "give what snapshot() or to_json() gave, unchanged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """Say how far one limit's counter had come, in the kind's inner unit (nano-USD, nanoseconds, else a count).
+
+    `used` holds what calls in flight were granted, too. `near`, `exceeded` and `draining` were told or true of a limit of
+    `told_at`, which says only whether the host's own limit is higher, and never becomes one. Of a limit that begins anew, or counts by
+    somebody, `renews` says how, in its options' words, and `part` which of its counters it is: the window, and whose.
+    """
+
+    scope: str
+    kind: str
+    agent: str | None = None
+    used: int
+    told_at: int
+    near: bool = False
+    exceeded: bool = False
+    draining: bool = False
+    denied: int = 0
+    renews: str | None = None
+    part: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check every field; ConfigurationError names it."""
+        _optional_name("counters.renews", self.renews)
+        if not _is_tuple(self.part) or len(self.part) > _MOST_PARTS:
+            _wrong("counters.part", self.part, f"must be up to {_MOST_PARTS} texts")
+        for word in self.part:
+            if word != "":
+                _name("counters.part", word)
+        if self.scope not in _SCOPES:
+            _wrong("counters.scope", self.scope, f"must be one of {', '.join(_SCOPES)}")
+        _name("counters.kind", self.kind)
+        _optional_name("counters.agent", self.agent)
+        for name in ("used", "told_at", "denied"):
+            _number(f"counters.{name}", getattr(self, name))
+        for name in ("near", "exceeded", "draining"):
+            _flag(f"counters.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Hold what a run has used, to go on with it elsewhere: `run(..., resume=snapshot)`, or its `to_json()`.
+
+    Made by `scope.snapshot()`. `elapsed_ns` is how long the run was open, `waited_ns` how much of that were declared waits.
+    `tally` and `charged` are what its `stats()` counted, `counters` how far its own limits had come, and those of its session and
+    tenant. `op_ids` are the pieces of work that are not charged again. `wrapped` says that its last call was made.
+    """
+
+    run_id: str
+    session_id: str | None = None
+    tenant_id: str | None = None
+    elapsed_ns: int = 0
+    waited_ns: int = 0
+    tally: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    charged: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
+    counters: tuple[Counter, ...] = ()
+    op_ids: tuple[tuple[str, str], ...] = ()
+    wrapped: bool = False
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        """Check every field; ConfigurationError names it."""
+        if type(self.version) is not int or self.version != VERSION:
+            _wrong("version", self.version, f"is not the version that this release reads, {VERSION}: take a new snapshot")
+        _name("run_id", self.run_id)
+        _optional_name("session_id", self.session_id)
+        _optional_name("tenant_id", self.tenant_id)
+        _number("elapsed_ns", self.elapsed_ns)
+        _number("waited_ns", self.waited_ns)
+        if self.waited_ns > self.elapsed_ns:
+            _wrong("waited_ns", self.waited_ns, f"is more than elapsed_ns={self.elapsed_ns}: {_AGAIN}")
+        _flag("wrapped", self.wrapped)
+        _amounts("tally", self.tally, frozenset(TALLIED))
+        _amounts("charged", self.charged, None)
+        _entries("counters", self.counters, Counter)
+        for key in _entries("op_ids", self.op_ids, tuple):
+            if len(key) != 2:  # noqa: PLR2004 - a kind and an id
+                _wrong("op_ids", key, "must be a pair of a kind and an id")
+            _name("the kind in op_ids", key[0], "sql_rows")
+            _name("the id in op_ids", key[1], "page 7")
+
+    def to_json(self) -> str:
+        """Write it as one line of JSON."""
+        content = {each.name: getattr(self, each.name) for each in fields(self)}
+        content["counters"] = [{each.name: getattr(counter, each.name) for each in fields(counter)} for counter in self.counters]
+        return json.dumps({"format": FORMAT, **content}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Snapshot:
+        """Read what `to_json` wrote; raises ConfigurationError for anything else, and changes nothing."""
+        content = _object("snapshot", _parsed(text), {"format", *(each.name for each in fields(cls))})
+        if content.pop("format", None) != FORMAT:
+            _wrong("format", None, f"must be {FORMAT!r}: {_AGAIN}")
+        known = {each.name for each in fields(Counter)}
+        listed = _list("counters", content.get("counters"))
+        objects = (_object("counters", {**_PLAIN, **one} if _is_object(one) else one, known) for one in listed)
+        counters = (Counter(**_with_part(one)) for one in objects)
+        pairs = (tuple(_list("op_ids", one)) for one in _list("op_ids", content.get("op_ids")))
+        content.update(counters=tuple(counters), op_ids=tuple(pairs))
+        return cls(**content)
+
+
+def _parsed(text: object) -> object:
+    if not isinstance(text, (str, bytes)):
+        raise ConfigurationError(f"snapshot={checks.show(text)} must be a Snapshot or the text of its to_json().")
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigurationError(f"snapshot of {len(text)} characters is longer than {MOST_CHARACTERS}: {_AGAIN}.")
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_no_number, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"snapshot={checks.show(text)} is no JSON: {_AGAIN}.") from None
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ConfigurationError(f"snapshot holds {checks.show(word)}, and every amount in it is a whole number: {_AGAIN}.")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ConfigurationError(f"snapshot says something twice, one of {checks.show([key for key, _ in pairs])}: {_AGAIN}.")
+    return found
+
+
+def _wrong(name: str, value: object, what: str) -> NoReturn:
+    raise ConfigurationError(f"snapshot: {name}={checks.show(value)} {what}.")
+
+
+def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    return isinstance(value, dict)
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _object(name: str, value: object, known: set[str]) -> dict[str, Any]:
+    if not _is_object(value):
+        _wrong(name, value, f"must be an object: {_AGAIN}")
+    if value.keys() != known:
+        for what, odd in (("has no", known - value.keys()), ("has the unknown", value.keys() - known)):
+            if odd:
+                raise ConfigurationError(f"{_SNAPSHOT[name]} {what} {'fields' if len(odd) > 1 else 'field'} {_some(odd)}: {_AGAIN}.")
+    return dict(value)
+
+
+def _with_part(counter: dict[str, Any]) -> dict[str, Any]:
+    counter["part"] = tuple(_list("counters.part", counter["part"]))
+    return counter
+
+
+_PLAIN: Final[dict[str, Any]] = {"renews": None, "part": []}
+"""What a counter is that says nothing of windows."""
+_SNAPSHOT: Final = {"snapshot": "snapshot", "counters": "snapshot: one of its counters"}
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(checks.show(each) for each in sorted(names)[:5])
+
+
+def _list(name: str, value: object) -> list[Any]:
+    if not _is_list(value) or len(value) > MOST_ENTRIES:
+        _wrong(name, value, f"must be a list of at most {MOST_ENTRIES}: {_AGAIN}")
+    return value
+
+
+def _entries(name: str, value: object, of: type) -> Iterable[Any]:
+    if not _is_tuple(value) or len(value) > MOST_ENTRIES:
+        _wrong(name, value, f"must be a tuple of at most {MOST_ENTRIES}")
+    for one in value:
+        if not isinstance(one, of):
+            _wrong(name, one, f"must be a {of.__name__}")
+    return value
+
+
+def _amounts(name: str, value: object, known: frozenset[str] | None) -> None:
+    if not _is_mapping(value) or len(value) > MOST_ENTRIES:
+        _wrong(name, value, f"must map at most {MOST_ENTRIES} names to amounts")
+    for key, amount in value.items():
+        _name(name, key)
+        if known is not None and key not in known:
+            _wrong(name, key, f"is nothing that is counted: {_AGAIN}")
+        _number(f"{name}.{key}", amount)
+
+
+def _name(name: str, value: object, example: str | None = None) -> None:
+    checks.name(f"snapshot: {name}", value, example)
+
+
+def _optional_name(name: str, value: object) -> None:
+    checks.optional_name(f"snapshot: {name}", value)
+
+
+def _flag(name: str, value: object) -> None:
+    if type(value) is not bool:
+        _wrong(name, value, "must be true or false")
+
+
+def _number(name: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value <= checks.MAX_NANO:
+        _wrong(name, value, "must be a whole number from 0 to 2**63 - 1")

@@ -1,0 +1,656 @@
+"""Decide who has a slot, who is paused and who is next: the state of one run's slots, and every change to it.
+
+Nothing here locks, waits or calls out: `SpawnTracker` does each of these acts under its lock and sends what they leave in
+the outbox once it is free again. Headcount is the root's 1 plus the active ranking, so what is not in there, a paused
+lease above all, can neither be counted nor be chosen as a victim.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self, TypeAlias
+
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._enforcement.spawn.queue import PriorityQueue
+from ravi_otel._enforcement.spawn.shared import SharedSlots
+from ravi_otel._flow import Flow, run_async, run_sync
+from ravi_otel.hooks.records import SpawnEvent
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
+from ravi_otel.policy.ids import AgentId
+
+AGING_S: Final = 30
+"""Seconds in line that are worth one point of priority."""
+
+_Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnStats:
+    """Photograph a run's slots.
+
+    `limit` is how many may be active, None without a limit. `active` is the headcount, the root's 1 included; `waiting` those in
+    line; `peak` the highest headcount so far. Totals count leases, the root agent's too: granted minus released are the ones that
+    still live, `active` or `paused`. `preempted_total` counts every pause, whether by preemption or by `reprioritize`.
+    """
+
+    limit: int | None
+    active: int
+    paused: int
+    waiting: int
+    granted_total: int
+    denied_total: int
+    preempted_total: int
+    released_total: int
+    peak: int
+
+
+Shortage: TypeAlias = Literal["full", "none_below", "preemption_off"]
+"""Why there is no slot: all are taken; besides, no agent that may be paused is less urgent; one is, and is not to be paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoSlot:
+    """Say who asked for a slot and got none, why, and what to do about it; `way_out` has a place for what allows `most` agents."""
+
+    agent_id: str
+    priority: Priority
+    most: int
+    shortage: Shortage
+    way_out: str
+    waited: str = ""
+
+
+class State(Enum):
+    """Say whether a lease counts (active), is kept without a slot (paused), or is over (ended)."""
+
+    ACTIVE = 1
+    PAUSED = 2
+    ENDED = 3
+
+
+class Keeper(Protocol):
+    """Keep leases: the side of the tracker that a lease talks to."""
+
+    def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
+        """End the lease."""
+        ...
+
+    def leave(self, lease: Lease, *, quiet: bool = False) -> None:
+        """Note that the agent inside it is over."""
+        ...
+
+    def resumption(self, lease: Lease, timeout_s: float | None = None) -> Flow[None]:
+        """Stand in line with a paused lease."""
+        ...
+
+
+class Stops(Protocol):
+    """Be what may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` when it is; give a function that takes it off again."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Raise when it is."""
+        ...
+
+
+class Lease:
+    """Hold one agent's slot until it is released; as a context manager, until the block is left.
+
+    `entered` tells that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
+    `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on. `agent_name` is
+    that of the agent which runs on it, or did last; None before the first.
+    Made by `SpawnTracker` alone; its fields are for reading, in any thread.
+    """
+
+    __slots__ = (
+        "_keeper", "agent_id", "agent_name", "entered", "is_root", "on_hold", "order", "priority", "promoted", "since", "state", "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self, keeper: Keeper, agent_id: AgentId, priority: Priority, order: int, *, is_root: bool = False, agent_name: str | None = None
+    ) -> None:
+        self._keeper = keeper
+        self.agent_id = agent_id
+        self.agent_name = agent_name
+        self.priority = priority
+        self.order = order
+        self.is_root = is_root
+        self.state = State.ACTIVE
+        self.entered = False
+        self.promoted = False
+        self.on_hold = False
+        self.since = 0.0
+        self.waiters: list[Waiter] = []
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether more urgent work or an operator took the slot; the agent should end with what it has, or await `resumed`."""
+        return self.state is State.PAUSED
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether it is over."""
+        return self.state is State.ENDED
+
+    def release(self) -> None:
+        """Give the slot back, once; further calls do nothing. Never blocks.
+
+        While an agent runs on it, the agent stays counted, or paused, and the slot is free when the agent ends.
+        """
+        self._keeper.give_back(self)
+
+    def leave(self, *, quiet: bool = False) -> None:
+        """Note that the agent which `SpawnTracker.enter` let in is over.
+
+        Ends a lease that `enter` took; one it adopted goes back to whoever acquired it. `quiet` is for finalisers:
+        events wait for the tracker's next operation.
+        """
+        self._keeper.leave(self, quiet=quiet)
+
+    async def resumed(self, timeout_s: float | None = None) -> None:
+        """Wait in line until the lease is active again; raise SpawnDeniedError after `timeout_s` seconds, or if released."""
+        await run_async(self._keeper.resumption(self, timeout_s))
+
+    def resumed_blocking(self, timeout_s: float | None = None) -> None:
+        """Wait like `resumed`, on this thread."""
+        run_sync(self._keeper.resumption(self, timeout_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        # GeneratorExit is how garbage collection closes a generator: nothing of the program's may be called then.
+        self._keeper.give_back(self, quiet=kind is GeneratorExit)
+
+    def __repr__(self) -> str:
+        return f"Lease({self.agent_id!r}, {self.priority.name}, {self.state.name.lower()})"
+
+
+class Waiter(Sleeper):
+    """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again.
+
+    An agent that `enters` is let in with the grant.
+    """
+
+    __slots__ = ("agent_id", "agent_name", "enters", "gone", "instead", "lease", "paused", "priority", "served", "since")
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        priority: Priority,
+        paused: Lease | None = None,
+        *,
+        instead: str,
+        meanwhile: Callable[[], object] | None = None,
+        enters: bool = False,
+    ) -> None:
+        super().__init__(meanwhile)
+        self.enters = enters
+        self.instead = instead  # what to write where it cannot sleep, since that would stop an event loop
+        self.agent_id = agent_id
+        self.priority = priority
+        self.paused = paused
+        self.agent_name = None if paused is None else paused.agent_name
+        self.lease: Lease | None = None
+        self.since = 0.0
+        self.served = False
+        self.gone = False
+
+
+class Held:
+    """Keep one id's leases by where they are: unentered, entered by adoption, entered on their own; newest last."""
+
+    __slots__ = ("adopted", "free", "own", "paused")
+
+    def __init__(self) -> None:
+        self.paused = 0
+        self.free: dict[int, Lease] = {}
+        self.adopted: dict[int, Lease] = {}
+        self.own: dict[int, Lease] = {}
+
+    def take(self, lease: Lease) -> bool:
+        """Take a lease from where it is; tell whether it was on its own, so that it ends when its agent does."""
+        own = self.own.pop(lease.order, None)
+        self.adopted.pop(lease.order, None)
+        self.free.pop(lease.order, None)
+        return own is not None
+
+    def disown(self, lease: Lease) -> None:
+        """Have a lease that an agent adopted end with the agent; one that is on its own does so anyway."""
+        self.adopted.pop(lease.order, None)
+        self.own[lease.order] = lease
+
+    def newest(self) -> Lease | None:
+        """Give the newest unentered lease, else the one adopted last; None where all are on their own."""
+        leases = self.free or self.adopted
+        return leases[next(reversed(leases))] if leases else None
+
+    def everything(self) -> list[Lease]:
+        """List all of them, newest first."""
+        leases = [*self.free.values(), *self.adopted.values(), *self.own.values()]
+        return sorted(leases, key=lambda lease: -lease.order)
+
+    def __bool__(self) -> bool:
+        return bool(self.free or self.adopted or self.own)
+
+
+class Slots:
+    """Hold the slots of one run, of those that processes share if `shared`; `observe` says that nobody is refused. Not thread-safe."""
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        budget: SpawnBudget,
+        run_id: str | None,
+        clock: Callable[[], float],
+        *,
+        observe: bool = False,
+        shared: SharedSlots | None = None,
+    ) -> None:
+        self._keeper = keeper
+        self._shared = shared
+        self._observe = observe
+        self._budget = budget
+        self._limit = _limit_of(budget)
+        self._run_id = run_id
+        self._clock = clock
+        self._active: PriorityQueue[Lease] = PriorityQueue()  # all that count besides the root, next victim first
+        self._line: PriorityQueue[Lease | Waiter] = PriorityQueue()
+        self._held: dict[str, Held] = {}
+        self._order = itertools.count(1)
+        self._rooted = False
+        self._paused = self._granted = self._denied = self._preempted = self._released = 0
+        self._peak = 1
+        self._events: list[SpawnEvent] = []
+        self._wakes: list[Waiter] = []
+
+    def outbox(self, *, quiet: bool) -> tuple[list[Waiter], list[SpawnEvent]]:
+        """Take out who is to be woken and, unless `quiet`, what is to be told."""
+        wakes, self._wakes = self._wakes, []
+        if quiet:
+            return wakes, []
+        events, self._events = self._events, []
+        return wakes, events
+
+    def _room(self) -> bool:
+        within = 1 + len(self._active.items) < self._budget.max_agents
+        return within and (self._shared is None or self._shared.cover(len(self._active.items) + 1))
+
+    def return_unused(self) -> None:
+        """Give back to the other processes of the run what is not needed here."""
+        if self._shared is not None:
+            self._shared.keep(len(self._active.items))
+
+    def look_again(self) -> None:
+        """Give out what other processes of the run gave back."""
+        self._hand_out()
+
+    def acquire(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
+        """Grant a slot or deny it now; the leases `around`, of the agents who wait for this one, are no victims."""
+        lease = self._try(agent_id, priority, around, name)
+        if lease is None:
+            self._deny(agent_id, priority, name)
+        return lease
+
+    def _try(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
+        if self._room() or self._preempt(priority, around):
+            return self._grant(agent_id, priority, name)
+        if not self._observe:
+            return None
+        self._deny(agent_id, priority, name)
+        return self._grant(agent_id, priority, name)  # told, and let through
+
+    def count_denied(self) -> None:
+        """Count an agent that was denied for another reason than want of a slot, and is told of elsewhere."""
+        self._denied += 1
+
+    def _deny(self, agent_id: AgentId, priority: Priority, name: str | None = None) -> None:
+        self._denied += 1
+        self._note("denied", agent_id, priority, name)
+
+    def _preempt(self, priority: Priority, around: AbstractSet[Lease]) -> bool:
+        victim = self._active.first(around)
+        if victim is None or self._shortage(priority, victim) is not None:
+            return False
+        self._pause(victim)
+        return True
+
+    def shortage(self, priority: Priority, around: AbstractSet[Lease]) -> Shortage:
+        """Say why one of this priority gets no slot while all are taken."""
+        victim = self._active.first(around)
+        return (None if victim is None else self._shortage(priority, victim)) or "full"
+
+    def _shortage(self, priority: Priority, victim: Lease) -> Shortage | None:
+        """Say why one of this priority does not get the slot of the first that could be paused; None where it does."""
+        if priority <= Priority.NORMAL:
+            return "full"
+        if victim.priority >= priority:
+            return "none_below"
+        return None if self._budget.allow_preempt else "preemption_off"
+
+    def _grant(self, agent_id: AgentId, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
+        lease = Lease(self._keeper, agent_id, priority, next(self._order), is_root=is_root, agent_name=name)
+        held = self._held.get(agent_id)
+        if held is None:
+            held = self._held[agent_id] = Held()
+        held.free[lease.order] = lease
+        self._granted += 1
+        if not is_root:
+            self._activate(lease)
+        self._note("granted", agent_id, priority, name)
+        return lease
+
+    def _activate(self, lease: Lease) -> None:
+        lease.state = State.ACTIVE
+        self._active.put(lease, (lease.priority, -lease.order))
+        self._peak = max(self._peak, 1 + len(self._active.items))
+
+    def _pause(self, lease: Lease) -> None:
+        self._active.drop(lease)
+        lease.state = State.PAUSED
+        self._held[lease.agent_id].paused += 1
+        self._paused += 1
+        self._preempted += 1
+        self._note("preempted", lease.agent_id, lease.priority, lease.agent_name)
+
+    def _resume(self, lease: Lease) -> None:
+        self._line.drop(lease)
+        self._held[lease.agent_id].paused -= 1
+        self._paused -= 1
+        self._activate(lease)
+        self._rouse(lease, served=True)
+        self._note("resumed", lease.agent_id, lease.priority, lease.agent_name)
+
+    def _rouse(self, lease: Lease, *, served: bool) -> None:
+        lease.promoted = False
+        for waiter in lease.waiters:
+            waiter.served = served
+            self._wakes.append(waiter)
+        lease.waiters = []
+
+    def _hand_out(self) -> None:
+        while (first := self._line.first()) is not None and self._room():
+            if isinstance(first, Lease):
+                self._resume(first)
+            else:
+                self._line.drop(first)
+                self._serve(first, self._grant(first.agent_id, first.priority))
+                self._wakes.append(first)
+
+    def _serve(self, waiter: Waiter, lease: Lease) -> None:
+        waiter.lease, waiter.served = lease, True
+        if waiter.enters:
+            self._let_in(lease, None, self._held[lease.agent_id].own)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease, once; one that an agent runs on ends with the agent, which is counted, or paused, until then."""
+        if lease.entered:
+            self._held[lease.agent_id].disown(lease)
+        elif not lease.ended:
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        held = self._held[lease.agent_id]
+        held.paused -= lease.paused
+        self._paused -= lease.paused
+        lease.state = State.ENDED
+        self._active.drop(lease)
+        self._line.drop(lease)
+        self._rouse(lease, served=False)
+        held.take(lease)
+        if not held:
+            del self._held[lease.agent_id]
+        self._released += 1
+        self._note("released", lease.agent_id, lease.priority, lease.agent_name)
+        self._hand_out()
+
+    def end_newest(self, agent_id: str) -> None:
+        """End an id's newest lease; one that an agent adopted ends with the agent."""
+        held = self._of(agent_id)
+        newest = None if held is None else held.newest()
+        if newest is not None:
+            self.release(newest)
+
+    def _of(self, agent_id: object) -> Held | None:
+        return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
+
+    def enter(
+        self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], adopt: Lease | None = None, agent_name: str | None = None
+    ) -> Lease | None:
+        """Let an agent in, None when denied."""
+        lease = self.enter_free(agent_id, priority, adopt, agent_name)
+        if lease is None:
+            lease = self.acquire(agent_id, priority, around, agent_name)
+            if lease is not None:
+                self._let_in(lease, agent_name, self._held[agent_id].own)
+        return lease
+
+    def admit(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], own: Priority | None) -> Lease | Shortage:
+        """Let in an agent that was spawned, and say why not where it is denied: on a slot that is free for it, or on a new one.
+
+        Its `own` priority is from now on that of the slot; None leaves that as it is.
+        """
+        lease = self.enter(agent_id, priority, around)
+        if lease is None:
+            return self.shortage(priority, around)
+        if own is not None:
+            self.rank(lease, own)
+        return lease
+
+    def admit_or_queue(self, waiter: Waiter, timeout_s: float | None, around: AbstractSet[Lease], own: Priority | None) -> bool:
+        """Let in, deny, or put in line (True) an agent that is spawned and may wait."""
+        lease = self.enter_free(waiter.agent_id, waiter.priority)
+        if lease is None:
+            return self.join(waiter, timeout_s, around)
+        if own is not None:
+            self.rank(lease, own)
+        waiter.lease, waiter.served = lease, True
+        return False
+
+    def enter_free(self, agent_id: AgentId, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:
+        """Let an agent in that needs no further slot: on an unentered lease of its id, or as the root; None where it needs one."""
+        lease = self._adoptable(agent_id, adopt)
+        if lease is not None:
+            self._let_in(lease, name, self._held[agent_id].adopted)
+        elif not self._rooted:
+            self._rooted = True
+            if self._shared is None or self._shared.root():
+                lease = self._grant(agent_id, priority, name, is_root=True)
+                self._let_in(lease, name, self._held[agent_id].own)
+        return lease
+
+    def _let_in(self, lease: Lease, name: str | None, among: dict[int, Lease]) -> None:
+        """Have an agent run on a lease, and keep it `among` those that end as it does."""
+        self._held[lease.agent_id].take(lease)
+        among[lease.order] = lease
+        lease.entered = True
+        lease.agent_name = name
+
+    def _adoptable(self, agent_id: AgentId, adopt: Lease | None) -> Lease | None:
+        held = self._held.get(agent_id)
+        if held is None or not held.free:
+            return None
+        if adopt is not None and held.free.get(adopt.order) is adopt:
+            return adopt
+        return held.free.popitem()[1]
+
+    def leave(self, lease: Lease) -> None:
+        """Note that the agent on a lease is over."""
+        if not lease.entered:
+            return
+        lease.entered = False
+        held = self._held[lease.agent_id]
+        own = held.take(lease)
+        held.free[lease.order] = lease
+        if own:
+            self._end(lease)
+
+    def any_paused(self, agent_id: str) -> bool:
+        """Tell whether any lease of an id is paused."""
+        held = self._of(agent_id)
+        return held is not None and held.paused > 0
+
+    def pause(self, which: str | Lease) -> bool:
+        """Pause this lease, or an id's newest active one, never the root's, until `resume`; tell whether there was one."""
+        for lease in self._leases(which):
+            if lease.state is State.ACTIVE and not lease.is_root:
+                self._pause(lease)
+                lease.on_hold = True
+                self._hand_out()
+                return True
+        return False
+
+    def resume(self, which: str | Lease) -> bool:
+        """Resume this lease, or an id's newest paused one, or have it stand first in line; tell whether one was paused."""
+        paused = [lease for lease in self._leases(which) if lease.paused]
+        following = next((lease for lease in paused if not lease.promoted), None)
+        if following is not None:
+            self._promote(following)
+        return bool(paused)
+
+    def _leases(self, which: str | Lease) -> list[Lease]:
+        if isinstance(which, Lease):
+            return [each for each in self._leases(which.agent_id) if each is which]  # none where it is over, or another run's
+        held = self._of(which)
+        return [] if held is None else held.everything()
+
+    def reprioritize(self, which: str | Lease, priority: Priority) -> None:
+        """Change the priority of this lease, or of all leases of an id."""
+        for lease in self._leases(which):
+            lease.priority = priority
+            if lease.paused:
+                self._rank_paused(lease)
+            elif not lease.is_root:
+                self._rank_active(lease)
+
+    def rank(self, lease: Lease, priority: Priority) -> None:
+        """Change the priority of one lease, and who is the next victim; nobody is paused or resumed for it."""
+        lease.priority = priority
+        if lease in self._active:
+            self._activate(lease)
+
+    def _rank_active(self, lease: Lease) -> None:
+        if lease.priority < Priority.NORMAL and not self._room():
+            self._pause(lease)
+            self._hand_out()
+        else:
+            self._activate(lease)
+
+    def _rank_paused(self, lease: Lease) -> None:
+        if lease.priority >= Priority.NORMAL:
+            self._promote(lease)
+            return
+        lease.promoted = False
+        self._queue(lease)
+
+    def _promote(self, lease: Lease) -> None:
+        lease.on_hold = False
+        if self._room():
+            self._resume(lease)
+        elif not lease.promoted:
+            lease.promoted = True
+            self._queue(lease)
+
+    def _queue(self, lease: Lease) -> None:
+        if lease.promoted:
+            self._line.put(lease, (0, 0))
+        elif lease.waiters and not lease.on_hold:
+            self._line.put(lease, self._rank(lease.priority, lease.since))
+        else:
+            self._line.drop(lease)
+
+    @staticmethod
+    def _rank(priority: Priority, since: float) -> tuple[float, float]:
+        # priority + (now - since) / AGING_S orders any two waiters the same way at any time: `now` can be left out.
+        return (1, since - priority * AGING_S)
+
+    def join(self, waiter: Waiter, timeout_s: float | None, around: AbstractSet[Lease]) -> bool:
+        """Grant, deny, or put in line (True) somebody who wants a new lease."""
+        waiter.since = self._clock()
+        lease = self._try(waiter.agent_id, waiter.priority, around)
+        if lease is not None:
+            self._serve(waiter, lease)
+            return False
+        if timeout_s == 0 or self._budget.max_agents == 1:
+            self._deny(waiter.agent_id, waiter.priority)
+            return False
+        self._line.put(waiter, self._rank(waiter.priority, waiter.since))
+        return True
+
+    def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
+        """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
+        waiter.since = self._clock()
+        if lease.paused and not lease.on_hold and self._room():
+            self._resume(lease)
+        waiter.served = lease.state is State.ACTIVE
+        if waiter.served:
+            return False
+        if lease.ended or timeout_s == 0:
+            self._deny(waiter.agent_id, waiter.priority, waiter.agent_name)
+            return False
+        if not lease.waiters:
+            lease.since = waiter.since
+        lease.waiters.append(waiter)
+        if lease not in self._line:
+            self._queue(lease)
+        return True
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Deny who was woken by the alarm and not by a grant."""
+        if not waiter.served:
+            self.withdraw(waiter)
+            self._deny(waiter.agent_id, waiter.priority, waiter.agent_name)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Take somebody out of the line, and back what was granted unseen; once."""
+        if waiter.gone:
+            return
+        waiter.gone = True
+        self._wakes.append(waiter)  # a thread that sleeps for it must end
+        self._line.drop(waiter)
+        if waiter.lease is not None:
+            (self.leave if waiter.enters else self.release)(waiter.lease)
+        lease = waiter.paused
+        if lease is not None and waiter in lease.waiters:
+            lease.waiters.remove(waiter)
+            if not lease.waiters and not lease.promoted:
+                self._line.drop(lease)
+
+    def resize(self, budget: SpawnBudget) -> None:
+        """Go by another budget, and give what it has more to the line."""
+        self._budget, self._limit = budget, _limit_of(budget)
+        self._hand_out()
+
+    def stats(self) -> SpawnStats:
+        """Photograph the counts."""
+        return SpawnStats(
+            limit=self._limit,
+            active=1 + len(self._active.items),
+            paused=self._paused,
+            waiting=len(self._line.items),
+            granted_total=self._granted,
+            denied_total=self._denied,
+            preempted_total=self._preempted,
+            released_total=self._released,
+            peak=self._peak,
+        )
+
+    def _note(self, outcome: _Outcome, agent_id: AgentId, priority: Priority, name: str | None) -> None:
+        live = 1 + len(self._active.items)
+        if self._shared is not None:
+            live = self._shared.shown(live, self._budget.max_agents, denied=outcome == "denied")
+        counts = live, self._paused, self._limit
+        self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))
+
+
+def _limit_of(budget: SpawnBudget) -> int | None:
+    """Return how many agents may live as it is told: None where nothing limits them."""
+    return None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else budget.max_agents

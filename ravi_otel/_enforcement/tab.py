@@ -1,0 +1,381 @@
+"""Keep an agent's tab: tokens, USD and turns, fed by the runtime or by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, Protocol, cast
+
+from ravi_otel import _current
+from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Crossing
+from ravi_otel._enforcement.ledger.judging import rise
+from ravi_otel._enforcement.replayed import Key, Remembered, whole
+from ravi_otel._enforcement.tally import Tallies, Tally, add_counts, add_usage
+from ravi_otel._forksafe import ForkLock
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import ExecutionBudget
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO, Kind, cost_limit, token_limit, turn_limit
+from ravi_otel.policy.usage import Usage
+
+
+class Bound(Protocol):
+    """Be a scope, as much of it as its tab knows."""
+
+    facts: ScopeFacts
+    tally: Tally
+    tallies: Tallies
+    turns_told: dict[object, tuple[int, Key | None]]
+
+    @property
+    def remembered(self) -> Remembered:
+        """Give the operation ids that its run has charged."""
+        ...
+
+    @property
+    def observes(self) -> bool:
+        """Tell that its limits only observe."""
+        ...
+
+    def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
+        """Record spend that was made elsewhere, and give the function that tells what was crossed."""
+        ...
+
+    def is_charged_by_calls(self) -> bool:
+        """Tell whether a model call was begun in its run that is charged by itself."""
+        ...
+
+    def leaves_room(self, kind: str, amount: int) -> bool:
+        """Tell whether so much more of `kind` passes no limit that would refuse a call for it."""
+        ...
+
+    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
+        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed."""
+        ...
+
+
+_CONSUMED = "consume"
+_KINDS = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+_log = logging.getLogger("ravi_otel")
+_MOST_USD = checks.MAX_NANO // NANO
+
+
+class ExecutionTracker:
+    """Count tokens, cost and turns against an ExecutionBudget.
+
+    On its own it is charged by `consume()`, and inside a run so is the run. Given to `agent(budget=)` or `run(budget=)` it *is* that
+    scope's tab, which the runtime charges the calls to. Nothing is charged twice: what `consume()` brings is the run's, and the tab's,
+    as long as no call was begun in the run that is charged by itself, such as those of a client that is instrumented. From then on it
+    only checks there, unless `external=True` reports spend made elsewhere, and says so once when it has brought more than the calls
+    have used. Turns that are told alone may be those of calls still to come: they wait for the next `consume()`, or the scope's end, to
+    tell whether calls are charged by themselves. It serves one live scope at a time and keeps what was used from one to the next; owned
+    by an agent object it serves all scopes that the object's runs open, at once.
+    """
+
+    __slots__ = (
+        "_bare", "_cost", "_lock", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_tokens", "_turns", "_unadded", "accounts",
+        "budget",
+    )  # fmt: skip
+
+    def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
+        self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
+        self._lock = ForkLock()
+        self._scopes: list[Bound] = []  # that live
+        self._tallies: list[Tally] = []  # of those that live, and of the last that lived, whose streams may go on
+        self._owner: object = None
+        self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
+        self._remembered: Remembered | None = None  # made by the first that brings an id
+        self._tokens = 0
+        self._cost = 0
+        self._turns = 0
+        self._bare: dict[Kind, Account] = {}  # what tells that a limit is near or passed while it serves no scope
+        self._unadded = [0, 0]  # tokens and turns that were brought to scopes whose calls are charged by themselves
+        self._said = False
+
+    @classmethod
+    def from_budget(cls, budget: ExecutionBudget) -> ExecutionTracker:
+        """Make a fresh tab for `budget`."""
+        tracker = cls()
+        tracker.budget = budget
+        return tracker
+
+    @classmethod
+    def current(cls) -> ExecutionTracker | None:
+        """Give the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
+        scope: Any = _current.leaf()
+        while scope is not None:
+            tracker: ExecutionTracker | None = scope.tracker
+            if tracker is not None:
+                return tracker
+            scope = scope.parent
+        return None
+
+    def __repr__(self) -> str:
+        return f"<ExecutionTracker tokens={self.tokens} cost_usd={self.cost_usd} turns={self.turns} of {self.budget}>"
+
+    def _used(self) -> tuple[int, int, int]:
+        tallies = self._tallies
+        if not tallies:
+            return self._tokens, self._cost, self._turns
+        # A call whose use was never told is in the account, at what was held for it, and not in the tally.
+        charged = {account.kind: account.used for account in self.accounts.values()}
+        told = sum(each.turns_told[self][0] for each in self._scopes if self in each.turns_told and not each.is_charged_by_calls())
+        return (
+            max(self._tokens + sum(each.tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
+            max(self._cost + sum(each.cost_nano for each in tallies), charged.get(Kind.COST, 0)),
+            max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)) + told,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Give the tokens used so far."""
+        return self._used()[0]
+
+    @property
+    def cost_usd(self) -> float:
+        """Give the USD used so far, as far as prices are known."""
+        return self._used()[1] / NANO
+
+    @property
+    def turns(self) -> int:
+        """Give the turns used so far."""
+        return self._used()[2]
+
+    def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False, op_id: str | None = None) -> None:
+        """Add what was used, then raise BudgetExhaustedError at the first limit that is passed: tokens, cost, turns.
+
+        `cost` is in USD. What is added stays added when it raises. It is added to the run around, too, and raises for a limit around that
+        is passed. Where a call was begun in the run that is charged by itself, only the tracker's own sum grows, and on a bound
+        tracker nothing does, unless `external` says that the spend was made elsewhere. `op_id` names the piece of work: what was added
+        under it, to this run, or by this tracker while it served no scope, is not added there again. Turns that come without tokens and
+        cost are added to the run with the next `consume()`, or as the scope ends, unless a call was begun by then that is charged by
+        itself, and at once where they pass a limit. Where limits only observe, a bound tracker raises nothing.
+        """
+        added = _amounts(tokens, cost, turns)
+        key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
+        tell: Callable[[], None] | None = None
+        with self._lock.own:
+            bound = self._bound_here()
+            if key is not None and self._remembered is None:
+                self._remembered = Remembered()
+            if bound is None:
+                if _seen(self._remembered, key):
+                    added = (0, 0, 0)
+                self._tokens += added[0]
+                self._cost += added[1]
+                self._turns += added[2]
+                tell = self._risen()
+        if tell is not None:  # before a limit around may raise, which would be the last that is heard of it
+            tell()
+        around = _around() if bound is None else bound
+        if around is not None and any(added):
+            self._charge(around, added, key, external=external)
+        if bound is None or not bound.observes:
+            self._check()
+
+    def _charge(self, scope: Bound, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
+        """Charge a scope what its calls are not charged with by themselves, and hold it to the limits around."""
+        tell: list[Callable[[], None]] = []
+        with whole():
+            if not external:
+                tell.extend(self.end_turns(scope))
+            by_calls = not external and scope.is_charged_by_calls()
+            if not by_calls and (external or not self._waits(scope, added, key)):
+                tell.extend(_absorb(scope, added, key))
+        for each in tell:
+            each()
+        if not by_calls:
+            scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
+            return
+        more_than_calls = self._unadded[0] > scope.tally.tokens or self._unadded[1] > scope.tally.turns
+        self._unadded = [self._unadded[0] + added[0], self._unadded[1] + added[2]]  # the last one's call may be a stream still to settle
+        if more_than_calls and not self._said:
+            self._said = True
+            _log.warning(
+                "ravi-otel: consume() of %s has brought more than the calls there have used. It adds nothing where calls are charged by "
+                "themselves: report what was spent elsewhere with consume(..., external=True).",
+                refusal.place(scope.facts),
+            )
+
+    def _waits(self, scope: Bound, added: tuple[int, int, int], key: Key | None) -> bool:
+        """Have turns wait that are told alone, where they fit; until the next of them nobody knows whether calls are charged here."""
+        turns, most, bound = added[2], self.budget.max_turns, any(each is scope for each in self._scopes)
+        if any(added[:2]) or (key is not None and key in scope.remembered):
+            return False
+        if bound and most is not None and not scope.observes and self._used()[2] + turns > most:
+            return False
+        if not scope.leaves_room(Kind.TURNS, turns):
+            return False
+        scope.turns_told[self] = turns, key
+        return True
+
+    def end_turns(self, scope: Bound) -> list[Callable[[], None]]:
+        """Charge the turns that wait in a scope, unless it is charged by its calls; give what tells what was crossed."""
+        turns, key = scope.turns_told.pop(self, (0, None))
+        if not turns:
+            return []
+        if not scope.is_charged_by_calls():
+            return _absorb(scope, (0, 0, turns), key)
+        self._unadded = [self._unadded[0], self._unadded[1] + turns]
+        return []
+
+    def _risen(self) -> Callable[[], None] | None:
+        """Write what was used by hand where no ledger keeps it, and give what tells that a limit is near or passed, and where."""
+        scope: Any = _current.leaf() or _current.root()
+        if scope is None:
+            return None
+        budget, engine = self.budget, scope.engine
+        limits = (
+            None if budget.max_tokens is None else token_limit(budget.max_tokens),
+            None if budget.max_cost_usd is None else cost_limit(budget.max_cost_usd),
+            None if budget.max_turns is None else turn_limit(budget.max_turns),
+        )
+        crossings: list[Crossing] = []
+        for kind, limit, used in zip(_KINDS, limits, self._used(), strict=True):
+            if limit is not None:
+                name = refusal.parameter_of_tracker(kind)
+                account = self._bare.get(kind) or Account(limit, scope.facts, origin=name, warn_at=engine.warn_at)
+                account.facts = scope.facts  # it may have been fed elsewhere before
+                crossings.extend(replace(each, tracker=name) for each in rise(self._bare.setdefault(kind, account), used))
+        return (lambda: engine.tell(crossings)) if crossings else None
+
+    def _check(self) -> None:
+        tokens, cost, turns = self._used()
+        budget = self.budget
+        bound = self._bound_here()
+        facts = None if bound is None else bound.facts
+        if budget.max_tokens is not None and tokens > budget.max_tokens:
+            raise refusal.consumed(Kind.TOKENS, tokens, budget.max_tokens, facts)
+        if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
+            raise refusal.consumed(Kind.COST, cost, _nano(budget.max_cost_usd), facts)
+        if budget.max_turns is not None and turns > budget.max_turns:
+            raise refusal.consumed(Kind.TURNS, turns, budget.max_turns, facts)
+
+    def resume(self, tokens: int, cost: int, turns: int) -> None:
+        """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
+        with self._lock.own:
+            self._tokens, self._cost, self._turns = max(0, self._tokens - tokens), max(0, self._cost - cost), max(0, self._turns - turns)
+
+    # -- binding, for the runtime ---------------------------------------------------------------------------------
+
+    def own(self, owner: object, name: str) -> None:
+        """Become the one tab of an agent object, whose runs may be live at once; ConfigurationError when it is another's.
+
+        `name` is the agent's, for the sentence.
+        """
+        with self._lock.own:
+            if self._owner is not None and self._owner is not owner:
+                raise ConfigurationError(
+                    f"execution_budget=ExecutionTracker is another agent's already. Give agent {checks.show(name)} a tracker of its own, "
+                    "or an ExecutionBudget."
+                )
+            self._owner = owner
+
+    def bind(self, scope: Bound, owner: object = None) -> tuple[int, int, int]:
+        """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
+        with self._lock.own:
+            if self._scopes and (owner is None or owner is not self._owner):
+                raise ConfigurationError(
+                    f"budget=ExecutionTracker is already the tab of {refusal.place(self._scopes[-1].facts)}, which is still open. "
+                    f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
+                )
+            self._fold()
+            used = self._used()
+            self._scopes.append(scope)
+            self._tallies.append(scope.tally)
+            return used
+
+    def _fold(self) -> None:
+        """Add up what scopes used that are over, so that only living ones are looked at."""
+        if not self._scopes:
+            self._tokens, self._cost, self._turns = self._used()
+            self._tallies = []
+            return
+        living = [each.tally for each in self._scopes]
+        for tally in self._tallies:
+            if not any(tally is one for one in living):
+                self._tokens += tally.tokens
+                self._cost += tally.cost_nano
+                self._turns += tally.turns
+        self._tallies = living
+
+    def _bound_here(self) -> Bound | None:
+        """Give the scope it is the tab of: of several the one around the caller."""
+        if len(self._scopes) > 1:
+            scope: Any = _current.leaf()
+            while scope is not None:
+                if scope.tracker is self:
+                    found: Bound = scope
+                    return found
+                scope = scope.parent
+        return self._scopes[-1] if self._scopes else None
+
+    def unbind(self, scope: Bound) -> None:
+        """Stop being this scope's tab; what its open streams still use is counted until the next one."""
+        with self._lock.own:
+            self._scopes = [each for each in self._scopes if each is not scope]
+
+
+def _seen(memory: Remembered | None, key: Key | None) -> bool:
+    """Tell whether it was charged before, and remember it."""
+    if key is None or memory is None:
+        return False
+    with whole():
+        known = key in memory
+        memory.add(key)
+        return known
+
+
+def _around() -> Bound | None:
+    """Give the scope around the caller; None outside any."""
+    return cast("Bound | None", _current.leaf())
+
+
+def end_turns(scope: Bound, *, quiet: bool) -> None:
+    """Charge a scope that ends the turns that wait in it; when quiet, nobody is told what was crossed."""
+    tell: list[Callable[[], None]] = []
+    with whole():
+        for tracker in list(scope.turns_told):
+            if isinstance(tracker, ExecutionTracker):
+                tell.extend(tracker.end_turns(scope))
+    for each in () if quiet else tell:
+        each()
+
+
+def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
+    """Charge a scope what was spent elsewhere, unless its run has charged it before; give what tells what was crossed."""
+    memory = None if key is None else bound.remembered
+    with whole():
+        if memory is not None and key in memory:
+            return []
+        add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
+        add_counts(bound.tallies, turns=added[2])
+        tell = bound.absorb_untold({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
+        if memory is not None and key is not None:
+            memory.add(key)
+    return [tell]
+
+
+def _amounts(tokens: int, cost: float | Decimal, turns: int) -> tuple[int, int, int]:
+    told = "what was used, 0 or more"
+    counted = checks.count("consume(tokens)", tokens, way_out=told), checks.count("consume(turns)", turns, way_out=told)
+    return counted[0], _consumed(cost), counted[1]
+
+
+def _consumed(cost: object) -> int:
+    try:
+        amount = Decimal(str(cost)) if isinstance(cost, (int, float, Decimal)) and not isinstance(cost, bool) else None
+    except ValueError:  # more digits than Python writes
+        amount = None
+    if amount is None or not amount.is_finite() or not 0 <= amount <= _MOST_USD:
+        raise ConfigurationError(f"consume(cost)={checks.show(cost)} must be an amount of USD such as 0.02, from 0 to 9 billion.")
+    return _nano(amount) or int(amount > 0)  # the least that was spent is something
+
+
+def _nano(usd: float | Decimal) -> int:
+    return int((Decimal(str(usd)) * NANO).to_integral_value())

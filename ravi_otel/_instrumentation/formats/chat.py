@@ -1,0 +1,763 @@
+"""Chat completions, as OpenAI defined them and many hosts speak them, and legacy completions, which are shaped like them."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, Final, cast
+
+from ravi_otel._instrumentation.formats.fields import (
+    as_list,
+    as_mapping,
+    as_text,
+    count,
+    fields_of,
+    get,
+    id_of,
+    items,
+    plain,
+    text,
+    tokens_in,
+    usage_of,
+    weight_of,
+)
+from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
+from ravi_otel.policy.content import Asked, Message, Part
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
+
+_PER_MESSAGE: Final = 4
+_PER_REQUEST: Final = 3
+_SAME_NAMES: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
+_OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
+_OTHER_FIELDS: Final = ("tools", "functions", "response_format")
+"""What of a request counts as input besides the messages."""
+
+_COMPLETION_FIELDS: Final = ("prompt", "suffix", "messages")
+"""The same of a legacy completion. The last is no field of that API, but a server may take a chat there."""
+
+_MOST_CHOICES: Final = 4_096
+_MOST_USES: Final = 10_000
+_MOST_NAME: Final = 1_024
+_MOST_MESSAGES: Final = 128
+_MOST_CALLS: Final = 128
+_MOST_TEXT: Final = 1_000_000
+"""Characters of one stream that are kept; what is told of them is cut far shorter."""
+_MOST_SOUND: Final = 32 * 1024 * 1024
+_MOST_PARSED: Final = 256 * 1024
+
+_THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
+"""Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
+
+_PART_TEXTS: Final = ("text", "summary", "thinking", "data")
+_SOUND_TOKEN: Final = 3_200
+"""Characters of base64 to a token of sound: 50 ms of 16 bits at 24 kHz, as streams of sound are sent."""
+
+_REASONS: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
+_TOOL_ROLES: Final = frozenset({"tool", "function"})
+
+_PROGRAM_TOOLS: Final = ("function", "custom")
+_HIDES: Final = ("web_search_options", "data_sources", "search_parameters", "plugins", "search_settings", "documents")
+"""Searches of the provider's, of several vendors."""
+
+_UNCAPPED: Final = ("prediction",)
+"""What makes output that no cap counts: what was predicted and not used is billed besides."""
+
+_REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
+_CAPS: Final = ("max_completion_tokens", "max_tokens")
+
+
+class ChatCompletions(WireFormat):
+    """Read `/chat/completions`."""
+
+    usage_on_request = True
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        body = request.body
+        messages = body.get("messages")
+        known = isinstance(messages, (list, tuple))
+        size = len(cast("Sequence[Any]", messages)) if known else 0
+        caps = [cap for name in _CAPS if body.get(name) is not None and (cap := count(body[name])) is not None]
+        estimate = tokens_in(messages)
+        for name in _OTHER_FIELDS:
+            if name in body:
+                estimate += tokens_in(body[name])
+        return request.describe(
+            "chat",
+            "chat.completions",
+            input_estimate=estimate + size * _PER_MESSAGE + _PER_REQUEST,
+            output_cap=caps[0] if caps else None,
+            choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
+            messages=size if known else None,
+            parameters=parameters(body),
+            offers_tools="tools" in body,
+        )
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`."""
+        told = as_mapping(result)
+        choices = as_list(told.get("choices"))
+        reasons: list[str] = []
+        for choice in choices:
+            reason = as_mapping(choice).get("finish_reason")
+            if isinstance(reason, str):
+                reasons.append(reason)
+        return Reply(
+            id=as_text(told.get("id")),
+            model=as_text(told.get("model")),
+            usage=usage(told.get("usage")),
+            finish_reasons=tuple(reasons),
+            service_tier=as_text(told.get("service_tier")),
+            system_fingerprint=as_text(told.get("system_fingerprint")),
+            answers=len(choices),
+        )
+
+    def collector(self, call: Call) -> ChatCollector:
+        """See `WireFormat.collector`."""
+        return ChatCollector(call.input_estimate, call.choices, tools=call.offers_tools, captured=call.content is not None)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `WireFormat.asked`."""
+        body = request.body
+        defined = [_definition(one) for one in (*items(body, "tools"), *items(body, "functions"))]
+        return Asked(messages=[_message(one) for one in items(body, "messages")], tools=defined)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `WireFormat.answered`; a message for each choice."""
+        return [_choice(choice) for choice in items(result, "choices")]
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `WireFormat.tool_uses`; of each of the choices."""
+        calls = (call for choice in items(result, "choices") for call in items(get(choice, "message"), "tool_calls"))
+        return tuple(ToolUse(id_of(call, "id"), text(_holder(call), "name")) for call in islice(calls, _MOST_USES))
+
+    def tool_results(self, request: Request) -> tuple[str, ...]:
+        """See `WireFormat.tool_results`; one without an id answers nothing that can be known."""
+        found = [id_of(message, "tool_call_id") for message in items(request.body, "messages") if text(message, "role") == "tool"]
+        return tuple(call_id for call_id in found if call_id is not None)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `WireFormat.bound`."""
+        body, parts = request.body, Parts()
+        parts.hide(first_of(body, _HIDES) or hosted(body, _PROGRAM_TOOLS) or searching(body))
+        if not isinstance(body.get("messages"), (list, tuple)):
+            parts.hide("messages")
+        stated = [cap for name in _CAPS if (cap := lenient(body.get(name)))]
+        call.output_cap = max(stated, default=None)  # which of two a server keeps to is its own affair
+        call.choices, unread = _choices(body)
+        uncapped = first_of(body, _UNCAPPED) or capless(body, *_CAPS) or unread
+        for message in items(body, "messages"):
+            parts.take(get(message, "content"))
+            if get(message, "audio") is not None:
+                parts.hide("audio")  # of an earlier answer, which the provider keeps
+        bound(request, call, parts.hidden, pictures=parts.pictures, uncapped=uncapped)
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:
+        """Cap by the fields the caller used, none above what it says; else by the one that the server is sure to know.
+
+        OpenAI's reasoning models know no `max_tokens`; servers with an API like it all know that one, and not all know the other.
+        """
+        body = request.body
+        used = {name: min(cap, lenient(body[name]) or cap) for name in _CAPS if body.get(name) is not None}
+        if used:
+            return used
+        model = (text(body, "model") or "").rpartition("/")[2]
+        return {"max_completion_tokens" if at_home(request) or model.startswith(_REASONING_MODELS) else "max_tokens": cap}
+
+
+CHAT: Final = ChatCompletions()
+
+
+class Completions(WireFormat):
+    """Read `/completions`, charged like chats; their words are not captured, and no strict limit can bound them."""
+
+    usage_on_request = True
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        call, body = CHAT.call(request), request.body
+        call.operation, call.endpoint, call.messages, call.offers_tools = "text_completion", "completions", None, False
+        call.input_estimate = sum(tokens_in(body.get(name)) for name in _COMPLETION_FIELDS) + 1
+        call.choices = max(call.choices, count(body.get("best_of")) or 1) * _prompts(body.get("prompt"))
+        return call
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`."""
+        return CHAT.reply(result)
+
+    def collector(self, call: Call) -> CompletionsCollector:
+        """See `WireFormat.collector`."""
+        return CompletionsCollector(call.input_estimate, call.choices)
+
+
+def _prompts(prompt: Any) -> int:
+    """Count the prompts: a list of texts or of token lists holds many, a list of tokens is one."""
+    if not isinstance(prompt, (list, tuple)):
+        return 1
+    many = cast("Sequence[Any]", prompt)
+    return len(many) if many and isinstance(many[0], (str, list, tuple)) else 1
+
+
+def _choices(body: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Count the answers that any server may take a request to ask for, and give what no number can be read from."""
+    choices, unread = 1, None
+    for name in ("n", "best_of"):
+        if body.get(name) is not None:
+            number = lenient(body[name])
+            if number is None:
+                unread = unread or f"an {name} that is no number"
+            choices = max(choices, number or 1)
+    return choices, unread
+
+
+usage: Final = partial(
+    usage_of,
+    inputs="prompt_tokens",
+    outputs="completion_tokens",
+    input_details="prompt_tokens_details",
+    output_details="completion_tokens_details",
+)
+"""Read the usage object of a chat completion."""
+
+
+def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the request's settings under their neutral names."""
+    found = {name: value for name, value in body.items() if name in _SAME_NAMES and value is not None}
+    cap = body.get("max_completion_tokens")
+    cap = body.get("max_tokens") if cap is None else cap
+    if cap is not None:
+        found["max_tokens"] = cap
+    stop = body.get("stop")
+    if stop is not None:
+        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    level = body.get("reasoning_effort")
+    level = text(body["reasoning"], "effort") if level is None and "reasoning" in body else level
+    if isinstance(level, str):
+        found["reasoning_level"] = level
+    kind = _output_type(body) if "modalities" in body or "response_format" in body else None
+    if kind is not None:
+        found["output_type"] = kind
+    return found
+
+
+def _output_type(body: Mapping[str, Any]) -> str | None:
+    if "modalities" in body and "audio" in items(body, "modalities"):
+        return "speech"
+    kind = text(body["response_format"], "type") if "response_format" in body else None
+    return None if kind is None else _OUTPUT_TYPES.get(kind)
+
+
+# -- streams ------------------------------------------------------------------------------------------------------------
+
+
+class ChatCollector(Collector):
+    """Follow a chat stream: what names it, why it ended, how much came, and where somebody asks, what it says.
+
+    `tools` keeps which tools it asks for, `captured` all that it says.
+    """
+
+    __slots__ = (
+        *("_asked", "_assembly", "_begun", "_captured", "_chunks", "_estimate", "_finish", "_first"),
+        *("_named", "_said", "_tools", "_usage", "_weight", "_whole"),
+    )
+
+    def __init__(self, input_estimate: int, choices: int = 1, *, tools: bool = False, captured: bool = False) -> None:
+        self._estimate = input_estimate
+        self._asked = choices
+        self._tools = tools
+        self._captured = captured
+        self._assembly = _Assembly(captured=captured) if tools or captured else None
+        self._begun: set[int] = set()  # those of them that are not finished, besides the first
+        self._whole = -1  # what all of it weighed when the last of them finished
+        self._first: Mapping[str, Any] | None = None
+        self._named = False
+        self._usage: Any = None
+        self._finish: dict[int, str] = {}
+        self._weight = 0
+        self._chunks = 0
+        self._said = ""
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return self._weight == self._whole  # what comes after the end is no part of it, and has none
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return self._weight > 0
+
+    @property
+    def produced(self) -> int:
+        """See `Collector.produced`."""
+        # One chunk is at least one token; where several are packed together their text tells.
+        chunks, weighed = self._chunks, (self._weight + 11) // 12  # `tokens_of_weight`, without the call: each chunk asks
+        return chunks if chunks > weighed else weighed  # noqa: FURB136 - a call costs three times as much
+
+    @property
+    def said(self) -> str:
+        """See `Collector.said`."""
+        return self._said
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`."""
+        return self._assembly.uses() if self._assembly is not None and self._tools else ()
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        # One more piece of plain text is what nearly all chunks are; it stands between the network and the user.
+        try:
+            (choice,) = event.choices
+            content = choice.delta.content
+            if (
+                type(content) is str
+                and content.isascii()
+                and content
+                and not choice.index
+                and choice.finish_reason is None
+                and event.usage is None
+                and self._named
+                and (self._assembly is None or not (self._captured or choice.delta.tool_calls))
+            ):
+                self._chunks += 1
+                self._weight += len(content) * 3
+                self._said = content
+                return
+        except Exception:  # noqa: BLE001, S110 - none of those: read with care below
+            pass
+        self._said = ""
+        self._add(as_mapping(event))
+
+    def _add(self, event: Mapping[str, Any]) -> None:
+        if not self._named:
+            # A chunk of prompt filter results may come first, whose id and model are empty.
+            self._named = bool(as_text(event.get("id")))
+            if self._named or self._first is None:
+                self._first = event
+        used = event.get("usage")
+        if used is not None:
+            self._usage = used
+        choices, ends = as_list(event.get("choices")), False
+        for each in choices:
+            choice = as_mapping(each)
+            reason, index = choice.get("finish_reason"), count(choice.get("index")) or 0
+            if isinstance(reason, str) and reason:
+                ends = True
+                self._end(index, reason)
+            elif index and index not in self._finish and len(self._begun) < _MOST_CHOICES:
+                self._begun.add(index)
+            self._read(index, choice)
+        if ends and self._whole < 0 and not self._begun and len(self._finish) >= self._asked:
+            self._whole = self._weight
+        if used is None and (ends or not choices):
+            self._usage = as_mapping(event.get("x_groq")).get("usage") or self._usage  # groq tells it there, unasked
+
+    def _end(self, index: int, reason: str) -> None:
+        if index in self._finish or len(self._finish) < _MOST_CHOICES:
+            self._finish[index] = reason
+            self._begun.discard(index)
+
+    def _read(self, index: int, choice: Mapping[str, Any]) -> None:
+        delta = as_mapping(choice.get("delta"))
+        content = delta.get("content")
+        if isinstance(content, str) and content:
+            self._weigh(index, content)
+        elif delta:
+            self._weight += _other_weight(delta)
+        if self._assembly is not None:
+            self._assembly.add(index, as_text(choice.get("finish_reason")), delta)
+
+    def _weigh(self, index: int, content: str) -> None:
+        self._chunks += 1
+        self._weight += weight_of(content)
+        if not index:
+            self._said = content
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        first: Mapping[str, Any] = self._first or {}
+        reply = Reply(
+            id=as_text(first.get("id")) or None,
+            model=as_text(first.get("model")) or None,
+            usage=usage(self._usage) or self._counted(),
+            finish_reasons=tuple(self._finish[index] for index in sorted(self._finish)),
+            service_tier=as_text(first.get("service_tier")),
+            system_fingerprint=as_text(first.get("system_fingerprint")),
+            answers=max(1, len(self._finish)) if self._first is not None else 0,
+            tool_uses=tuple(self.tool_uses),
+        )
+        if self._assembly is not None and self._captured:
+            reply.output = CHAT.answered(self._assembly.whole())
+        return reply
+
+    def _counted(self) -> Usage | None:
+        if self._first is None:
+            return None
+        return Usage(input_tokens=self._estimate, output_tokens=self.produced, source="estimated")
+
+
+class CompletionsCollector(ChatCollector):
+    """Follow a completions stream, whose chunks are whole answers with a little text each."""
+
+    __slots__ = ()
+
+    def _read(self, index: int, choice: Mapping[str, Any]) -> None:
+        content = choice.get("text")
+        if isinstance(content, str) and content:
+            self._weigh(index, content)
+
+
+def _other_weight(delta: Mapping[str, Any]) -> int:
+    size = _text_weight(delta.get("refusal")) + _text_weight(delta.get("content"))
+    size += max([_text_weight(delta.get(name)) for name in _THOUGHTS])  # hosts send the same in two of them
+    for each in as_list(delta.get("tool_calls")):
+        call = as_mapping(each)
+        size += _call_weight(call.get("function") or call.get("custom"))
+    legacy, audio = delta.get("function_call"), delta.get("audio")
+    if legacy is not None:
+        size += _call_weight(legacy)
+    if audio is not None:
+        size += weight_of(text(audio, "transcript") or "") + (len(text(audio, "data") or "") * 12) // _SOUND_TOKEN
+    return size
+
+
+def _text_weight(said: Any, depth: int = 3) -> int:
+    """Weigh text, or a list of parts with text in them, as some hosts send thoughts and content."""
+    if isinstance(said, str):
+        return weight_of(said)
+    if not isinstance(said, (list, tuple)) or not depth:
+        return 0
+    parts = cast("Sequence[Any]", said)[:_MOST_CHOICES]
+    return sum(max(_text_weight(part.get(name), depth - 1) for name in _PART_TEXTS) for part in map(as_mapping, parts))
+
+
+def _call_weight(call: Any) -> int:
+    told = as_mapping(call)
+    return sum([weight_of(said) for name in ("name", "arguments", "input") if isinstance(said := told.get(name), str)])
+
+
+class _Assembly:
+    """Put the pieces of a stream together as the whole answer that they are of.
+
+    Indexes and sizes are the server's to claim and ours to bound. Texts and arguments are kept where the call is `captured`.
+    """
+
+    __slots__ = ("_calls", "_captured", "_choices", "_room", "_sound")
+
+    def __init__(self, *, captured: bool) -> None:
+        self._captured = captured
+        self._choices: dict[int, _Choice] = {}
+        self._calls: dict[tuple[int, int], _Call] = {}  # by choice and index, in the order in which they began
+        self._room = _MOST_TEXT
+        self._sound = _MOST_SOUND
+
+    def add(self, index: int, reason: str | None, delta: Mapping[str, Any]) -> None:
+        """Take in what one chunk says of a choice."""
+        choice = self._choices.get(index)
+        if choice is None:
+            if len(self._choices) >= _MOST_CHOICES:
+                return
+            choice = self._choices[index] = _Choice()
+        for call in as_list(delta.get("tool_calls")):
+            self._call(index, choice, as_mapping(call))
+        if self._captured:
+            self._keep(choice, reason, delta)
+
+    def _call(self, index: int, choice: _Choice, told: Mapping[str, Any]) -> None:
+        """Find the call a piece belongs to: by its index; without one a new id begins a call, and the last goes on."""
+        place, call_id = count(told.get("index")), id_of(told, "id")
+        if place is None:
+            goes_on = choice.last is not None and (call_id is None or choice.last.id == call_id)
+            place = choice.top + (not goes_on)
+        known = self._calls.get((index, place))
+        if known is None:
+            if len(self._calls) >= _MOST_USES:
+                return
+            known = self._calls[index, place] = _Call()
+        choice.last, choice.top = known, place
+        known.id = known.id or call_id
+        known.custom = known.custom or told.get("function") is None
+        self._extend(known, as_mapping(_holder(told)))
+
+    def _extend(self, known: _Call, told: Mapping[str, Any]) -> None:
+        name = as_text(told.get("name"))
+        if name and known.name != name:  # some hosts say the whole name with every piece
+            known.name = (known.name + name)[:_MOST_NAME]
+        said = as_text(told.get("arguments")) or as_text(told.get("input"))
+        if said and self._captured:
+            known.said.append(self._kept(said))
+
+    def _keep(self, choice: _Choice, reason: str | None, delta: Mapping[str, Any]) -> None:
+        choice.role = as_text(delta.get("role")) or choice.role
+        choice.reason = choice.reason if reason is None else reason
+        thought = as_text(delta.get("reasoning_content")) or as_text(delta.get("reasoning"))
+        for pieces, said in ((choice.thought, thought), (choice.content, delta.get("content")), (choice.refusal, delta.get("refusal"))):
+            if isinstance(said, str) and said:
+                pieces.append(self._kept(said))
+        if delta.get("function_call") is not None:
+            choice.legacy = choice.legacy or _Call()
+            self._extend(choice.legacy, as_mapping(delta["function_call"]))
+        if delta.get("audio") is not None:
+            self._hear(choice, as_mapping(delta["audio"]))
+
+    def _hear(self, choice: _Choice, audio: Mapping[str, Any]) -> None:
+        said, data = as_text(audio.get("transcript")), as_text(audio.get("data"))
+        if said:
+            choice.content.append(self._kept(said))
+        if data and len(data) <= self._sound:
+            self._sound -= len(data)
+            try:
+                choice.sound += binascii.a2b_base64(data)
+            except ValueError:
+                choice.sound += data.encode("utf-8", "replace")
+
+    def _kept(self, piece: str) -> str:
+        kept = piece[: self._room]
+        self._room -= len(kept)
+        return kept
+
+    def uses(self) -> tuple[ToolUse, ...]:
+        """Return the tools that were asked for until now."""
+        found = list(self._calls.values())  # at once: another thread may be reading the stream
+        return tuple(ToolUse(call.id, call.name) for call in found)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the answer so far in the shape of one that came whole."""
+        calls: dict[int, list[dict[str, Any]]] = {}
+        for (index, _), call in sorted(self._calls.items(), key=lambda entry: entry[0]):
+            asked = calls.setdefault(index, [])
+            if len(asked) < _MOST_CALLS:
+                asked.append(call.whole())
+        first = sorted(islice(self._choices.items(), _MOST_MESSAGES), key=lambda entry: entry[0])
+        return {"choices": [choice.whole(calls.get(index, [])) for index, choice in first]}
+
+
+class _Call:
+    __slots__ = ("custom", "id", "name", "said")
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.name = ""
+        self.custom = False
+        self.said: list[str] = []
+
+    def whole(self) -> dict[str, Any]:
+        said = "".join(self.said)
+        if self.custom:
+            return {"type": "custom", "id": self.id, "custom": {"name": self.name, "input": said}}
+        return {"id": self.id, "function": {"name": self.name, "arguments": said}}
+
+
+class _Choice:
+    __slots__ = ("content", "last", "legacy", "reason", "refusal", "role", "sound", "thought", "top")
+
+    def __init__(self) -> None:
+        self.role = "assistant"
+        self.reason: str | None = None
+        self.content: list[str] = []
+        self.thought: list[str] = []
+        self.refusal: list[str] = []
+        self.sound = bytearray()
+        self.legacy: _Call | None = None
+        self.last: _Call | None = None
+        self.top = -1  # the index of the call that came last
+
+    def whole(self, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        message = {
+            "role": self.role,
+            "reasoning_content": "".join(self.thought),
+            "content": "".join(self.content),
+            "refusal": "".join(self.refusal),
+            "audio": {"data": bytes(self.sound)} if self.sound else None,
+            "tool_calls": calls,
+            "function_call": None if self.legacy is None else self.legacy.whole()["function"],
+        }
+        return {"message": message, "finish_reason": self.reason}
+
+
+# -- what messages say, in the shapes of `policy.content`: a copy that no later change can reach ------------------------------
+
+
+def _finished(role: str, parts: list[Part], reason: str | None) -> Message:
+    """Return an answer's message, with the reason in the convention's word where it is told."""
+    message: Message = {"role": role, "parts": parts}
+    if reason is not None:
+        message["finish_reason"] = _REASONS.get(reason, reason)
+    return message
+
+
+def _arguments_of(given: str | None) -> Any:
+    """Parse a tool's arguments when they are JSON; else give the text the model wrote."""
+    if not given or len(given) > _MOST_PARSED:
+        return given
+    try:
+        return json.loads(given)
+    except (ValueError, RecursionError):
+        return given
+
+
+def _definition(tool: Any) -> dict[str, Any]:
+    """Write down a tool's definition; those that are no functions keep their own fields."""
+    kind = text(tool, "type")
+    inner = get(tool, "function") if kind in {"function", None} else get(tool, "custom") if kind == "custom" else None
+    if inner is None and kind is not None:
+        return {**fields_of(tool), "type": kind}
+    holder = tool if inner is None else inner
+    written: dict[str, Any] = {
+        "type": kind or "function",
+        "name": text(holder, "name") or "",
+        "description": text(holder, "description") or "",
+    }
+    for name in ("parameters", "format"):
+        found = get(holder, name)
+        if found is not None:
+            written[name] = plain(found)
+    return written
+
+
+def _message(message: Any) -> Message:
+    role = text(message, "role") or "user"
+    if role in _TOOL_ROLES:
+        written: Message = {"role": "tool", "parts": [_tool_response(message)]}
+    else:
+        written = {"role": role, "parts": _said(message)}
+    name = text(message, "name")
+    return written if name is None else {**written, "name": name}
+
+
+def _choice(choice: Any) -> Message:
+    message = get(choice, "message")
+    return _finished(text(message, "role") or "assistant", _said(message), text(choice, "finish_reason"))
+
+
+def _said(message: Any) -> list[Part]:
+    parts = [*_thought(message), *_content(get(message, "content"))]
+    refusal = text(message, "refusal")
+    if refusal:
+        parts.append({"type": "refusal", "content": refusal})
+    audio = get(message, "audio")
+    if audio is not None:
+        parts.extend(_sound(audio))
+    parts.extend(_call(call) for call in items(message, "tool_calls"))
+    legacy = get(message, "function_call")
+    if legacy is not None:
+        parts.append(_tool_call(None, text(legacy, "name"), text(legacy, "arguments")))
+    return parts
+
+
+def _thought(message: Any) -> list[Part]:
+    for name in _THOUGHTS:
+        found = text(message, name)
+        if found:
+            return [{"type": "reasoning", "content": found}]
+    return []
+
+
+def _tool_call(call_id: str | None, name: str | None, arguments: str | None) -> Part:
+    """Write down a call of a function."""
+    return {"type": "tool_call", "id": call_id, "name": name or "", "arguments": _arguments_of(arguments)}
+
+
+def _holder(call: Any) -> Any:
+    function = get(call, "function")
+    return get(call, "custom") if function is None else function
+
+
+def _call(call: Any) -> Part:
+    custom = get(call, "custom") if text(call, "type") == "custom" else None
+    if custom is not None:
+        return {"type": "tool_call", "id": text(call, "id"), "name": text(custom, "name") or "", "arguments": text(custom, "input")}
+    function = get(call, "function")
+    return _tool_call(text(call, "id"), text(function, "name"), text(function, "arguments"))
+
+
+def _tool_response(message: Any) -> Part:
+    content = get(message, "content")
+    response = content if isinstance(content, str) else [*_content(content)]
+    return {"type": "tool_call_response", "id": text(message, "tool_call_id") or text(message, "name"), "response": response}
+
+
+def _sound(audio: Any) -> list[Part]:
+    data, transcript, known = get(audio, "data"), text(audio, "transcript"), text(audio, "id")
+    parts: list[Part] = []
+    if isinstance(data, (str, bytes)):
+        parts.append({"type": "blob", "modality": "audio", "mime_type": None, "content": data})
+    elif known:
+        parts.append({"type": "file", "modality": "audio", "file_id": known})
+    return [*parts, *_texts(transcript)]
+
+
+def _texts(told: str | None) -> list[Part]:
+    return [{"type": "text", "content": told}] if told else []
+
+
+def _content(told: Any) -> list[Part]:
+    if isinstance(told, str):
+        return _texts(told)
+    return [_part(one) for one in cast("Sequence[Any]", told)] if isinstance(told, (list, tuple)) else []
+
+
+def _part(given: Any) -> Part:
+    if isinstance(given, str):
+        return {"type": "text", "content": given}
+    kind = text(given, "type") or "unknown"
+    write = _WRITERS.get(kind)
+    found = None if write is None else write(given)
+    return {**fields_of(given), "type": kind} if found is None else found
+
+
+def _text(given: Any) -> Part | None:
+    told = text(given, "text")
+    return None if told is None else {"type": "text", "content": told}
+
+
+def _refusal(given: Any) -> Part | None:
+    told = text(given, "refusal")
+    return None if told is None else {"type": "refusal", "content": told}
+
+
+def _url_of(name: str, modality: str) -> Callable[[Any], Part | None]:
+    def write(given: Any) -> Part | None:
+        holder = get(given, name)
+        url = holder if isinstance(holder, str) else text(holder, "url")
+        return None if url is None else {"type": "uri", "modality": modality, "mime_type": None, "uri": url}
+
+    return write
+
+
+def _input_audio(given: Any) -> Part | None:
+    holder = get(given, "input_audio")
+    data, form = get(holder, "data"), text(holder, "format")
+    if not isinstance(data, (str, bytes)):
+        return None
+    return {"type": "blob", "modality": "audio", "mime_type": None if form is None else f"audio/{form}", "content": data}
+
+
+def _file(given: Any) -> Part | None:
+    holder = get(given, "file")
+    known, data = text(holder, "file_id"), get(holder, "file_data")
+    if known is not None:
+        return {"type": "file", "modality": "document", "file_id": known}
+    if isinstance(data, str) and data[:5].lower() == "data:":
+        found: Part = {"type": "uri", "modality": "document", "mime_type": None, "uri": data}
+    elif isinstance(data, (str, bytes)):
+        found = {"type": "blob", "modality": "document", "mime_type": None, "content": data}
+    else:
+        return None
+    name = text(holder, "filename")
+    return found if name is None else {**found, "name": name}
+
+
+_WRITERS: Final[dict[str, Callable[[Any], Part | None]]] = {
+    "file": _file,
+    "image_url": _url_of("image_url", "image"),
+    "input_audio": _input_audio,
+    "refusal": _refusal,
+    "text": _text,
+    "video_url": _url_of("video_url", "video"),
+}

@@ -1,0 +1,172 @@
+"""What a wire format is: the requests and answers of one API as our neutral words, whoever carries them."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ravi_otel._instrumentation.formats.field_shapes import shaped
+from ravi_otel._instrumentation.formats.fields import as_text
+from ravi_otel.policy.content import Asked, Message
+from ravi_otel.policy.usage import Call, Reply, ToolUse
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Which provider answers, whether that is a guess, and where; `base` is the path its API lies below."""
+
+    provider: str
+    assumed: bool
+    address: str | None
+    port: int | None
+    base: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What is about to be sent: method, path without the base URL, the JSON object or the form's fields, its files."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any]
+    host: Host
+    stream: bool
+    files: Any = None
+
+    def describe(self, operation: str, endpoint: str | None = None, **known: Any) -> Call:
+        """Return a call of this request with what every request tells: provider, model, address and whether it streams.
+
+        `known` are more fields of the call; the endpoint is called like the operation unless it is given.
+        """
+        host = self.host
+        if "model" not in known:
+            known["model"] = as_text(self.body.get("model"))
+        known.setdefault("stream", self.stream)
+        return Call(
+            operation=operation,
+            endpoint=endpoint or operation,
+            provider=host.provider,
+            provider_assumed=host.assumed,
+            server_address=host.address,
+            server_port=host.port,
+            **known,
+        )
+
+
+class Collector:
+    """Follow a stream, event by event; cheap, because it runs between the network and the user.
+
+    This one learns nothing from its events. Each format says otherwise where it can.
+    """
+
+    __slots__ = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the provider said how it ended, so that closing now loses nothing."""
+        return False
+
+    @property
+    def spoke(self) -> bool:
+        """Whether some of the answer's content came, text, a tool's arguments or a sound; True also where there is none."""
+        return True
+
+    @property
+    def produced(self) -> int:
+        """The output tokens that came by what could be seen of them; 0 of a stream that is not counted as it comes."""
+        return 0
+
+    @property
+    def said(self) -> str:
+        """The text of the latest event, of the first answer where there are several; empty where it has none."""
+        return ""
+
+    @property
+    def told_input(self) -> int | None:
+        """The input tokens that the provider told before the answer; None where it tells them at its end."""
+        return None
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """The tools that were asked for until now, where the request offered some; read by other threads, too."""
+        return ()
+
+    def add(self, event: Any) -> None:
+        """Take in one event as the client parsed it, or as the JSON object it came as."""
+
+    def reply(self) -> Reply:
+        """Return what was received so far; its usage is the provider's, or estimated, or None when nothing came.
+
+        Its `output` is there when the call's content is captured.
+        """
+        return Reply()
+
+
+class WireFormat(ABC):
+    """Read one API. Unless a format knows better there are no messages and no tools, and nothing can be capped."""
+
+    usage_on_request: bool = False
+    """Whether a stream tells its usage only when asked to (`stream_options`)."""
+
+    @abstractmethod
+    def call(self, request: Request) -> Call:
+        """Describe the request."""
+
+    @abstractmethod
+    def reply(self, result: Any) -> Reply:
+        """Read a complete answer: a model, a mapping, or whatever the server sent."""
+
+    def collector(self, call: Call) -> Collector:  # noqa: ARG002 - for the formats that read it
+        """Return what follows a stream of this call."""
+        return Collector()
+
+    def asked(self, request: Request) -> Asked | None:  # noqa: ARG002 - for the formats that read it
+        """Return what a request says, None where it says nothing in words; only when content is captured."""
+        return None
+
+    def answered(self, result: Any) -> Sequence[Message]:  # noqa: ARG002 - for the formats that read it
+        """Return what a complete answer says; only when content is captured."""
+        return ()
+
+    def bound(self, request: Request, call: Call) -> None:  # noqa: ARG002 - for the formats that read it
+        """Write on the call what its input cannot pass, or what hides that; only where a strict limit asks."""
+        call.unbounded, call.least_cap = call.endpoint, 0
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - for the formats that read it
+        """Return the fields of the body that hold each of its answers to so many tokens."""
+        return {}
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:  # noqa: ARG002 - for the formats that read it
+        """Return the tools that a complete answer asks the program to run; only where the request offered some."""
+        return ()
+
+    def tool_results(self, request: Request) -> tuple[str, ...]:  # noqa: ARG002 - for the formats that read it
+        """Return the call ids of the results that a request brings, also of earlier turns; only while results are waited for."""
+        return ()
+
+
+def read_result(wire_format: WireFormat, result: Any, call: Call) -> Reply:
+    """Return what an answer says: its usage and names, and its words where the call's content is captured."""
+    reply = shaped(wire_format.reply(result), call.model)
+    if call.offers_tools:
+        reply.tool_uses = wire_format.tool_uses(result)
+    if call.content is not None:
+        reply.output = wire_format.answered(result)
+    return reply
+
+
+def read_body(wire_format: WireFormat, content: Callable[[], bytes], call: Call) -> Reply:
+    """Return what a body says; one that is not what it should be, not whole, too large or gone is unknown."""
+    try:
+        found = json.loads(content())
+    except Exception:  # noqa: BLE001 - a server sends what it likes
+        return Reply()
+    return read_result(wire_format, found, call)
+
+
+def read_events(collector: Collector, call: Call) -> Reply:
+    """Return what the events of a stream said until now."""
+    return shaped(collector.reply(), call.model)

@@ -1,0 +1,570 @@
+"""The Responses API: what asks a model for a response, its answer, its stream, and looks at what was begun before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+from ravi_otel._instrumentation.formats.fields import (
+    as_list,
+    as_mapping,
+    as_text,
+    count,
+    fields_of,
+    get,
+    id_of,
+    items,
+    plain,
+    text,
+    tokens_in,
+    tokens_of_weight,
+    usage_of,
+    weight_of,
+)
+from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted, lenient, searching
+from ravi_otel._runtime.awaited import AWAITED, key_of
+from ravi_otel._runtime.conversations import CONVERSATIONS
+from ravi_otel.policy.content import Asked, Message, Part
+from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
+
+_PER_ITEM: Final = 4
+_PER_REQUEST: Final = 3
+_INPUT_FIELDS: Final = ("input", "instructions", "tools", "text")
+_SAME_NAMES: Final = ("temperature", "top_p", "service_tier")
+_OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
+_FINISHED: Final = {"completed": "stop", "failed": "error", "cancelled": "error", "incomplete": "length"}
+_AT_WORK: Final = frozenset({"queued", "in_progress"})
+_TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
+_TEXT: Final = frozenset({"response.output_text.delta", "response.refusal.delta"})
+_MOST_ITEMS: Final = 10_000
+
+_NAMED_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_BUILT_IN: Final = {
+    "apply_patch_call": "apply_patch",
+    "computer_call": "computer",
+    "local_shell_call": "local_shell",
+    "shell_call": "shell",
+}
+"""Tools that the provider defines and the program runs, and what they are called."""
+
+_RESULT: Final = "call_output"
+
+_PROGRAM_TOOLS: Final = ("function", "custom", "local_shell")
+_HIDES: Final = ("previous_response_id", "conversation", "prompt", "context_management")
+_LEAST_CAP: Final = 16
+"""The smallest `max_output_tokens` that the API takes."""
+
+_BOUNDED_CALLS: Final = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
+_BOUNDED_OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
+
+_SECRET: Final = frozenset({"authorization", "headers", "server_url", "domain_secrets", "encrypted_content"})
+"""Fields of tools and items that hold keys, or what only the provider can read."""
+
+_TEXTS: Final = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_TOOL_FIELDS: Final = ("type", "name", "description", "parameters")
+
+_FETCHED: Final = "responses.retrieve"
+
+
+class Responses(WireFormat):
+    """Read `/responses`."""
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        body = request.body
+        instructed = int(isinstance(body.get("instructions"), str))
+        given = body.get("input")
+        size = len(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else int(isinstance(given, str))
+        call = request.describe(
+            "chat",
+            "responses",
+            input_estimate=sum([tokens_in(body[name]) for name in _INPUT_FIELDS if name in body]) + size * _PER_ITEM + _PER_REQUEST,
+            output_cap=count(body.get("max_output_tokens")),
+            messages=size + instructed,
+            unchained=instructed,
+            previous_response_id=text(body, "previous_response_id"),
+            parameters=_parameters(body),
+            offers_tools="tools" in body or "prompt" in body,  # a stored prompt may hold some
+        )
+        goes_on = call.previous_response_id or call.parameters.get("conversation_id")
+        if goes_on is not None:
+            call.messages = size + instructed + CONVERSATIONS.before(key_of(call, goes_on))
+        return call
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`; an answer that is still being made, in the background, has no usage yet."""
+        told = as_mapping(result)
+        status, conversation, output = as_text(told.get("status")), told.get("conversation"), as_list(told.get("output"))
+        reported = usage(told.get("usage"))
+        if reported is not None:
+            reported.searches = _searches(told, output)
+        return Reply(
+            id=as_text(told.get("id")),
+            model=as_text(told.get("model")),
+            usage=reported,
+            finish_reasons=_finish_reasons(told, status, output),
+            service_tier=as_text(told.get("service_tier")),
+            conversation_id=conversation if isinstance(conversation, str) else text(conversation, "id"),
+            answers=len(output),
+            error_type=(text(told.get("error"), "code") or "response_failed") if status == "failed" else None,
+            pending=status in _AT_WORK and reported is None,
+        )
+
+    def collector(self, call: Call) -> ResponsesCollector:
+        """See `WireFormat.collector`."""
+        return ResponsesCollector(self, call)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `WireFormat.asked`."""
+        return asked(request.body)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `WireFormat.answered`."""
+        told = as_mapping(result)
+        output = as_list(told.get("output"))
+        return answered(output, _finish_reasons(told, as_text(told.get("status")), output))
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `WireFormat.tool_uses`."""
+        return _uses(items(result, "output"))
+
+    def tool_results(self, request: Request) -> tuple[str, ...]:
+        """See `WireFormat.tool_results`; one without an id answers nothing that can be known."""
+        found = [id_of(item, "call_id") for item in items(request.body, "input") if (text(item, "type") or "").endswith(_RESULT)]
+        return tuple(call_id for call_id in found if call_id is not None)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `WireFormat.bound`; what the provider keeps or fetches has no bound."""
+        body, parts = request.body, Parts()
+        call.least_cap = _LEAST_CAP
+        call.output_cap = lenient(body.get("max_output_tokens")) or None
+        parts.hide(first_of(body, _HIDES) or hosted(body, _PROGRAM_TOOLS) or searching(body))
+        given = body.get("input")
+        if not isinstance(given, (str, list, tuple)):
+            parts.hide("input")
+        for item in as_list(given):
+            _take_item(item, parts)
+        bound(request, call, parts.hidden, pictures=parts.pictures, uncapped=capless(body, "max_output_tokens"))
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the format's
+        """See `WireFormat.cap`."""
+        return {"max_output_tokens": cap}
+
+
+RESPONSES: Final = Responses()
+
+
+class Compact(Responses):
+    """Read `/responses/compact`, where a model shortens a conversation: it is asked, and that is no turn."""
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        call = super().call(request)
+        call.operation = call.endpoint = "responses.compact"
+        call.turn = False
+        return call
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `WireFormat.bound`; what it answers cannot be capped."""
+        WireFormat.bound(self, request, call)
+
+
+usage: Final = partial(
+    usage_of,
+    inputs="input_tokens",
+    outputs="output_tokens",
+    input_details="input_tokens_details",
+    output_details="output_tokens_details",
+)
+"""Read the usage object of a response."""
+
+
+def _searches(told: Mapping[str, Any], output: Sequence[Any]) -> int:
+    """Count the searches that are billed: as the answer says, or else those among its items; opening a page is none."""
+    searched = count(get(get(told.get("tool_usage"), "web_search"), "num_requests"))
+    return searched if searched is not None else sum([_is_search(item) for item in output[:_MOST_ITEMS]])
+
+
+def _is_search(item: Any) -> bool:
+    if text(item, "type") != "web_search_call" or text(item, "status") == "failed":
+        return False
+    return text(get(item, "action"), "type") in ("search", None)
+
+
+def _finish_reasons(told: Mapping[str, Any], status: str | None, output: Sequence[Any]) -> tuple[str, ...]:
+    if status == "incomplete":
+        reason = text(told.get("incomplete_details"), "reason")
+        return (("length" if reason == "max_output_tokens" else reason) or "length",)
+    if status == "completed" and any([text(item, "type") in _NAMED_CALLS for item in output[:_MOST_ITEMS]]):  # noqa: C419 - no frame each
+        return ("tool_calls",)
+    found = _FINISHED.get(status or "")
+    return () if found is None else (found,)
+
+
+def _uses(output: Sequence[Any]) -> tuple[ToolUse, ...]:
+    """Return what the output asks for; what the provider runs itself is none of it."""
+    found: list[ToolUse] = []
+    for item in output[:_MOST_ITEMS]:
+        kind = text(item, "type") or ""
+        if kind in _NAMED_CALLS:
+            found.append(ToolUse(id_of(item, "call_id"), text(item, "name")))
+        elif kind in _BUILT_IN:
+            found.append(ToolUse(id_of(item, "call_id"), _BUILT_IN[kind]))
+    return tuple(found)
+
+
+def _take_item(item: Any, parts: Parts) -> None:
+    kind = text(item, "type")
+    if kind in (None, "message"):
+        if get(item, "content") is None:
+            parts.hide("item_reference")
+        parts.take(get(item, "content"))
+    elif kind in _BOUNDED_OUTPUTS:
+        parts.take(get(item, "output"))
+    elif kind == "reasoning":
+        if text(item, "encrypted_content") is None:
+            parts.hide("reasoning")  # named by its id, and kept by the provider
+    elif kind not in _BOUNDED_CALLS:
+        parts.hide(kind)
+
+
+def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: body[name] for name in _SAME_NAMES if body.get(name) is not None}
+    if body.get("max_output_tokens") is not None:
+        found["max_tokens"] = body["max_output_tokens"]
+    effort = text(body.get("reasoning"), "effort")
+    if effort is not None:
+        found["reasoning_level"] = effort
+    kind = text(get(body.get("text"), "format"), "type")
+    if kind in _OUTPUT_TYPES:
+        found["output_type"] = _OUTPUT_TYPES[kind]
+    conversation = body.get("conversation")
+    named = conversation if isinstance(conversation, str) else text(conversation, "id")
+    if named is not None:
+        found["conversation_id"] = named
+    return found
+
+
+# -- streams ------------------------------------------------------------------------------------------------------------
+
+
+class ResponsesCollector(Collector):
+    """Follow one stream. One made in the background goes on without it: then its usage comes with a later look."""
+
+    __slots__ = (
+        *("_begun", "_call", "_chunks", "_error", "_estimate", "_final", "_last"),
+        *("_items", "_name", "_reader", "_response", "_texts", "_uses", "_weight"),
+    )
+
+    def __init__(self, reader: WireFormat, call: Call, *, name: str | None = None) -> None:
+        """Follow a stream that `reader` reads; one with a `name` is a look at what was begun before under it."""
+        self._reader = reader
+        self._call = call
+        self._estimate = call.input_estimate if name is None else None
+        self._name = name
+        self._response: Any = None
+        self._begun = False
+        self._last: Any = None
+        self._final = False
+        self._error: str | None = None
+        self._weight = 0
+        self._chunks = 0
+        self._items: dict[int, Any] | None = {} if call.content is not None else None
+        self._texts: dict[int, list[str]] = {}
+        self._uses: list[ToolUse] | None = [] if call.offers_tools else None
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return self._final
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return self._weight > 0
+
+    @property
+    def produced(self) -> int:
+        """See `Collector.produced`."""
+        # One delta is at least one token; where several are packed together their text tells.
+        return max(self._chunks, tokens_of_weight(self._weight))
+
+    @property
+    def said(self) -> str:
+        """See `Collector.said`."""
+        return text(self._last, "delta") or "" if text(self._last, "type") in _TEXT else ""
+
+    @property
+    def tool_uses(self) -> Sequence[ToolUse]:
+        """See `Collector.tool_uses`: what it ends with says, or where that is empty, what came before."""
+        whole = _uses(items(self._response, "output")) if self._final and self._uses is not None else ()
+        return whole or tuple(self._uses or ())
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        self._last = event
+        delta = get(event, "delta")
+        if isinstance(delta, str):
+            self._chunks += bool(delta)
+            self._weight += len(delta) * 3 if delta.isascii() else weight_of(delta)
+            if self._items is not None:
+                self._write(event, delta)
+            return
+        response = get(event, "response")
+        if response is not None:
+            self._respond(event, response)
+            return
+        kind = get(event, "type")
+        if kind == "error":
+            self._error = text(event, "code") or "error"
+        elif kind == "response.output_item.done":
+            item = get(event, "item")
+            if self._items is not None:
+                place = count(get(event, "output_index"))
+                self._items[len(self._items) if place is None else place] = item
+            if self._uses is not None and len(self._uses) < _MOST_ITEMS:
+                self._uses.extend(_uses((item,)))
+
+    def _respond(self, event: Any, response: Any) -> None:
+        self._response = response
+        self._final = self._final or get(event, "type") in _TERMINAL
+        if not self._begun and self._estimate is not None and get(response, "background") is True:
+            self._begun = True
+            AWAITED.streams(key_of(self._call, text(response, "id")))
+
+    def _write(self, event: Any, delta: str) -> None:
+        if get(event, "type") in _TEXT:
+            self._texts.setdefault(count(get(event, "output_index")) or 0, []).append(delta)
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        told = self._reader.reply(self._response)
+        told.id = told.id or self._name
+        told.error_type = told.error_type or self._error
+        told.pending = self._pending(told)
+        if told.usage is None and not told.pending and self._estimate is not None and self._response is not None:
+            told.usage = self._counted(self._estimate)
+        if self._begun and not told.pending:
+            AWAITED.ended(key_of(self._call, told.id))
+        if self._uses is not None:
+            told.tool_uses = tuple(self.tool_uses)
+        return told if self._items is None else replace(told, output=self._said(told))
+
+    def _pending(self, told: Reply) -> bool:
+        if self._final or told.usage is not None:
+            return False
+        return self._begun or self._estimate is None
+
+    def _counted(self, estimate: int) -> Usage:
+        return Usage(input_tokens=estimate, output_tokens=self.produced, source="estimated")
+
+    def _said(self, told: Reply) -> list[Message]:
+        """Write the items that are whole, and of the others the text that came."""
+        whole = self._items or {}
+        if self._final:
+            found = items(self._response, "output")
+            if found:
+                return answered(found, told.finish_reasons)
+        part = {at: {"type": "message", "content": "".join(texts)} for at, texts in self._texts.items()}
+        merged = {**part, **whole}
+        return answered([merged[at] for at in sorted(merged)], told.finish_reasons)
+
+
+# -- looks --------------------------------------------------------------------------------------------------------------
+
+
+class Look(WireFormat):
+    """Read an answer to GET `/responses/ID` or POST `/responses/ID/cancel`.
+
+    A look asks no model. It brings what a response that was made in the background has used, once; for any other response it
+    shows no usage, which was counted where it was begun.
+    """
+
+    def __init__(self, name: str, shape: str, method: str) -> None:
+        self._name = name
+        self._shape = shape
+        self._method = method
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        fetches = self._shape == _FETCHED
+        operation = "fetch_response" if fetches else f"{self._method} {self._shape}"
+        return request.describe(operation, self._shape, model=None, generative=False, turn=False, fetches=fetches)
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`; an answer about another response than was asked for brings nothing."""
+        told = RESPONSES.reply(result)
+        told.id = told.id or self._name
+        told.awaited = told.id == self._name
+        if not told.awaited:
+            told.usage, told.pending = None, False
+        if self._shape != _FETCHED:
+            told.error_type = None  # that it was cancelled is no failure of cancelling it
+        return told
+
+    def collector(self, call: Call) -> ResponsesCollector:
+        """See `WireFormat.collector`."""
+        return ResponsesCollector(self, call, name=self._name)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `WireFormat.answered`."""
+        return RESPONSES.answered(result) if self._shape == _FETCHED else ()
+
+
+class Deletion(Look):
+    """Read an answer to DELETE `/responses/ID`: after it nobody can look any more."""
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`."""
+        return Reply(id=self._name, awaited=get(result, "deleted") is not False)
+
+
+def look_at(method: str, parts: tuple[str, ...], path: str) -> WireFormat | None:
+    """Give the reader of a request about one response; None where it is about something else."""
+    if parts[-2:-1] == ("responses",) and method in ("GET", "DELETE"):
+        name = _id_at(path, 1)
+        return Look(name, _FETCHED, method) if method == "GET" else Deletion(name, "responses.delete", method)
+    if method == "POST" and parts[-3:-2] == ("responses",) and parts[-1] == "cancel":
+        return Look(_id_at(path, 2), "responses.cancel", method)
+    return None
+
+
+def _id_at(path: str, last: int) -> str:
+    """Give the id that is the `last`-th segment of a path from its end, spelled as it is."""
+    found = [part for part in path.partition("?")[0].partition("#")[0].split("/") if part]
+    return unquote(found[-last]) if len(found) >= last else ""
+
+
+# -- what requests and outputs say, in the shapes of `policy.content` --------------------------------------------------
+
+
+def asked(body: Mapping[str, Any]) -> Asked:
+    """Write down a request: its instructions, its input of either form, and its tools."""
+    found = Asked()
+    instructions = body.get("instructions")
+    if isinstance(instructions, str):
+        found.system.append({"type": "text", "content": instructions})
+    given = body.get("input")
+    if isinstance(given, str):
+        found.messages.append({"role": "user", "parts": [{"type": "text", "content": given}]})
+    elif isinstance(given, (list, tuple)):
+        found.messages.extend(_message(item) for item in cast("Sequence[Any]", given)[:_MOST_ITEMS])
+    if isinstance(body.get("prompt"), Mapping):
+        found.messages.append({"role": "user", "parts": [{"type": "prompt", **fields_of(body["prompt"], without=_SECRET)}]})
+    found.tools.extend(_tool(tool) for tool in items(body, "tools")[:_MOST_ITEMS])
+    return found
+
+
+def answered(output: Sequence[Any], finish_reasons: Sequence[str]) -> list[Message]:
+    """Write down the output as one message of the assistant; nothing where there is no output."""
+    parts: list[Part] = []
+    for item in output[:_MOST_ITEMS]:
+        parts.extend(_parts_of_item(item))
+    if not parts:
+        return []
+    message: Message = {"role": "assistant", "parts": parts}
+    if finish_reasons:
+        message["finish_reason"] = finish_reasons[0]
+    return [message]
+
+
+def _message(item: Any) -> Message:
+    if isinstance(item, str):
+        return {"role": "user", "parts": [{"type": "text", "content": item}]}
+    role = text(item, "role")
+    kind = text(item, "type") or ""
+    if role is None:
+        role = "tool" if kind.endswith("_output") else "user" if kind in ("", "message", "item_reference") else "assistant"
+        role = "user" if kind == "mcp_approval_response" else role
+    return {"role": role, "parts": _parts_of_item(item)}
+
+
+def _parts_of_item(item: Any) -> list[Part]:
+    kind = text(item, "type")
+    if kind in (None, "message"):
+        return _contents(get(item, "content"))
+    if kind == "reasoning":
+        told = [*items(item, "summary"), *items(item, "content")]
+        return [{"type": "reasoning", "content": one} for part in told[:_MOST_ITEMS] if (one := text(part, "text")) is not None]
+    if kind in ("function_call", "custom_tool_call"):
+        return [_called(item, _parsed(get(item, "arguments")) if kind == "function_call" else get(item, "input"))]
+    if kind in ("function_call_output", "custom_tool_call_output"):
+        return [{"type": "tool_call_response", "id": text(item, "call_id"), "response": _response(get(item, "output"))}]
+    if kind == "image_generation_call" and isinstance(get(item, "result"), str):
+        rest = {name: value for name, value in fields_of(item, without=_SECRET).items() if name != "result"}
+        return [rest, _blob("image", f"image/{text(item, 'output_format') or 'png'}", get(item, "result"))]
+    return [{"type": kind, **fields_of(item, without=_SECRET)}]
+
+
+def _called(item: Any, arguments: Any) -> Part:
+    return {"type": "tool_call", "id": text(item, "call_id"), "name": text(item, "name") or "", "arguments": arguments}
+
+
+def _parsed(arguments: Any) -> Any:
+    """Give the arguments as JSON, or the text as it is where a model wrote no JSON."""
+    if not isinstance(arguments, str):
+        return plain(arguments)
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+
+
+def _response(output: Any) -> Any:
+    return output if isinstance(output, str) else _contents(output) if isinstance(output, (list, tuple)) else plain(output)
+
+
+def _contents(content: Any) -> list[Part]:
+    if isinstance(content, str):
+        return [{"type": "text", "content": content}]
+    if not isinstance(content, (list, tuple)):
+        return []
+    return [_part(part) for part in cast("Sequence[Any]", content)[:_MOST_ITEMS]]
+
+
+def _part(part: Any) -> Part:
+    kind = text(part, "type") or "unknown"
+    said = part if isinstance(part, str) else text(part, "text")
+    if said is not None and (kind in _TEXTS or kind == "unknown"):
+        return {"type": "text", "content": said}
+    if kind == "refusal":
+        return {"type": "refusal", "content": text(part, "refusal") or ""}
+    if kind in ("input_image", "computer_screenshot"):
+        return _linked(part, "image", text(part, "image_url"))
+    if kind == "input_file":
+        return _file(part)
+    if kind == "input_audio":
+        sound = get(part, "input_audio")
+        return _blob("audio", f"audio/{text(sound, 'format') or 'wav'}", text(sound, "data"))
+    return {"type": kind, **fields_of(part, without=_SECRET)}
+
+
+def _file(part: Any) -> Part:
+    data = text(part, "file_data")
+    if data is not None and not data.startswith("data:"):
+        return _blob("document", None, data)
+    return _linked(part, "document", data if data is not None else text(part, "file_url"))
+
+
+def _linked(part: Any, modality: str, url: str | None) -> Part:
+    if url is not None and url.startswith("data:"):
+        head, _, data = url.partition(",")
+        return _blob(modality, head[5:].partition(";")[0] or None, data)
+    if url is not None:
+        return {"type": "uri", "modality": modality, "mime_type": None, "uri": url}
+    return {"type": "file", "modality": modality, "file_id": text(part, "file_id") or ""}
+
+
+def _blob(modality: str, mime: str | None, content: str | None) -> Part:
+    return {"type": "blob", "modality": modality, "mime_type": mime, "content": content}
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    if text(tool, "type") == "function":
+        return {name: plain(get(tool, name)) for name in _TOOL_FIELDS if get(tool, name) is not None}
+    return {"type": text(tool, "type") or "unknown", **fields_of(tool, without=_SECRET)}

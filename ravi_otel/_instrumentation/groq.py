@@ -1,0 +1,71 @@
+"""Know the `groq` package: chats with usage and failures under `x_groq`, and an API shaped like OpenAI's below `/openai/v1`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from ravi_otel._instrumentation.formats import openai
+from ravi_otel._instrumentation.formats.chat import ChatCollector, ChatCompletions, usage
+from ravi_otel._instrumentation.formats.fields import get, text
+from ravi_otel._instrumentation.formats.format import WireFormat
+from ravi_otel._instrumentation.formats.paths import READS, segments
+from ravi_otel._instrumentation.http.vendor import Vendor
+from ravi_otel.policy.usage import Call, Reply
+
+FAILED: Final = "x_groq_error"
+"""The `error.type` of a stream whose chunk reports a failure, which the client does not raise."""
+
+_MOST_KEPT: Final = 512
+
+
+class GroqChat(ChatCompletions):
+    """Read groq's `/chat/completions`, whose streams tell their usage unasked."""
+
+    usage_on_request = False
+
+    def collector(self, call: Call) -> ChatCollector:
+        """See `WireFormat.collector`."""
+        return GroqCollector(call.input_estimate, call.choices, tools=call.offers_tools, captured=call.content is not None)
+
+
+class GroqCollector(ChatCollector):
+    """Follow a chat stream, and what groq adds to it in any of its chunks."""
+
+    __slots__ = ("_failed", "_told")
+
+    def __init__(self, input_estimate: int, choices: int = 1, *, tools: bool = False, captured: bool = False) -> None:
+        super().__init__(input_estimate, choices, tools=tools, captured=captured)
+        self._told: Any = None
+        self._failed = False
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        super().add(event)
+        told = get(event, "x_groq")
+        if told is not None:
+            self._told = get(told, "usage") or self._told
+            self._failed = self._failed or bool(text(told, "error"))
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        reply = super().reply()
+        if reply.usage is None or reply.usage.source != "reported":
+            reply.usage = usage(self._told) or reply.usage
+        if self._failed:
+            reply.error_type = FAILED
+        return reply
+
+
+_CHAT: Final = GroqChat()
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
+    """Return the format of `path` below the base URL's path: OpenAI's, but for chat."""
+    if method not in READS and segments(path, base)[-2:] == ("chat", "completions"):
+        return _CHAT
+    return openai.format_for(method, path, base, provider or "groq")
+
+
+VENDOR: Final = Vendor(package="groq", provider="groq", format_for=format_for)

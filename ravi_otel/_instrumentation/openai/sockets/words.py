@@ -1,0 +1,161 @@
+"""Read what a conversation over a socket says: items of the realtime API in the shapes of the Responses API, and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from ravi_otel._instrumentation.formats import responses
+from ravi_otel._instrumentation.formats.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
+from ravi_otel._instrumentation.formats.format import Collector
+from ravi_otel.policy.content import Asked, Message
+from ravi_otel.policy.usage import Reply, Usage
+
+TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"})
+_TEXT: Final = frozenset({"response.text.delta", "response.output_text.delta"})
+_SPOKEN: Final = frozenset({"response.audio_transcript.delta", "response.output_audio_transcript.delta"})
+_SOUND: Final = frozenset({"response.audio.delta", "response.output_audio.delta"})
+_CALLS: Final = frozenset({"function_call", "mcp_call"})
+_MOST_ITEMS: Final = 1_000
+_BASE64_PER_SECOND: Final = 64_000
+"""A second of 24 kHz PCM16, 48,000 bytes, in base64."""
+_TOKENS_PER_SECOND: Final = 20
+"""What a model hears takes ten tokens a second, what it says takes twenty; the dearer one, since it is a guess."""
+
+
+def sound_tokens(encoded: object) -> int:
+    """Estimate the tokens of sound that is written in base64."""
+    return len(encoded) * _TOKENS_PER_SECOND // _BASE64_PER_SECOND + 1 if isinstance(encoded, str) else 0
+
+
+def item_tokens(item: Any) -> int:
+    """Estimate the tokens of one item of a conversation, its sound by its length."""
+    sounds = sum(sound_tokens(get(part, "audio")) for part in items(item, "content")[:_MOST_ITEMS])
+    return sounds + tokens_in(_as_responses(item, quiet=True))
+
+
+def usage(found: Any) -> Usage | None:
+    """Read the usage of a realtime response; None when it is missing or no usage."""
+    told = usage_of(
+        found, inputs="input_tokens", outputs="output_tokens", input_details="input_token_details", output_details="output_token_details"
+    )
+    if told is not None:
+        of_input = get(found, "input_token_details")
+        told.image_input_tokens = min(count(get(of_input, "image_tokens")) or 0, told.input_tokens - told.audio_input_tokens)
+        cached = count(get(get(of_input, "cached_tokens_details"), "image_tokens")) or 0
+        told.cached_image_tokens = min(cached, told.cached_input_tokens, told.image_input_tokens)
+    return told
+
+
+def reply_of(response: Any) -> Reply:
+    """Read a realtime response object, finished or not."""
+    status, details, output = text(response, "status"), get(response, "status_details"), items(response, "output")
+    error = get(details, "error")
+    failed = status == "failed"
+    return Reply(
+        id=text(response, "id"),
+        usage=usage(get(response, "usage")),
+        finish_reasons=_finish_reasons(status, text(details, "reason"), output),
+        conversation_id=text(response, "conversation_id"),
+        answers=len(output),
+        error_type=(text(error, "code") or text(error, "type") or "response_failed") if failed else None,
+    )
+
+
+def _finish_reasons(status: str | None, reason: str | None, output: Sequence[Any]) -> tuple[str, ...]:
+    if status == "completed":
+        return ("tool_calls",) if any(text(item, "type") in _CALLS for item in output[:_MOST_ITEMS]) else ("stop",)
+    if status == "incomplete":
+        return ("length",) if reason in (None, "max_output_tokens") else (reason,)
+    if status == "cancelled":
+        return (reason or "cancelled",)
+    return ("error",) if status == "failed" else ()
+
+
+def asked(instructions: Any, said: Sequence[Any], tools: Any) -> Asked:
+    """Write down what a response is made of: the instructions, the items the program sent, the tools."""
+    return responses.asked({"instructions": instructions, "input": [_as_responses(item) for item in said], "tools": tools})
+
+
+def _as_responses(item: Any, *, quiet: bool = False) -> Any:
+    if not isinstance(item, Mapping):
+        return item
+    fields = cast("Mapping[str, Any]", item)
+    if not isinstance(fields.get("content"), (list, tuple)):
+        return fields
+    parts = [part for one in fields["content"][:_MOST_ITEMS] for part in _parts(one, quiet=quiet)]
+    return {**fields, "type": "message", "content": parts}
+
+
+def _parts(part: Any, *, quiet: bool) -> list[Any]:
+    kind, transcript, sound = text(part, "type"), text(part, "transcript"), text(part, "audio")
+    if kind not in ("input_audio", "audio", "output_audio"):
+        return [part]
+    found: list[Any] = []
+    if sound is not None and not quiet:
+        found.append({"type": "input_audio", "input_audio": {"data": sound, "format": "pcm16"}})
+    if transcript is not None:
+        found.append({"type": "text", "text": transcript})
+    return found
+
+
+class SpokenCollector(Collector):
+    """Follow one realtime response: the object it ends with, and until then the text and sound that came."""
+
+    __slots__ = ("_complete", "_estimate", "_response", "_said", "_sound", "_spoke", "_weight")
+
+    def __init__(self, input_estimate: int, *, writes: bool) -> None:
+        self._estimate = input_estimate
+        self._response: Any = None
+        self._spoke = False
+        self._weight = 0
+        self._sound = 0
+        self._said: list[str] | None = [] if writes else None
+        self._complete = False
+
+    @property
+    def complete(self) -> bool:
+        """See `Collector.complete`."""
+        return self._complete
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return self._spoke
+
+    def add(self, event: Any) -> None:
+        """See `Collector.add`."""
+        kind, delta = text(event, "type"), get(event, "delta")
+        if isinstance(delta, str):
+            self._add_delta(kind, delta)
+        response = get(event, "response")
+        if response is not None:
+            self._response = response
+            self._complete = self._complete or kind in TERMINAL
+
+    def _add_delta(self, kind: str | None, delta: str) -> None:
+        self._spoke = self._spoke or bool(delta)
+        if kind in _SOUND:
+            self._sound += len(delta)
+            return
+        self._weight += weight_of(delta)
+        if self._said is not None and (kind in _TEXT or kind in _SPOKEN):
+            self._said.append(delta)
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        told = reply_of(self._response)
+        if told.usage is None and self._spoke:
+            sound = self._sound * _TOKENS_PER_SECOND // _BASE64_PER_SECOND
+            output = tokens_of_weight(self._weight) + sound
+            told.usage = Usage(input_tokens=self._estimate, output_tokens=output, audio_output_tokens=sound, source="estimated")
+        if self._said is not None:
+            told.output = self._written(told.finish_reasons)
+        return told
+
+    def _written(self, reasons: Sequence[str]) -> list[Message]:
+        output = items(self._response, "output")
+        if not (self._complete and output):
+            said = "".join(self._said or ())
+            output = [{"type": "message", "content": said}] if said else ()
+        return responses.answered([_as_responses(item) for item in output[:_MOST_ITEMS]], reasons)

@@ -1,0 +1,184 @@
+"""Keep calls whose answer is made in the background until somebody looks at it, and what it used is known."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from ravi_otel._forksafe import renew_in_child
+from ravi_otel._runtime.late import look_for
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.usage import Call, Reply, Usage
+
+MOST_KEPT: Final = 10_000
+LONGEST_NAME: Final = 256
+LONGEST_S: Final = 3_600.0
+FETCHES: Final = "fetch_response"
+"""The operation of a look that brought what somebody else's request had used."""
+
+
+Key = tuple[str, str | None, int | None, str]
+"""Who made an answer and where, and the name it has there: what another host says of a name is about something else."""
+
+
+def key_of(call: Call, name: str | None) -> Key | None:
+    """Give the key of what is stored under `name` where `call` is sent; None where it has no name, or one too long to keep."""
+    if not name or len(name) > LONGEST_NAME:
+        return None
+    return call.provider, call.server_address, call.server_port, name
+
+
+@dataclass(slots=True, eq=False)
+class Told:
+    """Say what a call used in the end: usage, cost in nano-USD, where the price is from and of when. None is unknown.
+
+    `model` is what was asked for.
+    """
+
+    usage: Usage | None
+    cost_nano: int | None
+    cost_source: str | None
+    price_date: str | None
+    model: str | None = None
+
+
+class Collected(Protocol):
+    """Be a call that can still be settled."""
+
+    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+        """Settle it with what the answer tells, at what is held when that is nothing; `at` is the look that brought it."""
+        ...
+
+
+class Awaited:
+    """Hold calls by the key of their answer. One nobody looks at settles at what it holds: after an hour, or at the end.
+
+    Each is given away once, however many looks come from however many threads.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Key, tuple[float, Collected]] = OrderedDict()
+        self._streamed: OrderedDict[Key, Reply | None] = OrderedDict()
+        # One that may be taken twice by one thread: a signal or a finaliser may come in between.
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def streams(self, key: Key | None) -> None:
+        """Note that an answer made in the background is being streamed: a look may end before the stream is left."""
+        if key is not None:
+            with self._lock:
+                self._streamed[key] = None
+                while len(self._streamed) > MOST_KEPT:
+                    self._streamed.popitem(last=False)
+
+    def early(self, key: Key | None) -> Reply | None:
+        """Give what a look at a stream brought before it was left, once; an empty answer where no look will ever find it."""
+        if key is None:
+            return Reply()
+        with self._lock:
+            seen = self._streamed.get(key)
+            if seen is not None:
+                del self._streamed[key]
+        return seen
+
+    def keep(self, key: Key | None, call: Collected) -> None:
+        """Keep a call; one whose answer has no name can never be found, and is given up at once."""
+        now = time.monotonic()
+        over: list[tuple[Collected, Reply]] = []
+        with self._lock:
+            seen = None if key is None else self._streamed.pop(key, None)
+            if key is None or seen is not None:
+                over.append((call, seen or Reply()))
+            else:
+                known = self._kept.pop(key, None)
+                if known is not None:
+                    over.append((known[1], Reply()))
+                self._kept[key] = (now, call)
+            over += [(old, Reply()) for old in self._outdated(now)]
+        _settle(over)
+
+    def sweep(self) -> None:
+        """Give up what waits for too long; runs with every drain, so one look at the oldest has to do."""
+        if not self._kept:
+            return
+        with self._lock:
+            over = [(old, Reply()) for old in self._outdated(time.monotonic())]
+        _settle(over)
+
+    def _outdated(self, now: float) -> list[Collected]:
+        found: list[Collected] = []
+        while self._kept:
+            key, (since, call) = next(iter(self._kept.items()))
+            if len(self._kept) <= MOST_KEPT and since >= now - LONGEST_S:
+                break
+            del self._kept[key]
+            found.append(call)
+        return found
+
+    def waits(self, key: Key | None) -> bool:
+        """Tell whether some call waits for this answer."""
+        return key is not None and key in self._kept
+
+    def take(self, key: Key | None, reply: Reply) -> Collected | None:
+        """Give the call that waits for this answer, once; None when nobody here began it, or it was counted."""
+        if key is None or not (self._kept or self._streamed):
+            return None
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is None and key in self._streamed:
+                self._streamed[key] = Reply(reply.id, reply.model, reply.usage, service_tier=reply.service_tier, answers=reply.answers)
+        return None if found is None else found[1]
+
+    def ended(self, key: Key | None) -> None:
+        """Forget a stream that told its usage itself."""
+        if key is not None and self._streamed:
+            with self._lock:
+                self._streamed.pop(key, None)
+
+    def give_up(self) -> None:
+        """Settle everything that still waits at what it holds; for the end of the process."""
+        with self._lock:
+            left = [(call, Reply()) for _, call in self._kept.values()]
+            self._kept.clear()
+        _settle(left)
+
+    def forget(self) -> None:
+        """Start anew in a forked child: what waits is the parent's."""
+        self._lock = threading.RLock()
+        self._kept = OrderedDict()
+        self._streamed = OrderedDict()
+
+
+def _settle(calls: list[tuple[Collected, Reply]]) -> None:
+    for call, reply in calls:
+        try:
+            call.collect(reply, None)
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
+            swallow("awaited", error)
+
+
+def summed(record: CallRecord) -> Told:
+    """Write down what a call used in the end."""
+    source = None if record.cost_nano is None else record.cost_source
+    return Told(record.usage, record.cost_nano, source, record.price_date, record.call.model)
+
+
+def bring(record: CallRecord, told: Told) -> None:
+    """Show on a look what it brought; a look that asked no model is told as what fetched a response, now that it did."""
+    record.usage, record.cost_nano, record.cost_source, record.price_date = told.usage, told.cost_nano, told.cost_source, told.price_date
+    record.call.model = record.call.model or told.model
+    if not record.call.generative and told.usage is not None and told.usage.source != "reserved":
+        record.call.operation, record.call.fetches = FETCHES, True
+
+
+AWAITED: Final = Awaited()
+"""The process's one table."""
+
+look_for((), AWAITED.sweep)  # nothing here is found by a collection
+renew_in_child(AWAITED.forget)

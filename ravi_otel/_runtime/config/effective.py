@@ -1,0 +1,191 @@
+"""Put together what code, flags, environment and file say: the stronger one's word counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
+from ravi_otel._enforcement.ledger.choosing import Choice as Ledger
+from ravi_otel._enforcement.ledger.choosing import read_choice
+from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._runtime.config.entries import check_admission
+from ravi_otel._runtime.config.file import PolicyFile, check_mode, read_file
+from ravi_otel._runtime.config.sources import Sourced, from_code, from_environment, from_flags, once
+from ravi_otel._runtime.config.tags import check_tags
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+
+MODE: Final = "RAVI_ENFORCEMENT"
+ADMISSION: Final = "RAVI_ADMISSION"
+WARN_AT: Final = "RAVI_WARN_AT"
+POLICY: Final = "RAVI_POLICY"
+PROFILE: Final = "RAVI_PROFILE"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Be what is allowed, and say who said so.
+
+    `limits` are those that count, the strongest source first. `prices` are USD per million tokens by model, None without
+    any. `observe` tells what would be refused and refuses nothing. `warn_at` is the share at which limits that state none are
+    told to be near, None for the usual one. `sources` says where `name`, `tags`, `prices`, `enforcement`, `admission`, `warn_at`,
+    `gate`, `profile` and `ledger` came from; what nobody set is not in it. A `gate` is only noted: a supervisor reads it for itself.
+    """
+
+    limits: tuple[Sourced, ...] = ()
+    prices: PriceMap | None = None
+    tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    name: str | None = None
+    observe: bool = False
+    admission: Admission = Admission.ESTIMATE
+    warn_at: float | None = None
+    profile: str | None = None
+    ledger: Ledger | None = None
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def values(self) -> tuple[Limit, ...]:
+        """Give the limits alone, as `Opening(limits=...)` takes them."""
+        return tuple(each.limit for each in self.limits)
+
+    @property
+    def origins(self) -> dict[int, str]:
+        """Give for each limit's place in `values` what a refusal tells its reader to change, as `Opening(origins=...)` takes it."""
+        return {index: each.origin for index, each in enumerate(self.limits)}
+
+
+def effective(
+    *,
+    flags: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    file: Path | None = None,
+    profile: str | None = None,
+    code: Iterable[Limit | str] = (),
+    observe: bool = False,
+    admission: str | None = None,
+    asked_by: str = "--profile",
+) -> Policy:
+    """Read all sources and give what counts: code before `--limit`, before `RAVI_LIMIT_…` variables, before the policy file.
+
+    Without `file` the one that `RAVI_POLICY` names is read, and without `profile` the one that `RAVI_PROFILE` names is taken; a
+    profile goes before the rest of its file. `observe` and `admission` are those flags. A limit replaces the weaker ones on the
+    same scope, scope's name, kind, tool, agent and window; others stand beside it. Two for the same thing in one source are an
+    error. Raises ConfigurationError, one sentence with source and value; `asked_by` is what it calls the `profile`.
+    """
+    files, chosen = _files(environ, file, profile, asked_by)
+    mode = _first(("observe" if observe else None, "--observe"), _said(environ, MODE, check_mode), *_in(files, "enforcement"))
+    given = None if admission is None else check_admission("--admission", admission)
+    held = _first((given, "--admission"), _said(environ, ADMISSION, check_admission), *_in(files, "admission"))
+    near = _first(_said(environ, WARN_AT, _share), *_in(files, "warn_at"))
+    name = _first(*_in(files, "name"))
+    ledger = _first(_said(environ, LEDGER, read_choice))
+    sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1], "ledger": ledger[1]}
+    sources |= {key: _all_in(files, key) for key in ("tags", "prices", "gate")} | {"profile": chosen[1]}
+    strongest_first = (from_code(code), from_flags(flags), from_environment(environ), *(said.limits for said in files))
+    weakest_first = tuple(reversed(files))
+    return Policy(
+        limits=_merged(strongest_first),
+        prices={model: lines for said in weakest_first for model, lines in (said.prices or {}).items()} or None,
+        tags=check_tags("tags", {key: text for said in weakest_first for key, text in said.tags.items()}),
+        name=name[0],
+        observe=mode[0] == "observe",
+        admission=held[0] or Admission.ESTIMATE,
+        warn_at=near[0],
+        profile=chosen[0],
+        ledger=ledger[0],
+        sources={key: source for key, source in sources.items() if source},
+    )
+
+
+def with_ledger(policy: Policy, flag: str | None) -> Policy:
+    """Put in the ledger that `--ledger` names, which goes before the environment's; ConfigurationError for what names none."""
+    if flag is None:
+        return policy
+    return replace(policy, ledger=read_choice("--ledger", flag), sources={**policy.sources, "ledger": "--ledger"})
+
+
+def _files(
+    environ: Mapping[str, str], file: Path | None, profile: str | None, asked_by: str
+) -> tuple[tuple[PolicyFile, ...], _Stated[str]]:
+    """Give the chosen profile, if any, and the file it is in; and the profile's name with who asked for it."""
+    named = environ.get(POLICY, "").strip()
+    path = file or (Path(named) if named else None)
+    asked, by = _first((profile, asked_by), (environ.get(PROFILE, "").strip() or None, PROFILE))
+    if path is None:
+        if asked is not None:
+            raise ConfigurationError(
+                f"{by}={checks.show(asked)} chooses a profile, and there is no policy file: name one with --policy, {POLICY} or "
+                "instrument(policy=...), or leave the profile out."
+            )
+        return (), (None, "")
+    said = read_file(path)
+    if asked is None:
+        return (said,), (None, "")
+    return (said.profile(asked, by), said), (asked, by)
+
+
+_Stated: TypeAlias = tuple[T | None, str]
+"""What a source says, None where it says nothing, and what that source is called."""
+
+
+def _first(*stated: _Stated[T]) -> _Stated[T]:
+    return next((each for each in stated if each[0] is not None), (None, ""))
+
+
+def _said(environ: Mapping[str, str], variable: str, check: Callable[[str, Any], T]) -> _Stated[T]:
+    written = environ.get(variable, "").strip()
+    return (check(variable, written) if written else None), variable
+
+
+def _in(files: tuple[PolicyFile, ...], key: str) -> list[_Stated[Any]]:
+    return [(getattr(said, key), said.shown) for said in files]
+
+
+def _all_in(files: tuple[PolicyFile, ...], key: str) -> str:
+    return ", ".join(said.shown for said in files if getattr(said, key))
+
+
+def _share(variable: str, written: str) -> float:
+    try:
+        return checks.share(variable, float(written))
+    except (ValueError, ConfigurationError):
+        return checks.share(variable, written)  # as it was typed
+
+
+def _merged(strongest_first: Iterable[Iterable[Sourced]]) -> tuple[Sourced, ...]:
+    counted: dict[Hashable, Sourced] = {}
+    for source in strongest_first:
+        for key, each in once(source).items():
+            stronger = counted.get(key)
+            counted[key] = each if stronger is None else replace(stronger, instead_of=(*stronger.instead_of, each))
+    return tuple(counted.values())
+
+
+def check_for_run(policy: Policy) -> None:
+    """Check that `ravi-otel run` can hold a whole program to these limits, before anything is started.
+
+    A limit without a scope, or of `run` or `session`, is the program's own; `agent.`, `block.` and `handoff.` are for
+    what it opens inside. Raises ConfigurationError for `tenant.`, and for what this version cannot do.
+    """
+    engine = Engine()
+    root = process_root(engine)
+    for each in policy.limits:
+        if each.limit.scope is ScopeKind.TENANT:
+            raise ConfigurationError(
+                f"limit {checks.show(each.spec)} of {each.source} belongs to a tenant, and a program that is run has none: "
+                "write session. in front, or leave the prefix out."
+            )
+        try:
+            ask = Opening(kind=ScopeKind.RUN, name="run", session_id="run", limits=(each.limit,))
+            close_scope(open_scope(engine, root, ask), None)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{each.source}: {error}") from None

@@ -1,0 +1,186 @@
+"""Hold what a program has asked `instrument()` for, checked before anything in use is touched."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from opentelemetry._logs import LoggerProvider
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
+from ravi_otel._enforcement.opening import process_root
+from ravi_otel._pricing import PriceBook
+from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._runtime.config.effective import effective
+from ravi_otel._runtime.config.entries import check_admission
+from ravi_otel._runtime.config.file import check_mode
+from ravi_otel._runtime.options import Options, read_options
+from ravi_otel._telemetry.content import Content, read_content
+from ravi_otel._telemetry.conventions import DETAILS, tells_all
+from ravi_otel._telemetry.redaction import Redact, redact_secrets
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.dispatch import HookManager
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import Admission, Limit
+from ravi_otel.policy.switches import switch
+
+_NONE: Final[tuple[Any, ...]] = (object(),)
+"""What an empty list of clients is read as: `()` is all of them."""
+
+_READER: Final = "ravi_otel.supervisor.rules"
+_NO_GATE: Final = (
+    "its gate section stands before no tool yet: put it there with instrument_tools(target, supervisor=Rules.from_file(path)), "
+    "from ravi_otel.supervisor."
+)
+_log = logging.getLogger("ravi_otel")
+
+_PROVIDERS: Final = (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter"), ("logger_provider", "get_logger"))
+
+_REDACT: Final = "RAVI_REDACT"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Say what is to be observed, how, and within which limits; or, by `unusable`, why those cannot be used and nothing is allowed."""
+
+    tracer_provider: TracerProvider | None = None
+    meter_provider: MeterProvider | None = None
+    logger_provider: LoggerProvider | None = None
+    limits: tuple[Limit, ...] = ()
+    prices: PriceMap | None = None
+    enforcement: str = "enforce"
+    admission: Admission = Admission.ESTIMATE
+    clients: tuple[Any, ...] = ()
+    providers: Mapping[str, str] | None = None
+    redact: Redact | None = None
+    footers: bool | None = None
+    detail: str | None = None
+    warn_at: float = DEFAULT_WARN_AT
+    origins: Mapping[int, str] = field(default_factory=dict[int, str])
+    unusable: str | None = None
+    hooks: tuple[HookManager, ...] = ()
+    ledger: Choice | None = None
+
+    def check(self) -> None:
+        """Raise ConfigurationError for what cannot be used."""
+        for name, method in _PROVIDERS:
+            given = getattr(self, name)
+            if given is not None and (isinstance(given, type) or not callable(getattr(given, method, None))):
+                made = "".join(part.title() for part in name.split("_"))
+                raise ConfigurationError(f"instrument({name})={checks.show(given)} is no {made}: give an object with {method}(), or None.")
+        if self.clients == _NONE:
+            raise ConfigurationError("instrument(client=[]) names no client: leave it out to watch all of them.")
+        for client in self.clients:
+            if isinstance(client, type) or not hasattr(client, "base_url") or not callable(getattr(client, "request", None)):
+                raise ConfigurationError(
+                    f"instrument(client={checks.show(client)}) is no client: give one of openai, anthropic or groq, such as OpenAI(), "
+                    "or a list of them."
+                )
+        if self.redact is not None and not callable(self.redact):
+            raise ConfigurationError(
+                f"instrument(redact={checks.show(self.redact)}) cannot be called: give a function of one text, such as redact_secrets."
+            )
+        if self.footers is not None:
+            checks.flag("instrument(footers)", self.footers)
+        if self.detail is not None:
+            checks.choice("instrument(detail)", self.detail, DETAILS)
+        PriceBook(self.prices)
+        process_root(Engine(), self.limits)
+        self.options(content=False, each_chunk=False)
+
+    def content(self, environ: Mapping[str, str] = os.environ) -> Content:
+        """Say what of requests and answers is captured, and what it is put through: the program's own hook, or `RAVI_REDACT`'s."""
+        redact = self.redact
+        if redact is None and switch(environ, _REDACT, default=False, safe=True):
+            redact = redact_secrets
+        return read_content(redact, environ)
+
+    @property
+    def full(self) -> bool:
+        """Whether all that is known of a call is told: as the program says, else `RAVI_DETAIL`."""
+        return tells_all() if self.detail is None else self.detail == "full"
+
+    def options(self, *, content: bool, each_chunk: bool) -> Options:
+        """Give what the wrappers go by."""
+        return read_options(
+            content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers, full=self.full
+        )
+
+
+NOTHING: Final = Settings()
+"""What `instrument()` without arguments asks for."""
+
+
+def clients_of(given: object) -> tuple[Any, ...]:
+    """Read one client, or several in a list; None is none."""
+    if given is None:
+        return ()
+    return (tuple(cast("Iterable[Any]", given)) or _NONE) if isinstance(given, (list, tuple, set, frozenset)) else (given,)
+
+
+def ledger_of(given: object) -> Choice | None:
+    """Read what names a ledger, None where the environment may say it; raises ConfigurationError for what names none."""
+    return None if given is None else read_choice("instrument(ledger)", given)
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Hold what `instrument()` may leave to the environment and to a policy file; None leaves it to them."""
+
+    enforcement: str | None = None
+    admission: Admission | None = None
+    policy: Path | None = None
+    profile: str | None = None
+
+    def fill(self, settings: Settings, *, launched: bool) -> Settings:
+        """Put in what variables and the policy file say, and nothing that code says already; a launcher has read its variables itself.
+
+        Raises ConfigurationError for a variable or a file that cannot be used.
+        """
+        if launched and self.policy is None and self.profile is None:
+            return settings
+        said = effective(
+            code=settings.limits,
+            environ={} if launched else os.environ,
+            file=self.policy,
+            profile=self.profile,
+            asked_by="instrument(profile)",
+        )
+        if "gate" in said.sources and _READER not in sys.modules:
+            _log.warning("ravi-otel: %s: %s", said.sources["gate"], _NO_GATE)
+        prices = settings.prices
+        if said.prices:
+            PriceBook(prices)  # what code gives is looked at by itself: its error names code
+            prices = {**said.prices, **(prices or {})}
+        return replace(
+            settings,
+            limits=said.values,
+            origins=said.origins,
+            prices=prices,
+            enforcement=self.enforcement or ("observe" if said.observe else "enforce"),
+            admission=self.admission or said.admission,
+            warn_at=DEFAULT_WARN_AT if said.warn_at is None else said.warn_at,
+            ledger=settings.ledger or said.ledger,
+        )
+
+
+def choices_of(enforcement: object, admission: object, policy: object, profile: object) -> Choices:
+    """Read what was given for them; raises ConfigurationError for what is no such choice."""
+    shown = checks.show(policy)
+    if policy is not None and not (isinstance(policy, str | os.PathLike) and policy != ""):
+        raise ConfigurationError(f"instrument(policy={shown}) is no path: name a policy file, such as 'policy.toml'.")
+    return Choices(
+        None if enforcement is None else check_mode("instrument(enforcement)", enforcement),
+        None if admission is None else check_admission("instrument(admission)", admission),
+        None if policy is None else Path(os.fsdecode(cast("str", policy))),
+        checks.optional_name("instrument(profile)", profile),
+    )

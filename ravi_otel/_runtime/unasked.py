@@ -1,0 +1,97 @@
+"""Hold what a connection of many calls needs beyond one call: what the provider began by itself, and what may still be sent."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ravi_otel._enforcement import admission, refusal
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.refusal import owned
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.tally import add_counts, add_request
+from ravi_otel._flow import run_sync
+from ravi_otel._runtime.live import LiveCall
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.limits import Kind
+from ravi_otel.policy.usage import Call, Usage
+
+_SPENT_BY_CALLS: Final = frozenset(
+    kind.value for kind in (Kind.TOKENS, Kind.INPUT_TOKENS, Kind.OUTPUT_TOKENS, Kind.COST, Kind.REQUESTS, Kind.TURNS)
+)
+
+
+class Unasked(LiveCall):
+    """Follow a call that the provider began by itself: nobody could refuse it, so it is counted and charged as it happens.
+
+    One that is no request of its own, such as the transcription of what was said, is charged what it used alone.
+    """
+
+    __slots__ = ()
+
+    def begin(self, *, request: bool) -> None:
+        """Open its span, and count it as a request and a turn where it is one; refuses nothing."""
+        record, scope = self.record, self.scope
+        scope.engine.listeners.call_started(record).leave()
+        self.admitted = self.built = True
+        if not request:
+            record.requests = 0
+            return
+        add_request(scope.tallies, turn=record.call.turn)
+        try:
+            scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)}, record.call.model)
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
+            swallow("unasked", error)
+
+    def _leave_nothing_held(self, *, unsent: bool = False) -> None:
+        """Charge what it used: this runs once, when it is over and its cost is known."""
+        super()._leave_nothing_held(unsent=unsent)
+        record = self.record
+        used = record.usage or record.charged or _sent(record.call)
+        cost = record.cost_nano if record.usage is not None else record.charged_nano
+        try:
+            amounts = admission.actual_amounts(used, cost, None, self.scope.plan.formulas)
+            if used.total_only:
+                amounts = admission.actual_amounts(_sent(record.call), None, None, self.scope.plan.formulas) | amounts
+            self.scope.absorb(amounts, record.call.model)
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
+            swallow("unasked", error)
+
+
+def _sent(call: Call) -> Usage:
+    return Usage(input_tokens=call.input_estimate, source="estimated")
+
+
+def begin_unasked(scope: Scope, call: Call, *, request: bool = True) -> Unasked:
+    """Follow a call of `scope` that nobody asked for, from now until it is ended like any other."""
+    live = Unasked(scope, call)
+    live.begin(request=request)
+    return live
+
+
+def check_going_on(scope: Scope, at: CallRecord | None) -> None:
+    """Raise when no more may be sent to a model: past a deadline, cancelled, closed, or with a limit used up.
+
+    What a model that listens makes of a message cannot be refused any more once it was sent. `at` is the connection it
+    would go over, None before there is one: what a limit tells is told there, and so is the latest refusal.
+    """
+    scope.checkpoint(at)
+    for account in scope.plan.accounts(None if at is None else at.call.model):
+        if account.used >= account.value and account.limit.kind in _SPENT_BY_CALLS and not account.observe:
+            _refuse(scope, account, at)
+
+
+def _refuse(scope: Scope, account: Account, at: CallRecord | None) -> None:
+    """Have the ledger refuse one more of what is used up, so that it counts and tells this like any other refusal."""
+    ledger, op_id = scope.engine.ledger, new_op_id()
+    answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, 1, 1)], {})))
+    scope.engine.tell(answer.crossings, at)
+    if not isinstance(answer, Denied):
+        run_sync(ledger.release(op_id))  # something was given back just now
+        return
+    scope.engine.count("denied", account)
+    add_counts(scope.tallies, refused=1)
+    if at is not None:
+        at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "denied", account.kind, account.facts.kind, "exhausted"
+    raise owned(refusal.used_up(account), account)

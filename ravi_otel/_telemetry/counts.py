@@ -1,0 +1,148 @@
+"""Tell what is only counted: refusals, overage, slots."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._forksafe import ForkLock
+from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry.cardinality import Guard, text
+from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.scopes import Scopes
+from ravi_otel._telemetry.spans import Open
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CountEvent, SpawnEvent
+
+_MOST_LEASES: Final = 10_000
+_SPAWN_EVENTS: Final = {
+    "denied": semconv.SPAWN_DENIED_EVENT,
+    "preempted": semconv.SPAWN_PREEMPTED_EVENT,
+    "resumed": semconv.SPAWN_RESUMED_EVENT,
+}
+
+
+class Counts(Listener):
+    """Add to the counter of what was counted."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._guard = Guard()
+
+    def counted(self, event: CountEvent) -> None:
+        """Count one thing, by scope and kind where they are known."""
+        instruments = self._pipeline.signals().instruments
+        if not self._pipeline.metered:
+            return
+        attributes: dict[str, AttributeValue] = {}
+        if event.limit_kind is not None:
+            attributes[semconv.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
+        if event.scope is not None:
+            attributes[semconv.LIMIT_SCOPE] = event.scope.value
+        if event.observed:
+            attributes[semconv.LIMIT_DECISION] = "observed"
+        if event.what == "hook_errors":
+            attributes[semconv.HOOK_FAULT] = event.reason or ""
+        if event.what == "carrier_rejected":
+            attributes[semconv.CARRIER_REASON] = event.reason or ""
+        instruments.counted[event.what].add(event.amount, attributes)
+
+
+class _Lease:
+    __slots__ = ("paused", "priority")
+
+    def __init__(self, priority: str) -> None:
+        self.priority = priority
+        self.paused = False
+
+
+class Slots(Listener):
+    """Count requests for slots, and the agents that hold one or were paused; tell of those that got none, lost theirs, or got it again.
+
+    Each lease is taken off under the priority it was put on with, so a changed priority leaves no ghost behind.
+    """
+
+    def __init__(self, pipeline: Pipeline, scopes: Scopes) -> None:
+        self._pipeline = pipeline
+        self._scopes = scopes
+        self._leases: dict[tuple[str | None, str], list[_Lease]] = {}
+        self._lock = ForkLock()
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Count the outcome, move the gauges, and tell what somebody has to know."""
+        instruments = self._pipeline.signals().instruments
+        name = _SPAWN_EVENTS.get(event.outcome)
+        if name is not None:
+            self._tell(name, event)
+        if event.outcome != "released":
+            attributes: dict[str, AttributeValue] = {semconv.SPAWN_OUTCOME: event.outcome, semconv.AGENT_PRIORITY: text(event.priority)}
+            instruments.spawn_events.add(1, attributes)
+        with self._lock.own:
+            priority, active, paused = self._move(event)
+        if active:
+            instruments.agent_active.add(active, {semconv.AGENT_PRIORITY: priority})
+        if paused:
+            instruments.agent_paused.add(paused, {semconv.AGENT_PRIORITY: priority})
+
+    def _tell(self, name: str, event: SpawnEvent) -> None:
+        """Tell it on a span and as a log record: a denial where it was asked for, else on the span of the agent whose slot it is."""
+        denied = event.outcome == "denied"
+        found = None if denied else self._scopes.agent(event.run_id, event.agent_id)
+        if found is None:
+            context = otel_context.get_current()
+            found = Open(trace.get_current_span(context), context)
+        attributes = _spawn_attributes(event)
+        if found.span.is_recording():
+            found.span.add_event(name, attributes)
+        resumed = event.outcome == "resumed"
+        self._pipeline.signals().logger.emit(
+            LogRecord(
+                context=found.context,
+                severity_number=SeverityNumber.INFO if resumed else SeverityNumber.WARN,
+                severity_text="INFO" if resumed else "WARN",
+                body=f"spawn_denied: agent {text(event.agent_id)}" if denied else f"{event.outcome}: agent {text(event.agent_id)}",
+                attributes=attributes,
+                event_name=name,
+            )
+        )
+
+    def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
+        """Give the priority and what to add to active and paused."""
+        key = (event.run_id, event.agent_id)
+        if event.outcome == "granted":
+            lease = _Lease(text(event.priority))
+            if key in self._leases or len(self._leases) < _MOST_LEASES:
+                self._leases.setdefault(key, []).append(lease)
+                return lease.priority, 1, 0
+            return lease.priority, 0, 0
+        leases = self._leases.get(key, [])
+        if event.outcome in {"preempted", "resumed"}:
+            pausing = event.outcome == "preempted"
+            moved = next((each for each in reversed(leases) if each.paused is not pausing), None)
+            if moved is None:
+                return "", 0, 0
+            moved.paused = pausing
+            return moved.priority, -1 if pausing else 1, 1 if pausing else -1
+        if event.outcome == "released" and leases:
+            lease = leases.pop()
+            if not leases:
+                del self._leases[key]
+            return lease.priority, 0 if lease.paused else -1, -1 if lease.paused else 0
+        return "", 0, 0
+
+
+def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.AGENT_ID: text(event.agent_id),
+        semconv.AGENT_PRIORITY: text(event.priority),
+        semconv.SPAWN_ACTIVE: event.active,
+        semconv.SPAWN_PAUSED: event.paused,
+    }
+    if event.max_agents is not None:
+        attributes[semconv.SPAWN_MOST] = event.max_agents
+    known = {semconv.RUN_ID: event.run_id, semconv.AGENT_NAME: event.agent_name, semconv.LIMIT_KIND: event.limit_kind}
+    return attributes | {key: text(value) for key, value in known.items() if value is not None}

@@ -1,0 +1,373 @@
+"""Build what the SDK's providers of ours are given: its batch processors and its metric reader, with bounds, counts and an end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricsData, PeriodicExportingMetricReader
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+
+from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._telemetry.export.drop_counters import DropCounters, Reason
+from ravi_otel._telemetry.export.retry_queue import RetryQueue
+from ravi_otel._telemetry.export.sender import GrpcSender, HttpSender, Sender, Signal, encode, encode_points, suppressed
+from ravi_otel._telemetry.export.spool import SPOOL, Spool, spooling
+from ravi_otel._threads import without_signals
+
+_log = logging.getLogger("ravi_otel")
+
+_MIB: Final = 1024 * 1024
+_WAITING_BYTES: Final = {"traces": 4 * _MIB, "logs": 4 * _MIB}
+_ENCODED_BYTES: Final = {"traces": 6 * _MIB, "metrics": 4 * _MIB, "logs": 4 * _MIB}
+_QUEUE_SIZE: Final = 2_048
+_END_S: Final = 1.4
+_MARGIN_S: Final = 0.6
+"""Left of the time for the end of a process, for what goes to the disk last."""
+
+_ITEM: Final = 1_500
+"""What the SDK's objects of a span or record hold besides its values, in bytes."""
+_ENTRY: Final = 120
+_PLAIN: Final = 32
+_DEEPEST: Final = 32
+_SHORT: Final = 256
+
+
+class _Room:
+    """Count what waits in an SDK's queue, in items and bytes of memory: it would drop the oldest without a word."""
+
+    def __init__(self, signal: Signal, variable: str, weigh: Callable[[Any], int]) -> None:
+        self._most_bytes = _WAITING_BYTES[signal]
+        said = os.environ.get(variable, "").strip()
+        self._most_items = int(said) if said.isdecimal() else _QUEUE_SIZE
+        self._weigh = weigh
+        self.renew()
+
+    def renew(self) -> None:
+        """Be empty, in a forked child."""
+        self._lock = threading.RLock()  # a signal's handler may end a span while this thread ends one
+        self._weights: deque[int] = deque()
+        self._bytes = 0
+
+    def take(self, item: Any) -> Reason | None:
+        """Take room for one; return why there is none."""
+        try:
+            weight = self._weigh(item)
+        except Exception:  # noqa: BLE001 - what cannot be weighed cannot be encoded
+            return "malformed"
+        if weight > self._most_bytes:
+            return "too_large"
+        with self._lock:
+            if len(self._weights) >= self._most_items or self._bytes + weight > self._most_bytes:
+                return "queue_full"
+            self._weights.append(weight)
+            self._bytes += weight
+        return None
+
+    def leave(self, amount: int) -> int:
+        """Give the room of the oldest items back; return how many there were."""
+        with self._lock:
+            left = min(amount, len(self._weights))
+            weight = sum(self._weights.popleft() for _ in range(left))
+            self._bytes = self._bytes - weight if self._weights else 0
+        return left
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no more of that size should wait for a batch to be full."""
+        return self._bytes > self._most_bytes // 2
+
+
+class _Exporter:
+    """Be the exporter of a batch processor: encode, and leave the sending to the queue."""
+
+    def __init__(self, signal: Signal, queue: RetryQueue, room: _Room, drops: DropCounters) -> None:
+        self.signal: Signal = signal
+        self.queue = queue
+        self.room = room
+        self.drops = drops
+
+    def take(self, item: Any, emit: Callable[[Any], object], wake: Callable[[], object]) -> None:
+        """Hand an item to the SDK's queue, or count it; never waits for the network, never raises."""
+        reason: Reason | None = "shutdown" if self.queue.end_s is not None else self.room.take(item)
+        if reason is not None:
+            self.drops.add(reason, 1)
+            return
+        emit(item)
+        if self.room.crowded:
+            wake()
+
+    def export(self, items: Sequence[Any]) -> SpanExportResult:
+        """Send or keep a batch; what becomes of it is seen to by the queue."""
+        batches = encode(self.signal, items, self.drops)
+        self.room.leave(len(items))
+        for batch in batches:
+            self.queue.put(batch)
+        return SpanExportResult.SUCCESS
+
+    def flush(self, export_now: Callable[[], object], timeout_millis: float) -> bool:
+        """Have all sent that waits; return whether it was, within the time."""
+        by_s, failures = time.monotonic() + timeout_millis / 1_000, self.queue.failures
+        export_now()
+        return self.queue.flush(by_s, failures)
+
+    def shutdown(self) -> None:
+        """See to what waits."""
+        self.queue.close()
+
+
+class _Spans(BatchSpanProcessor):
+    """The SDK's processor of spans, with bounds in bytes and an end in time."""
+
+    def __init__(self, exporter: _Exporter, exports: Exports) -> None:
+        self.to = exporter
+        self._exports = exports
+        super().__init__(exporter)  # type: ignore[arg-type]  # it has what the SDK calls
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self.to.take(span, super().on_end, self._exports.wake)
+
+    def export_now(self) -> None:
+        """Hand all that waits to the exporter."""
+        super().force_flush()
+
+    def shutdown(self) -> None:
+        self._exports.begin_end(self.to.queue)
+        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's
+
+    def force_flush(self, timeout_millis: int | None = 30_000) -> bool:
+        return self.to.flush(self.export_now, timeout_millis or 30_000)
+
+
+class _Records(BatchLogRecordProcessor):
+    """The SDK's processor of log records, with bounds in bytes and an end in time."""
+
+    def __init__(self, exporter: _Exporter, exports: Exports) -> None:
+        self.to = exporter
+        self._exports = exports
+        super().__init__(exporter)  # type: ignore[arg-type]  # it has what the SDK calls
+
+    def on_emit(self, log_record: Any) -> None:
+        self.to.take(log_record, super().on_emit, self._exports.wake)
+
+    def export_now(self) -> None:
+        """Hand all that waits to the exporter."""
+        super().force_flush()
+
+    def shutdown(self) -> None:
+        self._exports.begin_end(self.to.queue)
+        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        return self.to.flush(self.export_now, timeout_millis)
+
+
+class _Metrics(MetricExporter):
+    """Take what a reader has collected; temporality and aggregation are those of the stock exporter's variables."""
+
+    def __init__(self, queue: RetryQueue, stock: Any) -> None:
+        super().__init__(
+            preferred_temporality=getattr(stock, "_preferred_temporality", None),
+            preferred_aggregation=getattr(stock, "_preferred_aggregation", None),
+        )
+        self._queue = queue
+
+    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:  # noqa: ARG002 - the SDK's signature
+        """Send or keep it; what becomes of it is seen to by the queue."""
+        for batch in encode_points(metrics_data):
+            self._queue.put(batch)
+        return MetricExportResult.SUCCESS
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002 - the SDK's signature
+        """See to what waits."""
+        self._queue.close()
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        """Send what waits; raises when that failed or took longer, since a reader does not look at what is returned."""
+        if not self._queue.flush(time.monotonic() + timeout_millis / 1_000, self._queue.failures):
+            raise TimeoutError("the metrics could not be sent")
+        return True
+
+
+class _Reader(PeriodicExportingMetricReader):
+    """The SDK's reader, with an end in time, and a lock of its own in a forked child."""
+
+    def __init__(self, exporter: _Metrics, queue: RetryQueue, exports: Exports) -> None:
+        self._queue = queue
+        self._exports = exports
+        super().__init__(exporter)
+        renew_while_alive(self, _Reader.renew)
+
+    def renew(self) -> None:
+        """Be free of what another thread of the parent may have held."""
+        self._export_lock = threading.Lock()
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        self._exports.begin_end(self._queue)
+        super().shutdown(timeout_millis, **kwargs)  # pyright: ignore[reportUnknownMemberType]  # the SDK's
+
+
+class Exports:
+    """Make the ends that providers of ours are given, and hold what they share: the counts, and one thread that sends again."""
+
+    def __init__(self, dropped: Callable[[str, int], object]) -> None:
+        self._awake = threading.Event()
+        self.drops = DropCounters(dropped, self.wake)
+        self.queues: list[RetryQueue] = []
+        self._processors: list[_Spans | _Records] = []
+        self._end_s: float | None = None
+        self._spooling = spooling()
+        self._refused: set[str | None] = set()
+        renew_while_alive(self, Exports.renew)
+
+    def make(self, signal: Signal, protocol: str, exporter: Any) -> _Spans | _Records | _Reader:
+        """Make the end of one signal; `exporter` is the stock exporter's class. Raises what that raises for its environment."""
+        sender: Sender
+        if protocol == "grpc":
+            sender = GrpcSender(signal, exporter)
+        else:
+            sender = HttpSender(signal, exporter, MetricsData([]) if signal == "metrics" else ())
+        queue = RetryQueue(sender, self._spool(signal, sender), self.drops, _ENCODED_BYTES[signal], self.wake)
+        end: _Spans | _Records | _Reader
+        if signal == "metrics":
+            with suppressed():  # a provider of credentials may ask for them
+                stock = exporter()
+                stock.shutdown()
+            end = _Reader(_Metrics(queue, stock), queue, self)
+        else:
+            variable, weigh = ("OTEL_BSP", _weight_of_span) if signal == "traces" else ("OTEL_BLRP", _weight_of_record)
+            to = _Exporter(signal, queue, _Room(signal, f"{variable}_MAX_QUEUE_SIZE", weigh), self.drops)
+            end = _Spans(to, self) if signal == "traces" else _Records(to, self)
+            self._processors.append(end)
+        sender.start()
+        self.queues.append(queue)
+        if len(self.queues) == 1:
+            self._start()
+        return end
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was lost at an end that this object was asked for."""
+        return not self.drops.at_the_end
+
+    def end_by(self, end_s: float) -> None:
+        """Say until when, on the monotonic clock, what is shut down from now on has to be done."""
+        self._end_s = end_s - _MARGIN_S
+
+    def begin_end(self, queue: RetryQueue) -> None:
+        """Have a queue take no longer than what is left."""
+        queue.end_s = time.monotonic() + _END_S if self._end_s is None else self._end_s
+        self.wake()
+
+    def cut(self) -> None:
+        """Break off what is under way, where `end_by` has passed: it is kept on the disk, or counted."""
+        for queue in self.queues:
+            queue.cut()
+
+    def finish(self) -> None:
+        """Count what nobody has come to in time, and log what was lost, whatever was logged in the last minute."""
+        for processor in self._processors:
+            self.drops.add("shutdown", processor.to.room.leave(sys.maxsize))
+        for queue in self.queues:
+            queue.abandon()
+        self.drops.report(end=True)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the thread look at what is due."""
+        if not self._awake.is_set():
+            self._awake.set()
+
+    def renew(self) -> None:
+        """Give a forked child thread, locks and connections of its own; what waits is the parent's to send."""
+        self._awake = threading.Event()
+        self.drops.renew()
+        for processor in self._processors:
+            processor.to.room.renew()
+        for queue in self.queues:
+            queue.renew()
+        if not all(queue.over for queue in self.queues):
+            self._start()
+
+    def _start(self) -> None:
+        with without_signals():
+            threading.Thread(target=self._run, args=(self._awake,), name="ravi-otel-export", daemon=True).start()
+
+    def _run(self, awake: threading.Event) -> None:
+        while not all(queue.over for queue in self.queues):
+            due_s = min([queue.due_s() for queue in self.queues if not queue.over] + [self.drops.due_s() or float("inf")], default=0.0)
+            awake.wait(min(max(0.0, due_s - time.monotonic()), 3_600.0))
+            awake.clear()
+            try:
+                for processor in self._processors:
+                    if processor.to.room.crowded:
+                        processor.export_now()
+                for queue in self.queues:
+                    queue.work()
+                self.drops.report()
+            except Exception as error:
+                self.drops.note(f"a bug of ours: {type(error).__name__}")
+                if "RAVI_RAISE_BUGS" in os.environ:
+                    raise
+
+    def _spool(self, signal: Signal, sender: Sender) -> Spool | None:
+        if self._spooling is None:
+            return None
+        try:
+            return Spool(self._spooling, signal, sender.place, self.drops)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            if why not in self._refused:  # once, and not for each signal
+                self._refused.add(why)
+                _log.error("ravi-otel: %s=%.200r cannot be used: %s. Nothing is kept on disk.", SPOOL, str(self._spooling.path), why)
+            return None
+
+
+def _weight_of_span(span: Any) -> int:
+    """Estimate the memory that a span holds, in bytes, without looking into its texts."""
+    weight = _ITEM + _of_mapping(span.attributes, 0)
+    # Both properties copy what they give: the lists behind them tell at a fifth of the cost that there is nothing.
+    for each in span.events if getattr(span, "_events", True) else ():
+        weight += _ITEM // 4 + _of_mapping(each.attributes, 0)
+    for each in span.links if getattr(span, "_links", True) else ():
+        weight += _ITEM // 4 + _of_mapping(each.attributes, 0)
+    return weight
+
+
+def _weight_of_record(record: Any) -> int:
+    """Estimate the memory that a log record of the SDK holds, in bytes."""
+    told = record.log_record
+    return _ITEM + _of_mapping(told.attributes, 0) + _of_value(told.body, 0)
+
+
+def _of_mapping(values: Any, depth: int) -> int:
+    if not values:
+        return 0
+    plain = values.copy() if hasattr(values, "copy") else dict(values)  # the SDK's mapping gives its items far slower than a dict
+    weight = _ENTRY * len(plain) + sum(map(len, plain))
+    for value in plain.values():
+        if type(value) is str and len(value) < _SHORT:
+            weight += len(value)
+        else:
+            weight += _of_value(value, depth)
+    return weight
+
+
+def _of_value(value: Any, depth: int) -> int:
+    if isinstance(value, (str, bytes)):
+        return sys.getsizeof(value)
+    if depth < _DEEPEST:
+        if isinstance(value, Mapping):
+            return _of_mapping(value, depth + 1)
+        if isinstance(value, Sequence):
+            return sum(_of_value(each, depth + 1) for each in value) + 8 * len(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # anybody's
+    return _PLAIN

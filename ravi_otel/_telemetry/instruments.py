@@ -1,0 +1,294 @@
+"""Create the instruments, each from its row in the table of names, and hold the attributes that a call's records share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, UpDownCounter
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry.catalog import METRICS
+from ravi_otel._telemetry.conventions import RELEASED, Convention
+from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Usage
+
+Attributes = dict[str, AttributeValue]
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+
+ESTIMATED: Final = "estimated"
+"""What marks tokens that no provider counted; those it did have no mark."""
+
+_UNKNOWN: Final = "unknown"
+_NO_INFERENCE: Final = frozenset({semconv.EMBEDDINGS, semconv.FETCH_RESPONSE})
+
+
+class Series:
+    """Hold the attributes of one combination of names, once per metric that needs its own.
+
+    `tokens` are those without an error's type; the latest convention has none on what counts tokens.
+    """
+
+    __slots__ = ("_by_modality", "_estimated", "call", "input", "output", "tokens")
+
+    def __init__(self, call: Attributes) -> None:
+        self.call = call
+        self.input: Attributes = {**call, semconv.TOKEN_TYPE: "input"}
+        self.output: Attributes = {**call, semconv.TOKEN_TYPE: "output"}
+        self.tokens = call if semconv.ERROR_TYPE not in call else {key: call[key] for key in call if key != semconv.ERROR_TYPE}
+        self._by_modality: dict[str, Attributes] = {}
+        self._estimated: Series | None = None
+
+    def of(self, modality: str) -> Attributes:
+        """Return those of tokens of one modality."""
+        found = self._by_modality.get(modality)
+        if found is None:
+            found = self._by_modality.setdefault(modality, {**self.tokens, semconv.TOKEN_MODALITY: modality})
+        return found
+
+    @property
+    def estimated(self) -> Series:
+        """Return those of tokens that no provider counted: they say so, so that the two are never one sum."""
+        if self._estimated is None:
+            self._estimated = Series({**self.call, semconv.USAGE_SOURCE: ESTIMATED})
+        return self._estimated
+
+
+class CallInstruments:
+    """Hold the instruments of model calls under the names of one convention, or of both."""
+
+    __slots__ = ("_latest", "_released")
+
+    def __init__(self, meter: Meter, convention: Convention) -> None:
+        self._released = _Released(meter) if convention.released else None
+        # With both conventions the release's own duration tells every call: twice would be double.
+        self._latest = _Latest(meter, every_duration=not convention.released) if convention.latest else None
+
+    def record(self, record: CallRecord, series: Series, context: Context | None) -> None:
+        """Record a call that was sent and is over; `context` holds its span, for exemplars."""
+        usage = record.usage  # what was held is no knowledge of input and output, nor is their sum, or a measure of sound
+        if usage is not None:
+            known = usage.input_tokens or usage.output_tokens or not (usage.total_tokens or usage.tokenless)
+            usage = usage if known and usage.source != "reserved" else None
+        if self._released is not None:
+            self._released.record(record, usage, series, context)
+        if self._latest is not None:
+            self._latest.record(record, usage, series, context)
+
+    def chunk(self, seconds: float, series: Series, context: Context | None) -> None:
+        """Record the time between two chunks."""
+        if self._released is not None:
+            self._released.chunks.record(seconds, series.call, context)
+        if self._latest is not None:
+            self._latest.chunks.record(seconds, series.call, context)
+
+
+class _Released:
+    __slots__ = ("_duration", "_first_chunk", "_tokens", "chunks")
+
+    def __init__(self, meter: Meter) -> None:
+        self._duration = histogram(meter, semconv.CALL_DURATION)
+        self._tokens = histogram(meter, semconv.TOKEN_USAGE)
+        self._first_chunk = histogram(meter, semconv.FIRST_CHUNK)
+        self.chunks = histogram(meter, semconv.EACH_CHUNK)
+
+    def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
+        self._duration.record(record.duration_ns / NANO, series.call, context)
+        if usage is not None:
+            counted = series if usage.source == "reported" else series.estimated
+            self._tokens.record(usage.input_tokens, counted.input, context)
+            if usage.output_tokens or record.call.operation != semconv.EMBEDDINGS:
+                self._tokens.record(usage.output_tokens, counted.output, context)
+        if record.first_chunk_ns is not None:
+            self._first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
+
+
+class _Latest:
+    """Tell what generates as inference, embeddings under their own names, and of the rest how long it took."""
+
+    __slots__ = (
+        "_cache_read", "_cache_write", "_duration", "_embedded", "_embedding", "_first_chunk",
+        "_input", "_inputs", "_other", "_output", "_outputs", "_reasoning", "chunks",
+    )  # fmt: skip
+
+    def __init__(self, meter: Meter, *, every_duration: bool) -> None:
+        self._other = histogram(meter, semconv.CALL_DURATION) if every_duration else None
+        self._duration = histogram(meter, semconv.INFERENCE_DURATION)
+        self._first_chunk = histogram(meter, semconv.INFERENCE_FIRST_CHUNK)
+        self.chunks = histogram(meter, semconv.INFERENCE_EACH_CHUNK)
+        self._embedding = histogram(meter, semconv.EMBEDDINGS_DURATION)
+        self._embedded = histogram(meter, semconv.EMBEDDINGS_INPUT)
+        self._inputs = histogram(meter, semconv.INFERENCE_INPUT)
+        self._outputs = histogram(meter, semconv.INFERENCE_OUTPUT)
+        self._input = counter(meter, semconv.INPUT_COUNT)
+        self._output = counter(meter, semconv.OUTPUT_COUNT)
+        self._cache_read = counter(meter, semconv.CACHE_READ_COUNT)
+        self._cache_write = counter(meter, semconv.CACHE_WRITE_COUNT)
+        self._reasoning = counter(meter, semconv.REASONING_COUNT)
+
+    def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
+        operation, seconds = record.call.operation, record.duration_ns / NANO
+        counted = series if usage is None or usage.source == "reported" else series.estimated
+        if operation == semconv.EMBEDDINGS:
+            self._embedding.record(seconds, series.call, context)
+            if usage is not None:
+                self._embedded.record(usage.input_tokens, counted.tokens, context)
+        elif operation in _NO_INFERENCE:
+            if self._other is not None:
+                self._other.record(seconds, series.call, context)
+            if usage is not None:  # those of an answer that was made in the background, known with this look at it
+                self._count(usage, counted, context)
+        else:
+            self._duration.record(seconds, series.call, context)
+            if record.first_chunk_ns is not None:
+                self._first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
+            if usage is None:  # a call without usage counts as one all the same
+                self._input.add(0, series.of(_UNKNOWN), context)
+                self._output.add(0, series.of(_UNKNOWN), context)
+                return
+            self._count(usage, counted, context)
+            if series.tokens is series.call:  # the distribution is of calls that succeeded
+                self._inputs.record(usage.input_tokens, counted.tokens, context)
+                self._outputs.record(usage.output_tokens, counted.tokens, context)
+
+    def _count(self, usage: Usage, series: Series, context: Context | None) -> None:
+        """Count tokens by modality: what a provider does not tell apart is of an unknown one."""
+        _spread(self._input, usage.input_tokens, usage.audio_input_tokens, usage.image_input_tokens, series, context)
+        _spread(self._output, usage.output_tokens, usage.audio_output_tokens, usage.image_output_tokens, series, context)
+        if usage.cached_input_tokens:
+            _spread(self._cache_read, usage.cached_input_tokens, 0, usage.cached_image_tokens, series, context)
+        if usage.cache_write_tokens:
+            self._cache_write.add(usage.cache_write_tokens, series.of(_UNKNOWN), context)
+        if usage.reasoning_tokens:
+            self._reasoning.add(usage.reasoning_tokens, series.of(_UNKNOWN), context)
+
+
+def _spread(to: Counter, total: int, audio: int, image: int, series: Series, context: Context | None) -> None:
+    """Add a total in parts; parts that are more than the total are cut to it."""
+    audio = min(audio, total)
+    image = min(image, total - audio)
+    if audio:
+        to.add(audio, series.of("audio"), context)
+    if image:
+        to.add(image, series.of("image"), context)
+    rest = total - audio - image
+    if rest or not total:
+        to.add(rest, series.of(_UNKNOWN), context)
+
+
+class Collection:
+    """Be what the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
+
+    It asks whoever tells now. `observe` gives the callbacks of the gauges by metric name, `before` what is to be told before they are read.
+    """
+
+    _of: ClassVar[weakref.WeakKeyDictionary[Any, Collection]] = weakref.WeakKeyDictionary()
+
+    def __init__(self) -> None:
+        self.observe: Mapping[str, Observe] = {}
+        self.before: Callable[[], object] | None = None
+
+    @classmethod
+    def of(cls, provider: object, *, is_global: bool) -> Collection:
+        """Return the one of a provider; the global one is the same before and after the application sets it."""
+        try:
+            found = cls._of.get(provider)
+            return found or (_OF_GLOBAL if is_global else cls._of.setdefault(provider, cls()))
+        except TypeError:  # it cannot be remembered
+            return cls()
+
+    def read(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
+        """Return what a gauge shows now; nothing where nobody tells any more."""
+        if self.before is not None:
+            self.before()
+        observe = self.observe.get(name)
+        return () if observe is None else observe(options)
+
+
+_OF_GLOBAL: Final = Collection()
+
+
+class Instruments:
+    """Hold one instrument per metric; the gauges, by metric name, ask `collection`."""
+
+    __slots__ = (
+        "agent_active",
+        "agent_duration",
+        "agent_ends",
+        "agent_inference_calls",
+        "agent_paused",
+        "agent_tool_calls",
+        "calls",
+        "cost",
+        "counted",
+        "dropped",
+        "guardrails",
+        "handoffs",
+        "limit_events",
+        "limit_final_ratio",
+        "retries",
+        "review_decisions",
+        "run_ends",
+        "spawn_events",
+        "steps",
+        "tool_duration",
+        "workflow_duration",
+    )
+
+    def __init__(self, meter: Meter, collection: Collection, convention: Convention = RELEASED) -> None:
+        self.calls = CallInstruments(meter, convention)
+        self.agent_duration = histogram(meter, semconv.AGENT_DURATION)
+        self.agent_inference_calls = histogram(meter, semconv.AGENT_INFERENCE_CALLS)
+        self.agent_tool_calls = histogram(meter, semconv.AGENT_TOOL_CALLS)
+        self.tool_duration = histogram(meter, semconv.TOOL_DURATION)
+        self.workflow_duration = histogram(meter, semconv.WORKFLOW_DURATION)
+        self.limit_final_ratio = histogram(meter, semconv.LIMIT_FINAL_RATIO)
+        self.cost = counter(meter, semconv.COST)
+        self.limit_events = counter(meter, semconv.LIMIT_EVENTS)
+        self.spawn_events = counter(meter, semconv.SPAWN_EVENTS)
+        self.review_decisions = counter(meter, semconv.REVIEW_DECISIONS)
+        self.run_ends = counter(meter, semconv.RUN_ENDS)
+        self.agent_ends = counter(meter, semconv.AGENT_ENDS)
+        self.handoffs = counter(meter, semconv.HANDOFF_COUNT)
+        self.guardrails = counter(meter, semconv.GUARDRAIL_COUNT)
+        self.steps = counter(meter, semconv.STEP_COUNT)
+        self.retries = counter(meter, semconv.RETRY_COUNT)
+        self.dropped = counter(meter, semconv.DROPPED)
+        self.agent_active = _up_down(meter, semconv.AGENT_ACTIVE)
+        self.agent_paused = _up_down(meter, semconv.AGENT_PAUSED)
+        self.counted: dict[str, Counter] = {
+            "denied": counter(meter, semconv.LIMIT_DENIED),
+            "contended": counter(meter, semconv.LIMIT_CONTENDED),
+            "overage": counter(meter, semconv.LIMIT_OVERAGE),
+            "unpriced": counter(meter, semconv.LIMIT_UNPRICED),
+            "truncated": counter(meter, semconv.LIMIT_TRUNCATED),
+            "unscoped": counter(meter, semconv.LIMIT_UNSCOPED),
+            "suspended": counter(meter, semconv.LIMIT_SUSPENDED),
+            "store_errors": counter(meter, semconv.LIMIT_STORE_ERRORS),
+            "hook_errors": counter(meter, semconv.HOOK_ERRORS),
+            "restarted": self.retries,
+            "carrier_rejected": counter(meter, semconv.CARRIER_REJECTED),
+        }
+        for name in collection.observe:
+            read = partial(collection.read, name)
+            meter.create_observable_gauge(name, [read], unit=METRICS[name].unit, description=METRICS[name].description)
+
+
+def histogram(meter: Meter, name: str) -> Histogram:
+    """Create a histogram from its row in the table of names."""
+    row = METRICS[name]
+    return meter.create_histogram(name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets)
+
+
+def counter(meter: Meter, name: str) -> Counter:
+    """Create a counter from its row in the table of names."""
+    return meter.create_counter(name, unit=METRICS[name].unit, description=METRICS[name].description)
+
+
+def _up_down(meter: Meter, name: str) -> UpDownCounter:
+    return meter.create_up_down_counter(name, unit=METRICS[name].unit, description=METRICS[name].description)

@@ -1,0 +1,178 @@
+"""Tell what an agent's loop and its gate know: steps, reviews, and guardrails that stop something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.trace import Span, SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._current import Attachment
+from ravi_otel._telemetry import conventions, outcomes, semconv
+from ravi_otel._telemetry.cardinality import Guard, finite, optional_text, text
+from ravi_otel._telemetry.content import NO_CONTENT, Content
+from ravi_otel._telemetry.identity import identity
+from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.records import ScopeView
+
+_MOST_OPEN: Final = 10_000
+
+Key = tuple[str, int]
+
+
+class Loops(Listener):
+    """Add events to the span that is current; a step has a span of its own where `RAVI_STEP_SPANS` asks for that."""
+
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
+        self._pipeline = pipeline
+        self._content = content
+        self._guard = Guard()
+        self._agents = Guard()
+        self._guardrails = Guard()
+        self._spans = conventions.spans_steps()
+        self._open: dict[Key, tuple[Span, Attachment]] = {}
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def stepped(self, event: StepEvent) -> None:
+        """Tell that a step begins or ends, and count those that ended."""
+        if event.what == "end":
+            (name,) = self._agents.admit(optional_text(event.facts.agent_name))
+            counted: dict[str, AttributeValue] = {semconv.STATUS: event.status or "ok"}
+            if name is not None:
+                counted[semconv.AGENT_NAME] = name
+            self._pipeline.signals().instruments.steps.add(1, counted)
+        if not self._spans:
+            span = trace.get_current_span()
+            if span.is_recording():
+                span.add_event(semconv.STEP_EVENT, _step_attributes(event))
+        elif event.what == "start":
+            self._begin(event)
+        else:
+            self._end((event.facts.scope_id, event.step), event.status)
+
+    def around(self, scope: ScopeView, entered: AbstractContextManager[object] | None) -> AbstractContextManager[object] | None:
+        """End the steps that nobody ended before what was `entered` with their agent is left: the last in is the first out."""
+        if entered is None or not self._spans:
+            return entered
+        return _Around(entered, partial(self._end_all, scope))
+
+    def _end_all(self, scope: ScopeView) -> None:
+        if self._open:
+            scope_id = scope.facts.scope_id
+            for key in reversed([key for key in list(self._open) if key[0] == scope_id]):
+                self._end(key, None if scope.status in ("ok", "open") else scope.status)
+
+    def _begin(self, event: StepEvent) -> None:
+        tracer = self._pipeline.signals().tracer
+        if tracer is None or len(self._open) >= _MOST_OPEN:
+            return
+        parent = self._pipeline.above.context()
+        span = tracer.start_span(semconv.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), semconv.STEP_NUMBER: event.step})
+        attachment = Attachment(trace.set_span_in_context(span, parent))
+        attachment.__enter__()
+        self._open[event.facts.scope_id, event.step] = (span, attachment)
+
+    def _end(self, key: Key, status: str | None) -> None:
+        span, attachment = self._open.pop(key, (None, None))
+        if span is None or attachment is None:
+            return
+        attachment.restore()
+        failed = None if status in (None, "ok") else status
+        attributes: dict[str, AttributeValue] = {} if failed is None else {semconv.STATUS: failed}
+        outcomes.end(span, attributes, None if failed is None else outcomes.error_type_of(failed))
+
+    # -- reviews -------------------------------------------------------------------------------------------------------
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Tell each decision as an event, the last one of a tool call on its span, and count it."""
+        attributes = _review_attributes(event)
+        span = trace.get_current_span()
+        if span.is_recording():
+            told = dict(attributes)
+            if event.arguments is not None and self._content.on_spans:
+                told[semconv.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
+            span.add_event(semconv.REVIEW_EVENT, told)
+            if event.tool is not None:
+                span.set_attributes({name: value for name, value in attributes.items() if name != semconv.TOOL_NAME})
+        decision, reason, tool = self._guard.admit(text(event.decision), text(event.reason), text(event.tool or ""))
+        counted: dict[str, AttributeValue] = {semconv.REVIEW_DECISION: decision or "", semconv.REVIEW_REASON: reason or ""}
+        if event.tool is not None:
+            counted[semconv.TOOL_NAME] = tool or ""
+        self._pipeline.signals().instruments.review_decisions.add(1, counted)
+
+    # -- guardrails ----------------------------------------------------------------------------------------------------
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Tell on the span of what was stopped, and count it; its reason may quote what was said, and is content."""
+        name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
+        counted: dict[str, AttributeValue] = {
+            semconv.GUARDRAIL_NAME: name or "",
+            semconv.GUARDRAIL_LEVEL: event.level,
+            semconv.GUARDRAIL_STAGE: event.stage,
+        }
+        if agent is not None:
+            counted[semconv.AGENT_NAME] = agent
+        self._pipeline.signals().instruments.guardrails.add(1, counted)
+        span = trace.get_current_span()
+        if not span.is_recording():
+            return
+        attributes: dict[str, AttributeValue] = {
+            semconv.GUARDRAIL_NAME: text(event.guardrail),
+            semconv.GUARDRAIL_LEVEL: text(event.level),
+            semconv.GUARDRAIL_STAGE: text(event.stage),
+        }
+        if event.reason is not None and self._content.on_spans:
+            attributes[semconv.GUARDRAIL_REASON] = self._content.argument(event.reason)
+        span.add_event(semconv.GUARDRAIL_EVENT, attributes)
+
+
+class _Around:
+    """Do something before a context manager is left."""
+
+    __slots__ = ("_before", "_entered")
+
+    def __init__(self, entered: AbstractContextManager[object], before: Callable[[], None]) -> None:
+        self._entered = entered
+        self._before = before
+
+    def __enter__(self) -> object:
+        return self._entered.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self._before()
+        finally:
+            self._entered.__exit__(kind, error, trace)
+
+
+def _step_attributes(event: StepEvent) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {semconv.STEP_NUMBER: event.step, semconv.STEP_PHASE: event.what}
+    if event.status is not None:
+        attributes[semconv.STATUS] = event.status
+    return attributes
+
+
+def _review_attributes(event: ReviewEvent) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.REVIEW_DECISION: text(event.decision),
+        semconv.REVIEW_REASON: text(event.reason),
+        semconv.REVIEW_ARGS: text(event.args_sha256),
+    }
+    if event.tool is not None:
+        attributes[semconv.TOOL_NAME] = text(event.tool)
+    if event.executed_from is not None:
+        attributes[semconv.REVIEW_EXECUTED_FROM] = text(event.executed_from)
+    if event.human_approved is not None:
+        attributes[semconv.REVIEW_HUMAN_APPROVED] = event.human_approved is True
+    risk = finite(event.risk_score)
+    if risk is not None:
+        attributes[semconv.REVIEW_RISK] = risk
+    return attributes

@@ -1,0 +1,600 @@
+"""Tell model calls: one client span each, its attributes, its metrics, and the event of what it raised.
+
+A call costs one dictionary of attributes at its start, one update at its end, and the records of the convention's histograms over
+attribute sets that are made once for each combination of names. What a plain call does not have is looked at by one condition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
+
+from opentelemetry import trace
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._current import Attachment
+from ravi_otel._forksafe import ForkLock, renew_while_alive
+from ravi_otel._telemetry import conventions, outcomes, semconv
+from ravi_otel._telemetry.cardinality import (
+    MOST_SERIES,
+    OTHER,
+    Guard,
+    finite,
+    integer,
+    optional_text,
+    short,
+    text,
+    word,
+    words,
+)
+from ravi_otel._telemetry.conventions import Convention
+from ravi_otel._telemetry.elsewhere import ELSEWHERE, Elsewhere, elsewhere
+from ravi_otel._telemetry.identity import kept_identity
+from ravi_otel._telemetry.instruments import ESTIMATED, Attributes, Instruments, Series
+from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CallRecord, RetryRecord
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Call, Usage
+
+PENDING: Final = "pending"
+"""The source of usage that a later look will bring."""
+
+UNREAD: Final = "unread"
+"""The source of usage that nobody here will be told: of a batch, a training or an assistant's run."""
+
+_Names = dict[str, tuple[str, Callable[[object], AttributeValue | None]]]
+
+_MOST_SHAPES: Final = 512
+_MOST_CHANGES: Final = 16
+_MOST_REASONS: Final = 128
+_MOST_OTHERS: Final = 64
+_MOST_KNOWN: Final = MOST_SERIES - _MOST_OTHERS - 1
+"""With those of `_other` names, and the two that hold all the rest, a metric has 2,001 at most."""
+
+_MOST_KEPT: Final = 1_024
+_STATUSES: Final = range(100, 600)
+_API_TYPES: Final = {"chat.completions": "chat_completions", "responses": "responses"}
+_OPENAI: Final = frozenset({"openai", "azure.ai.openai"})
+"""Whose calls have the convention's `openai.*`; a host nobody knows that is asked through that client is taken for the first."""
+
+_REQUEST_IDS: Final = {"anthropic": f"{semconv.RESPONSE_HEADER}request-id"}
+_REQUEST_ID: Final = f"{semconv.RESPONSE_HEADER}x-request-id"
+"""The header by which a provider names a request, and the one by which most do."""
+
+_PARAMETERS: Final[_Names] = {
+    "max_tokens": (semconv.REQUEST_MAX_TOKENS, integer),
+    "temperature": (semconv.REQUEST_TEMPERATURE, finite),
+    "top_p": (semconv.REQUEST_TOP_P, finite),
+    "top_k": (semconv.REQUEST_TOP_K, integer),
+    "frequency_penalty": (semconv.REQUEST_FREQUENCY_PENALTY, finite),
+    "presence_penalty": (semconv.REQUEST_PRESENCE_PENALTY, finite),
+    "stop_sequences": (semconv.REQUEST_STOP_SEQUENCES, words),
+    "seed": (semconv.REQUEST_SEED, integer),
+    "reasoning_level": (semconv.REQUEST_REASONING_LEVEL, word),
+    "output_type": (semconv.OUTPUT_TYPE, word),
+    "conversation_id": (semconv.CONVERSATION_ID, word),
+    "service_tier": (semconv.OWN_REQUEST_TIER, word),
+}
+"""The neutral names of `Call.parameters`; a value of another type than the convention's is left out."""
+
+_OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (semconv.OPENAI_REQUEST_TIER, word)}
+
+
+# What is said of a call.
+
+
+def about(call: Call) -> Attributes:
+    """Say what is asked of whom: operation, provider, model and server."""
+    return _about(call.operation, call.provider, call.model, call.server_address, call.server_port)
+
+
+def _about(operation: object, provider: object, model: object, address: object, port: object) -> Attributes:
+    """Say the same of names that may be hidden; there is no port without an address."""
+    attributes: Attributes = {semconv.OPERATION_NAME: text(operation), semconv.PROVIDER_NAME: text(provider)}
+    if model is not None:
+        attributes[semconv.REQUEST_MODEL] = text(model)
+    if address is not None:
+        attributes[semconv.SERVER_ADDRESS] = text(address)
+        if isinstance(port, int):
+            attributes[semconv.SERVER_PORT] = port
+    return attributes
+
+
+def is_told(call: Call) -> bool:
+    """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
+    return call.generative or call.fetches or call.session
+
+
+def start_attributes(call: Call) -> Attributes:
+    """Return what a call's parameters and options add to its span."""
+    attributes: Attributes = {}
+    if call.parameters:
+        names = _OPENAI_PARAMETERS if call.provider in _OPENAI else _PARAMETERS
+        for neutral, given in call.parameters.items():
+            known = names.get(neutral)
+            if known is not None and (value := known[1](given)) is not None:
+                attributes[known[0]] = value
+    if call.stream:
+        attributes[semconv.REQUEST_STREAM] = True
+    if call.choices != 1:
+        attributes[semconv.REQUEST_CHOICE_COUNT] = call.choices
+    if call.previous_response_id is not None:
+        attributes[semconv.REQUEST_PREVIOUS_RESPONSE] = text(call.previous_response_id)
+    if call.changes:
+        attributes[semconv.REQUEST_CHANGES] = _changes(call)
+    return attributes
+
+
+class EndAttributes:
+    """Return what is known once a call is over, under the names of one convention; what is unknown is left out.
+
+    The cost is told under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
+    `full` adds what was held of a limit, and how old the price is.
+    """
+
+    __slots__ = ("_full", "_langfuse", "_names")
+
+    def __init__(self, convention: Convention, *, langfuse: bool, full: bool = False) -> None:
+        self._names = convention
+        self._full = full
+        self._langfuse = langfuse
+
+    def of(self, record: CallRecord) -> Attributes:
+        """Return the attributes of a call."""
+        call, reply, usage = record.call, record.reply, record.usage
+        attributes: Attributes = {}
+        if call.fetches:  # some are known as such only by what they bring
+            attributes.update(_about(call.operation, call.provider, call.model, None, None))
+        if reply is not None and is_told(call):
+            self._add_reply(attributes, record)
+        if record.first_chunk_ns is not None:
+            attributes[semconv.RESPONSE_FIRST_CHUNK] = record.first_chunk_ns / NANO
+            if record.first_content_ns is not None:
+                attributes[semconv.FIRST_CONTENT] = record.first_content_ns / NANO
+        if usage is None or usage.total_only:
+            self._add_unknown(attributes, record)
+        else:
+            self._add_usage(attributes, usage, call.operation)
+        _add_requests(attributes, record)
+        if self._full and record.granted is not None:
+            attributes[semconv.LIMIT_GRANTED] = record.granted
+        if call.changes:  # some are made only when it is sent, after the span has begun
+            attributes[semconv.REQUEST_CHANGES] = _changes(call)
+        if record.truncated_by_limit and record.output_cap is not None:
+            attributes[semconv.LIMIT_TRUNCATED] = True
+        if record.cost_nano is not None or record.cost_source is not None:
+            self._add_cost(attributes, record)
+        return attributes
+
+    def _add_reply(self, attributes: Attributes, record: CallRecord) -> None:
+        reply, openai = record.reply, record.call.provider in _OPENAI
+        if reply is None:
+            return
+        if reply.id is not None:
+            attributes[semconv.RESPONSE_ID] = text(reply.id)
+        if reply.model is not None:
+            attributes[semconv.RESPONSE_MODEL] = text(reply.model)
+        if reply.finish_reasons:
+            attributes[semconv.RESPONSE_FINISH_REASONS] = tuple(map(text, reply.finish_reasons[:_MOST_REASONS]))
+        if reply.service_tier is not None:
+            attributes[semconv.OPENAI_RESPONSE_TIER if openai else semconv.OWN_RESPONSE_TIER] = text(reply.service_tier)
+        if openai and reply.system_fingerprint is not None:
+            attributes[semconv.OPENAI_FINGERPRINT] = text(reply.system_fingerprint)
+        if reply.conversation_id is not None:
+            attributes[semconv.CONVERSATION_ID] = text(reply.conversation_id)
+
+    def _add_cost(self, attributes: Attributes, record: CallRecord) -> None:
+        if record.cost_nano is not None:
+            attributes[semconv.USAGE_COST] = usd = record.cost_nano / NANO
+            if self._langfuse:
+                attributes[semconv.LANGFUSE_COST] = usd
+            else:
+                attributes[semconv.COST_AMOUNT] = usd
+                attributes[semconv.COST_CURRENCY] = "USD"
+                attributes[semconv.COST_SOURCE] = "local"
+        if record.cost_source is not None:
+            attributes[semconv.USAGE_COST_SOURCE] = text(record.cost_source)
+        if self._full and record.price_date is not None:
+            attributes[semconv.USAGE_COST_DATE] = text(record.price_date)
+
+    def _add_usage(self, attributes: Attributes, usage: Usage, operation: str) -> None:
+        if usage.source != "reported":
+            attributes[semconv.USAGE_SOURCE] = usage.source
+            if usage.source == "reserved":
+                _add_charged(attributes, usage, None)
+                return  # the grant was charged, nobody knows what was used
+        if not usage.total_tokens and usage.tokenless:
+            _add_measures(attributes, usage)
+            return  # measured in sound or characters: how many tokens that is nobody said
+        attributes[semconv.USAGE_INPUT] = usage.input_tokens
+        if usage.output_tokens or operation != semconv.EMBEDDINGS:
+            attributes[semconv.USAGE_OUTPUT] = usage.output_tokens
+        if usage.cached_input_tokens:
+            attributes[semconv.USAGE_CACHE_READ] = usage.cached_input_tokens
+        if usage.reasoning_tokens:
+            attributes[semconv.USAGE_REASONING] = usage.reasoning_tokens
+        if (
+            usage.cache_write_tokens
+            or usage.rejected_prediction_tokens
+            or usage.audio_input_tokens
+            or usage.audio_output_tokens
+            or usage.image_input_tokens
+            or usage.image_output_tokens
+        ):
+            self._add_details(attributes, usage)
+        if usage.searches or usage.characters or usage.audio_ms:
+            _add_measures(attributes, usage)
+
+    def _add_details(self, attributes: Attributes, usage: Usage) -> None:
+        names = self._names
+        if usage.cache_write_tokens and usage.cache_write_1h_tokens:
+            attributes[semconv.USAGE_CACHE_WRITE_1H] = usage.cache_write_1h_tokens
+        if usage.rejected_prediction_tokens:
+            attributes[semconv.USAGE_REJECTED] = usage.rejected_prediction_tokens
+        for amount, several in (
+            (usage.cache_write_tokens, names.cache_write),
+            (usage.audio_input_tokens, names.audio_input),
+            (usage.audio_output_tokens, names.audio_output),
+            (usage.image_input_tokens, names.image_input),
+            (usage.cached_image_tokens if usage.image_input_tokens else 0, names.image_cache_read),
+            (usage.image_output_tokens, names.image_output),
+        ):
+            if amount:
+                attributes.update(dict.fromkeys(several, amount))
+
+    def _add_unknown(self, attributes: Attributes, record: CallRecord) -> None:
+        """Add what is known where nobody told input and output: their sum, what was charged, or whether a later look brings it."""
+        if record.usage is not None:
+            attributes[semconv.USAGE_TOTAL] = record.usage.total_tokens
+            _add_measures(attributes, record.usage)
+            if record.usage.source != "reported":
+                attributes[semconv.USAGE_SOURCE] = record.usage.source
+        if record.charged is not None:
+            _add_charged(attributes, record.charged, record.charged_nano)
+        elif record.reply is not None and record.reply.pending:
+            attributes[semconv.USAGE_SOURCE] = PENDING
+        elif record.call.job and record.status == "ok":
+            attributes[semconv.USAGE_SOURCE] = UNREAD
+
+
+def _changes(call: Call) -> tuple[str, ...]:
+    return tuple(map(text, call.changes[:_MOST_CHANGES]))
+
+
+def _add_requests(attributes: Attributes, record: CallRecord) -> None:
+    """Add how many requests a call was, and what the last answer told of itself."""
+    if record.http_status is not None:
+        attributes[semconv.HTTP_STATUS] = record.http_status
+    if record.retries:
+        attributes[semconv.RETRY_COUNT] = len(record.retries)
+    paid = record.requests if record.call.generative else int(record.reply is not None)
+    if paid != 1 and record.status != "refused":
+        attributes[semconv.REQUEST_COUNT] = paid
+    if record.request_id is not None or record.rate_limits:
+        _add_headers(attributes, record.call.provider, record.request_id, record.rate_limits)
+
+
+def _add_measures(attributes: Attributes, usage: Usage) -> None:
+    if usage.searches:
+        attributes[semconv.USAGE_SEARCHES] = usage.searches
+    if usage.characters:
+        attributes[semconv.USAGE_CHARACTERS] = usage.characters
+    if usage.audio_ms:
+        attributes[semconv.USAGE_AUDIO_LENGTH] = usage.audio_ms / 1_000
+
+
+def _add_charged(attributes: Attributes, charged: Usage, cost_nano: int | None) -> None:
+    attributes[semconv.CHARGED_INPUT] = charged.input_tokens
+    attributes[semconv.CHARGED_OUTPUT] = charged.output_tokens
+    if cost_nano is not None:
+        attributes[semconv.CHARGED_COST] = cost_nano / NANO
+
+
+def _add_headers(attributes: Attributes, provider: str, request_id: str | None, limits: Mapping[str, str] | None) -> None:
+    """Add what an answer's headers told: lists, as the HTTP convention has them."""
+    if request_id is not None:
+        attributes[_REQUEST_IDS.get(provider, _REQUEST_ID)] = (text(request_id),)
+    if limits:
+        for name, value in limits.items():
+            attributes[f"{semconv.RESPONSE_HEADER}{name}"] = (text(value),)
+
+
+# What is counted of calls.
+
+
+class _Spent:
+    """Hold what calls with these attributes have cost since it was told last, and the context of the latest, for an exemplar."""
+
+    __slots__ = ("attributes", "context", "nano")
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.attributes = attributes
+        self.nano = 0
+        self.context: Context | None = None
+
+
+class CallMetrics:
+    """Record durations, tokens, first chunks, cost and retries of model calls.
+
+    The table of combinations is the cardinality guard too: once as many are known as may be, new ones are told under `_other`.
+    """
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[object, ...], Series] = {}
+        self._others: dict[tuple[object, ...], Series] = {}
+        self._rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
+        self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, semconv.ERROR_OTHER))
+        self._lock = ForkLock()
+        self._costs = Guard()
+        self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Spent]] = {}
+        self._spent: list[_Spent] = []
+        renew_while_alive(self, CallMetrics._leave_to_the_parent)
+        self._retries = Guard()
+
+    def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
+        """Tell one call that was sent; `context` holds its span, for exemplars."""
+        series = self._find(record.call, None if record.reply is None else record.reply.model, error)
+        instruments.calls.record(record, series, context)
+        self.record_own(instruments, record, context)
+
+    def chunk(self, instruments: Instruments, record: CallRecord, since_ns: int, context: Context | None) -> None:
+        """Tell the time between two chunks of a call; the model that answers is known at its end, and not yet."""
+        instruments.calls.chunk(since_ns / NANO, self._find(record.call, None, None), context)
+
+    def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
+        """Tell of a call only what no other instrumentation knows."""
+        if record.cost_nano:
+            self._spend(record, record.cost_nano, context)
+        for retry in record.retries:
+            instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
+
+    def _find(self, call: Call, model: str | None, error: str | None) -> Series:
+        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, short(model), error)
+        found = self._series.get(key)
+        return found if found is not None else self._enter(key)
+
+    def _enter(self, key: tuple[object, ...]) -> Series:
+        operation, provider, requested, address, port, answered, error = key
+        names = (optional_text(requested), optional_text(answered), optional_text(address))
+        with self._lock.own:
+            if len(self._series) < _MOST_KNOWN:
+                return self._series.setdefault(key, Series(_series_attributes(operation, provider, names, port, error)))
+            other = (operation, provider, error)
+            found = self._others.get(other)
+            if found is None:
+                hidden = tuple(None if name is None else OTHER for name in names)
+                if len(self._others) >= _MOST_OTHERS:
+                    return self._failed_rest if error is not None else self._rest
+                found = self._others[other] = Series(_series_attributes(operation, provider, hidden, None, error))
+            return found
+
+    def _spend(self, record: CallRecord, cost_nano: int, context: Context | None) -> None:
+        """Add to what is told with the next collection, once for all calls of a scope and model."""
+        spent = self._spent_by(record)
+        with self._lock.own:
+            if not spent.nano:
+                self._spent.append(spent)
+            spent.nano += cost_nano
+            spent.context = context
+
+    def tell_spent(self, instruments: Instruments) -> None:
+        """Tell what calls have cost since this was told last."""
+        if not self._spent:
+            return
+        with self._lock.own:
+            told = [(spent.nano, spent.attributes, spent.context) for spent in self._spent]
+            for spent in self._spent:
+                spent.nano, spent.context = 0, None
+            self._spent.clear()
+        for nano, attributes, context in told:
+            instruments.cost.add(nano / NANO, attributes, context)
+
+    def _leave_to_the_parent(self) -> None:
+        """Forget, in a forked child, what the parent has not told yet: it will."""
+        for spent in self._spent:
+            spent.nano, spent.context = 0, None
+        self._spent.clear()
+
+    def _spent_by(self, record: CallRecord) -> _Spent:
+        """Return where its cost is added up, made once per scope and model: the guard never changes its mind about a name."""
+        facts, call = record.facts, record.call
+        key = (facts.scope_id, call.provider, short(call.model), _is_estimate(record))
+        found = self._kept_costs.get(key)
+        if found is not None and found[0] is facts:
+            return found[1]
+        made = _Spent(self._make_cost_attributes(record))
+        if len(self._kept_costs) >= _MOST_KEPT:
+            self._kept_costs.clear()
+        self._kept_costs[key] = (facts, made)
+        return made
+
+    def _make_cost_attributes(self, record: CallRecord) -> Attributes:
+        tags = record.facts.tags
+        names = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
+        estimated = ESTIMATED if _is_estimate(record) else None
+        agent, model, _, *values = self._costs.admit(*names[:2], estimated, *names[2:])
+        attributes: Attributes = {semconv.PROVIDER_NAME: text(record.call.provider)}
+        if agent is not None:
+            attributes[semconv.AGENT_NAME] = agent
+        if model is not None:
+            attributes[semconv.REQUEST_MODEL] = model
+        for key, value in zip(tags, values, strict=True):
+            if value is not None:
+                attributes[f"{semconv.TAG_PREFIX}{key}"] = value
+        if estimated is not None:
+            attributes[semconv.USAGE_SOURCE] = estimated
+        return attributes
+
+    def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
+        """Give the attributes of one retry, without a status where no answer came."""
+        name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
+        attributes: Attributes = {semconv.PROVIDER_NAME: name or OTHER}
+        if status is not None and told not in {None, OTHER}:
+            attributes[semconv.HTTP_STATUS] = status
+        return attributes
+
+
+def _is_estimate(record: CallRecord) -> bool:
+    """Tell that a cost is of tokens that no provider counted."""
+    return record.usage is not None and record.usage.source != "reported"
+
+
+def _series_attributes(operation: object, provider: object, names: tuple[str | None, ...], port: object, error: object) -> Attributes:
+    requested, answered, address = names
+    attributes = _about(operation, provider, requested, address, port)
+    if answered is not None:
+        attributes[semconv.RESPONSE_MODEL] = answered
+    if error is not None:
+        attributes[semconv.ERROR_TYPE] = text(error)
+    return attributes
+
+
+# Who tells them.
+
+
+class _Shape(NamedTuple):
+    """Hold what all spans of one (operation, model, host) share."""
+
+    name: str
+    attributes: Attributes
+
+
+class ModelCalls(Listener):
+    """Open a span per logical call, keep it with the record, end it when the call or its stream is over."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._metrics = CallMetrics()
+        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
+        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        pipeline.before_collection = self._tell_spent
+
+    def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
+        """Start the span and make it current."""
+        parent = self._pipeline.above.context()
+        told = elsewhere(record.call, parent)
+        if told is not None:
+            record.marks[ELSEWHERE] = told
+            return None
+        tracer = self._pipeline.signals().tracer
+        if tracer is None:
+            return None
+        call = record.call
+        shape = self._shape(call)
+        attributes = {**shape.attributes, **kept_identity(record.facts), **start_attributes(call)}
+        span = tracer.start_span(shape.name, parent, SpanKind.CLIENT, attributes)
+        context = trace.set_span_in_context(span, parent)
+        record.marks[MARK] = Open(span, context)
+        return Attachment(context)
+
+    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
+        """Record the time from one chunk to the next, where each is timed and the call is ours to tell."""
+        if ELSEWHERE not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
+            mark = record.marks.get(MARK)
+            context = mark.context if isinstance(mark, Open) else None
+            self._metrics.chunk(self._pipeline.signals().instruments, record, since_ns, context)
+
+    def call_ended(self, record: CallRecord) -> None:
+        """End the span and record the metrics; a refused call was never sent and has none."""
+        told = record.marks.pop(ELSEWHERE, None)
+        if told is not None and told is not Elsewhere.SPAN:
+            if told is Elsewhere.TOLD and _has_metrics(record) and self._pipeline.metered:
+                self._metrics.record_own(self._pipeline.signals().instruments, record, None)
+            return
+        mark = record.marks.pop(MARK, None)
+        error = outcomes.error_of(record)
+        context: Context | None = None
+        try:
+            if isinstance(mark, Open):
+                context = mark.context
+                _finish(mark.span, record, error, self._at_end)
+        finally:
+            if _has_metrics(record) and self._pipeline.metered:
+                self._metrics.record(self._pipeline.signals().instruments, record, error, context)
+            if record.status == "error" and record.error is not None and is_told(record.call):
+                self._pipeline.signals().logger.emit(_exception(record, record.error, error, context))
+
+    def _tell_spent(self) -> None:
+        if self._pipeline.decided:
+            self._metrics.tell_spent(self._pipeline.signals().instruments)
+
+    def _shape(self, call: Call) -> _Shape:
+        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint, call.session)
+        found = self._shapes.get(key)
+        if found is None:
+            found = _make_shape(call)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[key] = found
+        return found
+
+
+def _has_metrics(record: CallRecord) -> bool:
+    """Tell whether a call has metrics: what was refused was never sent, and a connection is no call."""
+    call = record.call
+    return (call.generative or call.fetches) and record.status != "refused" and not call.session
+
+
+def _make_shape(call: Call) -> _Shape:
+    name, attributes = text(call.operation), about(call)
+    if not is_told(call):
+        attributes = {key: attributes[key] for key in (semconv.SERVER_ADDRESS, semconv.SERVER_PORT) if key in attributes}
+    elif call.model is not None:
+        name = f"{name} {text(call.model)}"
+    endpoint = call.endpoint if call.provider in _OPENAI else ""
+    for shape, kind in _API_TYPES.items():
+        if endpoint == shape or endpoint.startswith(f"{shape}."):
+            attributes[semconv.OPENAI_API_TYPE] = kind
+    return _Shape(name, attributes)
+
+
+def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttributes) -> None:
+    attributes: Attributes = {}
+    try:
+        if span.is_recording():
+            for retry in record.retries:
+                span.add_event(semconv.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
+            attributes = at_end.of(record)
+            attributes.update(outcomes.limit_attributes(record))
+            if error is not None and record.call.stream and record.status != "refused":
+                attributes.setdefault(semconv.RESPONSE_FINISH_REASONS, ("error",))
+    finally:
+        over = time.time_ns() - record.late_ns if record.late_ns else None
+        outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record), over)
+
+
+def _retry_attributes(retry: RetryRecord, provider: str) -> Attributes:
+    attributes: Attributes = {semconv.RETRY_ATTEMPT: retry.attempt}
+    if retry.status is not None:
+        attributes[semconv.HTTP_STATUS] = retry.status
+    if retry.wait_s is not None:
+        attributes[semconv.RETRY_WAIT] = retry.wait_s
+    if retry.error_type is not None:
+        attributes[semconv.ERROR_TYPE] = text(retry.error_type)
+    _add_headers(attributes, provider, retry.request_id, retry.rate_limits)
+    return attributes
+
+
+def _exception(record: CallRecord, error: BaseException, error_type: str | None, context: Context | None) -> LogRecord:
+    """Write the event; the message and stack stay out, they may quote the prompt or a key."""
+    kind = type(error)
+    attributes: Attributes = {
+        semconv.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
+        **about(record.call),
+    }
+    if error_type is not None:
+        attributes[semconv.ERROR_TYPE] = error_type
+    return LogRecord(
+        context=context,
+        severity_number=SeverityNumber.WARN,
+        severity_text="WARN",
+        attributes=attributes,
+        event_name=semconv.EXCEPTION_EVENT,
+    )

@@ -1,0 +1,341 @@
+"""Decide where telemetry goes: to the application's providers, to private ones of ours, or nowhere."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from opentelemetry import _logs, metrics, trace
+from opentelemetry._logs import Logger, LoggerProvider
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Tracer, TracerProvider
+
+from ravi_otel._extras import load
+from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._telemetry import closing, private, semconv
+from ravi_otel._telemetry.conventions import RELEASED, Convention
+from ravi_otel._telemetry.instruments import Collection, Instruments, Observe
+from ravi_otel._telemetry.private import Sink
+from ravi_otel._telemetry.spans import Above
+from ravi_otel._threads import without_signals
+from ravi_otel._version import __version__
+
+_log = logging.getLogger("ravi_otel")
+
+EXIT_S: Final = 2.0
+"""How long the end of a process waits for the collector."""
+
+_CUT_S: Final = 0.5
+"""Before its end a request under way is broken off, so that there is time to keep what it held."""
+
+_SIGNALS: Final = ("traces", "metrics", "logs")
+_TAP: Final = "_ravi_otel_store_tap"
+_UNKNOWN: Final = object()
+
+
+@dataclass(slots=True, eq=False)
+class Signals:
+    """Hold what telemetry is told to; `tracer` is None while nobody would see a span."""
+
+    tracer: Tracer | None
+    instruments: Instruments
+    logger: Logger
+
+
+@dataclass(slots=True, eq=False)
+class _Providers:
+    tracer: TracerProvider | None = None
+    meter: MeterProvider | None = None
+    logger: LoggerProvider | None = None
+
+    def any(self) -> bool:
+        return self.tracer is not None or self.meter is not None or self.logger is not None
+
+
+class Pipeline:
+    """Give tracer, instruments and logger; no global is ever set.
+
+    Any provider passed in: nothing is built, the others are the globals. None: decided at the first use, for the
+    application's global if it has set one by then; else, with an `OTEL_EXPORTER_OTLP_*ENDPOINT`, for private providers
+    (http/protobuf, or grpc with the extra); else for the API's proxies, so a provider set later is used.
+
+    `store` makes, at the first use, the sink of the local store, which gets everything besides: the spans of the
+    application's provider, those of other libraries without their content (`local.store.foreign`), and our log records in
+    its logger provider, or what goes through private providers. A signal
+    that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
+
+    `observe` takes the gauges' callbacks, by metric name, and `convention` whose schema and names are told, both before the
+    first use, as is `full`: whether all that is known of a call is told. `before_exit` is called when the process ends, right before
+    the private providers are closed.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+        *,
+        store: Callable[[], Sink] | None = None,
+    ) -> None:
+        self._store = store
+        self._chosen = _Providers(tracer_provider, meter_provider, logger_provider)
+        self._given = self._chosen.any()
+        self._signals: Signals | None = None
+        self._sink: Sink | None = None
+        self._processors: list[Any] = []
+        self._closers: list[closing.Closer] = []
+        self._exports: Any = None
+        self._standing_in: frozenset[str] = frozenset()
+        self._lock = threading.RLock()
+        self._retired = False
+        self.observe: dict[str, Observe] = {}
+        self.convention: Convention = RELEASED
+        self.full = False
+        self.above = Above()
+        self.before_exit: Callable[[], object] = lambda: None
+        self.before_collection: Callable[[], object] = lambda: None
+        self._collection: Collection | None = None
+        if not self._given and not _a_global_is_set():
+            private.import_exporters()
+
+    @property
+    def decided(self) -> bool:
+        """Tell whether the first use has been."""
+        return self._signals is not None
+
+    @property
+    def metered(self) -> bool:
+        """Tell whether a metric may be heard by anybody; before the first use nobody knows yet."""
+        return self._signals is None or self._chosen.meter is not None or _any_set(_METRICS)
+
+    def signals(self) -> Signals:
+        """Give what to tell to; the first call decides."""
+        signals = self._signals
+        if signals is None:
+            with self._lock:  # held while providers are built, once: two threads must not build two
+                signals = self._signals or self._decide()
+        if signals.tracer is None and _any_set(_TRACES):
+            self._look_for_tracer(signals)
+        if self._standing_in and _any_set(self._standing_in):
+            self._step_back(signals)
+        return signals
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Send what is waiting; False when that failed or took longer than `timeout_s` seconds."""
+        if self._signals is None:
+            return True
+        deadline = time.monotonic() + timeout_s
+        written = self._sink is None or self._sink.flush(timeout_s)
+        found = [self._provider(signal) for signal in _SIGNALS]
+        left = max(0.0, deadline - time.monotonic())
+        return closing.flush([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
+
+    def dropped(self, reason: str, amount: int = 1) -> None:
+        """Count telemetry that was lost."""
+        if self._signals is not None:
+            self._signals.instruments.dropped.add(amount, {semconv.DROP_REASON: reason})
+
+    def retire(self) -> None:
+        """Make our processors inert on the providers they were added to; providers take no processor back."""
+        self._retired = True
+        if self._collection is not None:
+            self.before_collection()
+            if self._collection.observe is self.observe:  # nobody else tells there meanwhile
+                self._collection.observe, self._collection.before = {}, None
+        for processor in self._processors:
+            processor.active = False
+
+    def shutdown(self, timeout_s: float = EXIT_S) -> bool:
+        """Send what is waiting and close the private providers; those of the application are left alone.
+
+        False when that took longer than `timeout_s` seconds, or something was lost by it.
+        """
+        closers, self._closers = self._closers, []
+        sink, self._sink = self._sink, None
+        if not closers and sink is None:
+            return True
+        atexit.unregister(self._exit)
+        deadline = time.monotonic() + timeout_s
+        if self._exports is not None:
+            self._exports.end_by(deadline)
+        try:
+            for closer in closers:  # the store's metrics are collected by these, into the sink
+                closer.begin()
+            written = sink is None or sink.close(timeout_s)
+            closed = closing.close(closers, deadline - _CUT_S - time.monotonic())
+            if not closed and self._exports is not None:
+                self._exports.cut()
+                closed = closing.close(closers, deadline - time.monotonic())
+        finally:  # a second Ctrl-C cuts the waiting, not the word about what is lost by it
+            if self._exports is not None:
+                self._exports.finish()
+        return closed and written and (self._exports is None or self._exports.complete)
+
+    def _exit(self) -> None:
+        try:
+            self.before_exit()
+        finally:
+            self.shutdown()
+
+    def _decide(self) -> Signals:
+        self._sink = self._make_sink()
+        if not self._given:
+            self._build_private()
+        signals = Signals(tracer=None, instruments=self._instruments(), logger=self._logger())
+        self._look_for_tracer(signals)
+        self._signals = signals
+        if self._closers or self._sink is not None:
+            atexit.register(self._exit)
+            renew_while_alive(self, Pipeline.renew_after_fork)
+        return signals
+
+    def _make_sink(self) -> Sink | None:
+        if self._store is None or private.disabled():
+            return None
+        try:
+            sink = self._store()
+        except Exception as error:  # noqa: BLE001 - a store that cannot be had must not stop the program
+            _log.error("ravi-otel: nothing is kept in the local store: %s", error)
+            return None
+        sink.lost = self.dropped
+        return sink
+
+    def _build_private(self) -> None:
+        exported = [] if _a_global_is_set() else private.signals_with_endpoint()
+        missing = [] if self._sink is None else [signal for signal in _SIGNALS if _is_proxy(_global(signal))]
+        with without_signals():
+            built, self._exports = private.build(
+                [each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped
+            )
+        self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
+        self._closers = [closing.Closer(provider) for provider in built.values()]
+        self._standing_in = frozenset(built).difference(exported)
+
+    def _step_back(self, signals: Signals) -> None:
+        """Use the application's providers from now on, where it has set one after our own stood in for it."""
+        with self._lock:
+            found = frozenset(signal for signal in self._standing_in if not _is_proxy(_global(signal)))
+            if not found:
+                return
+            self._standing_in -= found
+            if "metrics" in found:
+                self._chosen.meter = None
+                signals.instruments = self._instruments()
+            if "logs" in found:
+                self._chosen.logger = None
+                signals.logger = self._logger()
+            if "traces" in found:
+                self._chosen.tracer = None
+                signals.tracer = self._tracer()
+            # Last in, first out: what ends at the exit of the process has to, before the provider set just now is closed.
+            atexit.unregister(self._exit)
+            atexit.register(self._exit)
+
+    def _provider(self, signal: str) -> Any:
+        chosen = self._chosen
+        ours = {"traces": chosen.tracer, "metrics": chosen.meter, "logs": chosen.logger}[signal]
+        return ours or _global(signal)
+
+    def _instruments(self) -> Instruments:
+        meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
+        if self._collection is not None:
+            self.before_collection()
+        provider = self._provider("metrics")
+        self._collection = Collection.of(provider, is_global=provider is _global("metrics"))
+        self._collection.observe, self._collection.before = self.observe, self.before_collection
+        return Instruments(meter, self._collection, self.convention)
+
+    def _logger(self) -> Logger:
+        sink = self._sink
+        if sink is not None and not self._retired:
+            self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=semconv.SCOPE))
+        return _logs.get_logger(semconv.SCOPE, __version__, self._chosen.logger, self.convention.schema_url)
+
+    def _look_for_tracer(self, signals: Signals) -> None:
+        if _is_proxy(self._provider("traces")):
+            return
+        with self._lock:  # once per provider: two threads must not add two processors
+            if signals.tracer is None:
+                signals.tracer = self._tracer()
+
+    def _tracer(self) -> Tracer:
+        provider = self._provider("traces")
+        if not self._retired:
+            added = _add_processor(provider)
+            if added is not None:
+                self._processors.append(added)
+            if self._sink is not None:
+                self._tap("traces", "add_span_processor", self._sink.span_processor)
+        return trace.get_tracer(semconv.SCOPE, __version__, provider, self.convention.schema_url)
+
+    def _tap(self, signal: str, adder: str, make: Callable[[], Any]) -> None:
+        """Have a provider that is not ours tell the sink too; one that did for this sink before is woken."""
+        provider = self._provider(signal)
+        if provider in (closer.provider for closer in self._closers):
+            return
+        add = getattr(provider, adder, None)
+        if not callable(add):
+            return
+        sink, processor = getattr(provider, _TAP, (None, None))
+        if processor is None or sink is not self._sink:
+            processor = make()
+            setattr(provider, _TAP, (self._sink, processor))
+            add(processor)
+        processor.active = True
+        self._processors.append(processor)
+
+    def renew_after_fork(self) -> None:
+        """Give a forked child the lock and threads it lost; the SDK renews its own, and the sink too."""
+        self._lock = threading.RLock()
+        for closer in self._closers:
+            closer.renew()
+
+
+def _add_processor(provider: Any) -> Any:
+    """Have every span of `provider` say its run and agent; None when it takes no processors.
+
+    Ours is a processor of the SDK: imported for a provider that takes one, so the SDK is no cost to those without.
+    """
+    if not callable(getattr(provider, "add_span_processor", None)):
+        return None
+    return load("ravi_otel._telemetry.context_processor").install(provider)
+
+
+def _is_proxy(provider: object) -> bool:
+    kind = type(provider)
+    return kind.__name__.lstrip("_").startswith("Proxy") and kind.__module__.startswith("opentelemetry.")
+
+
+def _global(signal: str) -> Any:
+    if signal == "traces":
+        return trace.get_tracer_provider()
+    return metrics.get_meter_provider() if signal == "metrics" else _logs.get_logger_provider()
+
+
+def _a_global_is_set() -> bool:
+    return not all(_is_proxy(_global(signal)) for signal in _SIGNALS)
+
+
+_PLACES: Final = {
+    "traces": (trace, "_TRACER_PROVIDER"),
+    "metrics": (getattr(metrics, "_internal", None), "_METER_PROVIDER"),
+    "logs": (getattr(_logs, "_internal", None), "_LOGGER_PROVIDER"),
+}
+
+
+_TRACES: Final = frozenset({"traces"})
+_METRICS: Final = frozenset({"metrics"})
+
+
+def _any_set(signals: frozenset[str]) -> bool:
+    """Tell whether one of these globals may be set, at a tenth of what asking for them costs; it is asked at every call."""
+    for signal in signals:
+        module, name = _PLACES[signal]
+        if getattr(module, name, _UNKNOWN) is not None:
+            return True
+    return False

@@ -1,0 +1,292 @@
+"""Tell runs and agents: one internal span each, their budgets, and what they did."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Span, SpanKind, Tracer
+from opentelemetry.util.types import AttributeValue
+
+from ravi_otel._current import Attachment, without_leaf
+from ravi_otel._forksafe import ForkLock
+from ravi_otel._telemetry import outcomes, semconv
+from ravi_otel._telemetry.cardinality import Guard, figure, finite, optional_text, text
+from ravi_otel._telemetry.identity import identity
+from ravi_otel._telemetry.instruments import Instruments
+from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.loop_records import HandoffEvent
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
+from ravi_otel.policy.limits import NANO, Kind, ScopeKind
+
+_MOST_OPEN: Final = 50_000
+_MOST_READINGS: Final = 32
+_RENEWED: Final = (semconv.LIMIT_PER, semconv.LIMIT_WINDOW, semconv.LIMIT_BY, semconv.LIMIT_COUNTED_FOR)
+_STATE: Final = (semconv.LIMIT_THRESHOLD, semconv.LIMIT_USED, semconv.LIMIT_HELD, semconv.LIMIT_REMAINING, semconv.LIMIT_RATIO)
+_BUDGETS: Final = {
+    Kind.TOKENS: (semconv.BUDGET_TOKENS_LIMIT, semconv.BUDGET_TOKENS_USED),
+    Kind.COST: (semconv.BUDGET_COST_LIMIT, semconv.BUDGET_COST_USED),
+    Kind.TURNS: (semconv.BUDGET_TURNS_LIMIT, semconv.BUDGET_TURNS_USED),
+    Kind.TIME: (semconv.BUDGET_DEADLINE_LIMIT, semconv.BUDGET_DEADLINE_USED),
+}
+
+
+class _State:
+    """Hold what is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
+
+    __slots__ = ("agent", "calls", "open", "started_ns", "tools", "view")
+
+    def __init__(self, scope: ScopeView, opened: Open | None, agent: _State | None, *, is_agent: bool) -> None:
+        self.view = weakref.ref(scope)  # one that is abandoned must be free to go
+        self.open = opened
+        self.agent = self if is_agent else agent
+        self.started_ns = time.perf_counter_ns()
+        self.calls = 0
+        self.tools = 0
+
+
+class Scopes(Listener):
+    """Open a span for each run and agent; other scopes have none but pass on the one they are in."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._states: dict[str, _State] = {}
+        self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
+        self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
+        self._lock = ForkLock()
+        self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
+        self._ended = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
+        self._handed = Guard()
+        self._reasons = outcomes.StopReasons()
+
+    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
+        """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
+        kind = scope.facts.kind
+        tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
+        opened = None if tracer is None else _start(tracer, scope, self._pipeline.above.context())
+        parent = self._states.get(scope.parent_id or "")
+        kept = None if opened is None else Open(opened.span, without_leaf(opened.context))
+        state = _State(scope, kept, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
+        if len(self._states) < _MOST_OPEN:
+            self._states[scope.facts.scope_id] = state
+            if kind is ScopeKind.AGENT:
+                self._agents[scope.facts.run_id, scope.facts.agent_id] = state
+        elif opened is not None:
+            opened.span.end()  # nobody would find it again to end it
+            self._pipeline.dropped("too_many_open_scopes")
+            return None
+        if opened is None:
+            return None
+        if scope.facts.surrounding:  # no code entered it: its span is looked up, not current
+            self._pipeline.above.surrounding = opened.span
+            return None
+        return Attachment(opened.context)
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """End the span with the budget's last state and record the durations."""
+        state = self._states.pop(scope.facts.scope_id, None)
+        if state is None:
+            return
+        if self._agents.get((scope.facts.run_id, scope.facts.agent_id)) is state:
+            del self._agents[scope.facts.run_id, scope.facts.agent_id]
+        self._closed[scope.facts.scope_id] = scope
+        if scope.facts.surrounding:
+            self._pipeline.above.surrounding = None
+        error = outcomes.scope_error(scope)
+        context = None if state.open is None else state.open.context
+        try:
+            if state.open is not None:
+                attributes: dict[str, AttributeValue] = {}
+                try:
+                    if state.open.span.is_recording():
+                        attributes = _ending(state.open.span, scope)
+                finally:
+                    outcomes.end(state.open.span, attributes, error)
+        finally:
+            if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
+                self._record(self._pipeline.signals().instruments, scope, state, error, context)
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Count a model call for the agent that made it, and tell of limits whose run or agent did not wait for it."""
+        agent = self._agent(record)
+        if agent is not None:
+            with self._lock.own:
+                agent.calls += 1
+        if self._closed:
+            self._tell_late(record)
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Count a tool call for the agent that made it."""
+        state = None if record.status == "refused" else self._states.get(record.facts.scope_id)
+        if state is not None and state.agent is not None:
+            with self._lock.own:
+                state.agent.tools += 1
+
+    def suspended(self, event: CountEvent) -> None:
+        """Tell on the span of the run or agent that limits are set aside in it, and why."""
+        found = self.find(event.scope_id or "")
+        span = trace.get_current_span() if found is None else found.span
+        if span.is_recording():
+            attributes: dict[str, AttributeValue] = {semconv.LIMIT_REASON: text(event.reason or "")}
+            if event.limit_kind is not None:
+                attributes[semconv.LIMIT_KIND] = text(event.limit_kind)
+            span.add_event(semconv.SUSPENDED_EVENT, attributes)
+
+    def restarted(self, retry: RetryRecord, scope_id: str | None) -> None:
+        """Tell on the span around an agent that it crashed, and of what, and is started again."""
+        found = self.find(scope_id or "")
+        span = trace.get_current_span() if found is None else found.span
+        if span.is_recording():
+            attributes: dict[str, AttributeValue] = {semconv.RETRY_ATTEMPT: retry.attempt, semconv.ERROR_TYPE: text(retry.error_type or "")}
+            if retry.wait_s is not None:
+                attributes[semconv.RETRY_WAIT] = retry.wait_s
+            span.add_event(semconv.RETRY_EVENT, attributes)
+
+    def handed_over(self, event: HandoffEvent) -> None:
+        """Tell on the span of the agent that hands over, or of the run without one, to whom, and count it."""
+        state = self._states.get(event.facts.scope_id)
+        agent = None if state is None or state.agent is None else state.agent.open
+        span = trace.get_current_span() if agent is None else agent.span
+        if span.is_recording():
+            span.add_event(semconv.HANDOFF_EVENT, {semconv.HANDOFF_TO: text(event.to), semconv.HANDOFF_MODE: event.mode})
+        who, to = self._handed.admit(optional_text(event.facts.agent_name), text(event.to))
+        counted: dict[str, AttributeValue] = {semconv.HANDOFF_TO: to or "", semconv.HANDOFF_MODE: event.mode}
+        if who is not None:
+            counted[semconv.AGENT_NAME] = who
+        self._pipeline.signals().instruments.handoffs.add(1, counted)
+
+    def agent(self, run_id: str | None, agent_id: str) -> Open | None:
+        """Give the span of an open agent, None when it has none."""
+        state = self._agents.get((run_id, agent_id))
+        return None if state is None else state.open
+
+    def find(self, scope_id: str) -> Open | None:
+        """Give the span of an open scope, None when it has none."""
+        state = self._states.get(scope_id)
+        return None if state is None else state.open
+
+    def _tell_late(self, record: CallRecord) -> None:
+        """Say on the span of a call where the limits around it stand now, of runs and agents that were closed before it ended."""
+        mark = record.marks.get(MARK)
+        if not isinstance(mark, Open) or not mark.span.is_recording():
+            return
+        for scope in self._around(record.facts.scope_id):
+            if scope.status != "open" and scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
+                for reading in scope.readings()[:_MOST_READINGS]:
+                    mark.span.add_event(semconv.STATE_EVENT, {**_state_attributes(reading), semconv.LIMIT_SCOPE_ID: scope.facts.scope_id})
+
+    def _around(self, scope_id: str) -> Iterator[ScopeView]:
+        state = self._states.get(scope_id)
+        at = self._closed.get(scope_id) if state is None else state.view()
+        while at is not None:
+            yield at
+            at = at.parent
+
+    def _agent(self, record: CallRecord | ToolRecord) -> _State | None:
+        if record.status == "refused":
+            return None
+        state = self._states.get(record.facts.scope_id)
+        return None if state is None else state.agent
+
+    def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
+        seconds = (time.perf_counter_ns() - state.started_ns) / NANO
+        if scope.facts.kind is ScopeKind.RUN:
+            attributes = self._attributes(semconv.INVOKE_WORKFLOW, semconv.WORKFLOW_NAME, scope.facts.name, error)
+            instruments.workflow_duration.record(seconds, attributes, context)
+            instruments.run_ends.add(1, self._end(scope, semconv.WORKFLOW_NAME, scope.facts.name), context)
+            return
+        attributes = self._attributes(semconv.INVOKE_AGENT, semconv.AGENT_NAME, scope.facts.agent_name, error)
+        instruments.agent_duration.record(seconds, attributes, context)
+        instruments.agent_inference_calls.record(state.calls, attributes, context)
+        instruments.agent_tool_calls.record(state.tools, attributes, context)
+        instruments.agent_ends.add(1, self._end(scope, semconv.AGENT_NAME, scope.facts.agent_name), context)
+
+    def _end(self, scope: ScopeView, key: str, name: str | None) -> dict[str, AttributeValue]:
+        """Give the attributes of an end, of which status and reason stay what they are however many names there are."""
+        reason = self._reasons.admit(scope.stop_reason)
+        admitted, _ = self._ended[scope.facts.kind].admit(optional_text(name), reason)
+        ended: dict[str, AttributeValue] = {semconv.STATUS: scope.status, semconv.STOP_REASON: reason}
+        if admitted is not None:
+            ended[key] = admitted
+        return ended
+
+    def _attributes(self, operation: str, key: str, name: str | None, error: str | None) -> dict[str, AttributeValue]:
+        admitted, failed = self._guards[operation].admit(optional_text(name), error)
+        attributes: dict[str, AttributeValue] = {} if admitted is None else {key: admitted}
+        if failed is not None:
+            attributes[semconv.ERROR_TYPE] = failed
+        return attributes
+
+
+def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
+    facts = scope.facts
+    attributes = identity(facts)
+    is_run = facts.kind is ScopeKind.RUN
+    operation = semconv.INVOKE_WORKFLOW if is_run else semconv.INVOKE_AGENT
+    attributes[semconv.OPERATION_NAME] = operation
+    attributes[semconv.SCOPE_ID] = facts.scope_id
+    if facts.agent_id is not None and facts.supervision is not None:
+        attributes[semconv.AGENT_DEPTH] = facts.supervision.depth
+        attributes[semconv.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
+    named = facts.name if is_run else facts.agent_name or facts.name
+    name = operation
+    if named is not None:
+        attributes[semconv.WORKFLOW_NAME if is_run else semconv.AGENT_NAME] = text(named)
+        name = f"{operation} {text(named)}"
+    span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
+    return Open(span, trace.set_span_in_context(span, parent))
+
+
+def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
+    """Tell where each of its limits stands, and give how it ended."""
+    readings = scope.readings()
+    for reading in readings[:_MOST_READINGS]:
+        span.add_event(semconv.STATE_EVENT, _state_attributes(reading))
+    attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
+    if scope.status != "ok":
+        attributes[semconv.STATUS] = scope.status
+        if scope.stop_reason is not None:
+            attributes[semconv.STOP_REASON] = text(scope.stop_reason)
+    return attributes
+
+
+def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {
+        semconv.LIMIT_LABEL: text(reading.limit.label),
+        semconv.LIMIT_KIND: text(reading.limit.kind),
+        semconv.LIMIT_DENIED: reading.denied,
+        semconv.LIMIT_EVENTS: reading.events,
+    }
+    renewed = (reading.limit.per, reading.window, reading.limit.by, reading.counted_for)
+    attributes |= {name: text(given) for name, given in zip(_RENEWED, renewed, strict=True) if given is not None}
+    amounts = (reading.limit.amount, reading.used, reading.held, reading.remaining, reading.ratio)
+    for name, value in zip(_STATE, amounts, strict=True):
+        known = figure(value)
+        if known is not None:
+            attributes[name] = known
+    return attributes
+
+
+def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeValue]:
+    """Give limit and used of each budget, of the tighter one where two limits are of one kind."""
+    tightest: dict[str, LimitReading] = {}
+    for reading in readings:
+        limit = reading.limit
+        if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
+            other = tightest.get(limit.kind)
+            if other is None or reading.fullness > other.fullness:
+                tightest[limit.kind] = reading
+    attributes: dict[str, AttributeValue] = {}
+    for kind, reading in tightest.items():
+        for name, value in zip(_BUDGETS[Kind(kind)], (reading.limit.amount, reading.used), strict=True):
+            known = finite(value)
+            if known is not None:
+                attributes[name] = int(known) if kind in {Kind.TOKENS, Kind.TURNS} else known
+    return attributes
