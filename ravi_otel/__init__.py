@@ -11,7 +11,7 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._enforcement.scope import Scope
     from ravi_otel._enforcement.snapshot import Snapshot
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-    from ravi_otel._enforcement.tab import ExecutionTracker
+    from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel._instrumentation.tools import InstrumentedTools
     from ravi_otel._runtime.board import report_progress
     from ravi_otel._runtime.footers import footer
@@ -192,7 +192,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "_enforcement.scope": ("Scope",),
     "_enforcement.snapshot": ("Snapshot",),
     "_enforcement.spawn.tracker": ("SpawnTracker",),
-    "_enforcement.tab": ("ExecutionTracker",),
+    "_enforcement.tracker": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",
         "BudgetContendedError",

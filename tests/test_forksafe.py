@@ -42,7 +42,7 @@ print(", ".join(said), flush=True)
 
 ENDING = """
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._enforcement.learned import Learned
+from ravi_otel._enforcement.usage_counters import Learned
 kept = [ForkLock(), Learned()]
 kept.append(kept)
 """

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import ravi_otel
-from ravi_otel._enforcement import tally
+from ravi_otel._enforcement import usage_counters
 from ravi_otel._threads import Turns
 
 
@@ -112,7 +112,7 @@ def test_statistics_that_a_signal_interrupts_leave_the_counters_free(monkeypatch
         def __exit__(self, *error):
             return self.lock.__exit__(*error)
 
-    monkeypatch.setattr(tally._lock, "own", Struck(tally._lock.own))
+    monkeypatch.setattr(usage_counters._lock, "own", Struck(usage_counters._lock.own))
     try:
         with ravi_otel.run("r") as run:
             with contextlib.suppress(StopError):

@@ -3,21 +3,21 @@
 Where what is:
 
 * scopes: `scope` is one place in the tree, `opening` makes and `ending` closes it; `engine` is what all share, `plan` what a call must
-  satisfy there; `declaring` sets limits, `readings` and `tally` say where they stand, `run_meta` which run it is.
-* counting: `ledger/` keeps the accounts; `admission` holds and settles a call, `charges` what is known beforehand, `worst` and `learned`
-  guess its size, `series` counts by window and by user, `last_call` keeps a rest for the end, `replayed` counts work once.
-* refusing: `refusal` writes the errors, `retry` says how often a crashed agent begins again.
+  satisfy there; `declaring` sets limits, `readings` and `usage_counters` say where they stand, `run_meta` which run it is.
+* counting: `ledger/` keeps the accounts; `admission` says what a call asks of them, `charges` counts what is known beforehand, `series`
+  counts by window and by user, `last_call` keeps a rest for the end.
+* refusing: `errors_text` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `clocks` measure scopes by it.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
   `limits` holds the other limits of agents, `shared` the slots that several processes give out, `reservations` slots that are
   kept for agents to come.
-* shared budgets: `sharing` and `weighted` split what is left, `tab` is what an agent has spent.
+* shared budgets: `shares` splits what is left, `tracker` is what an agent has spent.
 * going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
 """
 
 from ravi_otel._enforcement.retry import RetryPolicy
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel.policy.meta import CancellationToken
 
 __all__ = ["CancellationToken", "ExecutionTracker", "RetryPolicy", "SpawnTracker"]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
-from ravi_otel._enforcement.replayed import whole
-from ravi_otel._enforcement.tally import add_charged, add_counts
+from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
@@ -110,7 +109,7 @@ def _answered(scope: Scope, answer: Grant | Denied | None, at: CallRecord | Tool
     if isinstance(answer, Denied):
         scope.engine.count("denied", answer.account)
         add_counts(scope.tallies, refused=1)
-        raise owned(refusal.refused(answer), answer.account)
+        raise owned(errors_text.refused(answer), answer.account)
     if answer.observed is not None:
         observed(scope, answer.observed, at)
     return answer.op_id
@@ -139,7 +138,7 @@ def charge_done(scope: Scope, lines: Sequence[Line], at: ToolRecord, *, refuses:
     except BaseException as error:
         _end(scope, op_id, error, keeps=True)
         raise
-    return None if answer is None else owned(refusal.refused(answer), answer.account)
+    return None if answer is None else owned(errors_text.refused(answer), answer.account)
 
 
 def observed(scope: Scope, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:

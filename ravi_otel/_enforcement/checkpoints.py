@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement import clocks
+from ravi_otel._enforcement.errors_text import place
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import place
-from ravi_otel._enforcement.replayed import whole
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, TALLIED, Counter, Snapshot
+from ravi_otel._enforcement.usage_counters import whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy import checks
@@ -38,7 +38,7 @@ def take(scope: Scope) -> Snapshot:
 
 def _photograph(run: Scope, run_id: str) -> Snapshot:
     """Read what a run has charged, with the lock held under which it charges: the id of no work that is not counted, too."""
-    tally = run.tally
+    tally = run.usage
     now = run.engine.clock.monotonic_ns() if run.ended_ns is None else run.ended_ns
     elapsed = max(0, now - run.started_ns)
     return Snapshot(
@@ -203,14 +203,14 @@ def _go_on(scope: Scope, snapshot: Snapshot) -> None:
     scope.started_ns = scope.engine.clock.monotonic_ns() - snapshot.elapsed_ns
     scope.waits = (0, 0, snapshot.waited_ns)
     for name, amount in snapshot.tally.items():
-        setattr(scope.tally, name, amount)
-    scope.tally.charged = dict(snapshot.charged)
+        setattr(scope.usage, name, amount)
+    scope.usage.charged = dict(snapshot.charged)
     scope.remembered.update(snapshot.op_ids)
     told_at = {counter.kind: counter.told_at for counter in snapshot.counters if counter.scope == ScopeKind.RUN}
     raised = any(account.reserved and account.value > told_at.get(account.kind, 0) for account in scope.accounts)
     scope.wrapped = snapshot.wrapped and not raised
     if scope.tracker is not None:
-        tally = scope.tally
+        tally = scope.usage
         scope.tracker.resume(tally.tokens, tally.cost_nano, tally.turns)
     for account in scope.accounts:
         clocks.arm(scope, account)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ravi_otel._enforcement import charges, refusal
+from ravi_otel._enforcement import charges, errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.policy.limits import Kind
@@ -108,7 +108,7 @@ def overdue(scope: Scope, at: CallRecord | ToolRecord | None, slack_ns: int = 0)
             continue
         if not account.observe:
             engine.count("denied", account)
-            return owned(refusal.late(account), account)
+            return owned(errors_text.late(account), account)
         charges.observed(scope, account, at, "deadline")
     return None
 

@@ -9,7 +9,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.identity import store_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import declare_series
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind, cost_limit, format_limit, time_limit, token_limit, turn_limit

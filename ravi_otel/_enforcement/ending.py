@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
+from ravi_otel._enforcement.errors_text import belongs_to, limit_of
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.refusal import belongs_to, limit_of
 from ravi_otel._enforcement.series import counters
 from ravi_otel.errors import (
     AgentPausedError,

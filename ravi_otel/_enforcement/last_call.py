@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from ravi_otel import _current
-from ravi_otel._enforcement import refusal
-from ravi_otel._enforcement.refusal import owned
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.policy.limits import Outcome, ScopeKind
@@ -40,7 +40,7 @@ class WrapUp:
         finals = _finals(scope)
         if not finals:
             raise ConfigurationError(
-                f"wrap_up(): no limit of {refusal.place(scope.facts)}, or around it, keeps anything back for a last call. "
+                f"wrap_up(): no limit of {errors_text.place(scope.facts)}, or around it, keeps anything back for a last call. "
                 'Give one on_exceed="final".'
             )
         leaf: Any = _current.leaf()
@@ -110,7 +110,7 @@ class LastCall:
         if not claim.take() and not scope.engine.observe:
             owner, account = next((each for each in finals if each[0].wrapped), finals[0])
             scope.engine.count("denied", account)
-            raise owned(refusal.wrapped(account, owner.facts), account)
+            raise owned(errors_text.wrapped(account, owner.facts), account)
         return claim
 
     def refuse_tool(self, scope: Scope, name: str) -> None:
@@ -120,7 +120,7 @@ class LastCall:
             return
         owner, account = blocks[0]._finals[0]  # noqa: SLF001 - a block of this class
         scope.engine.count("denied", account)
-        raise owned(refusal.wrapping_up(account, owner.facts, name), account)
+        raise owned(errors_text.wrapping_up(account, owner.facts, name), account)
 
 
 class Claim:

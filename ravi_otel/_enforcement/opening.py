@@ -11,17 +11,17 @@ from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.checkpoints import restore
 from ravi_otel._enforcement.declaring import declare, declare_budget, declare_slots, inherit
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.plan import PLAIN, ChargingRules
-from ravi_otel._enforcement.refusal import named
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.sharing import OWN, POOL, WEIGHTED, Share, carve_out, give_back
+from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, Share, carve_out, give_back
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.spawn import limits
 from ravi_otel._enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel._enforcement.spawn.reservations import Seat, free_seat, seat_for
 from ravi_otel._enforcement.spawn.shared import shared_slots
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel._enforcement.tab import ExecutionTracker, end_turns
+from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts

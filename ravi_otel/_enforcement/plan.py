@@ -16,7 +16,7 @@ from ravi_otel.policy.limits import Kind, ScopeKind
 if TYPE_CHECKING:
     from ravi_otel._enforcement.scope import Scope
     from ravi_otel._enforcement.series import Series
-    from ravi_otel._enforcement.sharing import CarveOut
+    from ravi_otel._enforcement.shares import CarveOut
     from ravi_otel.policy.facts import ScopeFacts
 
 JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})

@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel import _current
-from ravi_otel._enforcement import clocks, refusal
+from ravi_otel._enforcement import clocks, errors_text
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
@@ -51,7 +51,7 @@ def _deadline(scope: Scope) -> Deadline | None:
     if account is None or facts is None or left > _FAR_S * NANO:
         return None
     fields = {"scope": str(facts.kind), "agent_name": facts.agent_name, "run_name": facts.run_name, "run_id": facts.run_id}
-    return Deadline(account.value / NANO, passed / NANO, refusal.place(facts), fields)
+    return Deadline(account.value / NANO, passed / NANO, errors_text.place(facts), fields)
 
 
 def _trace_id(scope: Scope) -> str:

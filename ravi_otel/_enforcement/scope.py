@@ -6,21 +6,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ravi_otel._enforcement import charges, checkpoints, clocks, refusal
+from ravi_otel._enforcement import charges, checkpoints, clocks, errors_text
 from ravi_otel._enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import LastCall, WrapUp, wrapped_up
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.readings import reading, readings_around, remaining
-from ravi_otel._enforcement.refusal import owned
-from ravi_otel._enforcement.replayed import Key, Remembered
 from ravi_otel._enforcement.run_meta import meta_of
 from ravi_otel._enforcement.series import Series, counters
-from ravi_otel._enforcement.sharing import Part
+from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.snapshot import Snapshot
-from ravi_otel._enforcement.tally import Tallies, Tally
+from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.errors import CancellationError, ConfigurationError
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ravi_otel._enforcement.spawn.reservations import Seat
     from ravi_otel._enforcement.spawn.slots import Lease
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-    from ravi_otel._enforcement.tab import ExecutionTracker
+    from ravi_otel._enforcement.tracker import ExecutionTracker
 
 CountingT = TypeVar("CountingT", Account, Series)
 
@@ -108,7 +107,7 @@ class Scope:
         self.pauses = 0  # refusals because its slot went to others
         self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
-        self.tally = Tally()
+        self.usage = UsageCounters()
         self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
         self.accounts: list[Account] = []
         self.series: list[Series] = []  # limits that renew, or count by somebody
@@ -133,10 +132,10 @@ class Scope:
         self.when_dropped: Callable[[Scope], object] | None = None
         self.alarms: dict[Account, Any] = {}
         self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
-        self.tallies: Tallies = tuple(scope.tally for scope in self.charged())
+        self.tallies: Tallies = tuple(scope.usage for scope in self.charged())
 
     def __repr__(self) -> str:
-        return f"<Scope {refusal.place(self.facts)} {self.status}>"
+        return f"<Scope {errors_text.place(self.facts)} {self.status}>"
 
     # -- where it is ----------------------------------------------------------------------------------------------
 
@@ -255,10 +254,10 @@ class Scope:
             raise self._cancelled()
         for scope in self.upwards():
             if scope.closed:
-                raise refusal.closed(scope.facts)
+                raise errors_text.closed(scope.facts)
             if scope.lease is not None and scope.lease.paused:
                 scope.pauses += 1
-                raise refusal.paused(scope.lease, scope.partial)
+                raise errors_text.paused(scope.lease, scope.partial)
         late = clocks.overdue(self, at) if self.plan.clocks else None
         if late is not None:
             raise late
@@ -290,7 +289,7 @@ class Scope:
     def is_charged_by_calls(self) -> bool:
         """Tell whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
         around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
-        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).tally.requests > 0
+        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).usage.requests > 0
 
     def leaves_room(self, kind: str, amount: int) -> bool:
         """Tell whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
@@ -307,7 +306,7 @@ class Scope:
         for account in plan.accounts():
             aside = account.observe or account in but or plan.sets_aside(account)
             if account.kind in kinds and account.used > account.value and not aside:
-                raise owned(refusal.used_up(account), account)
+                raise owned(errors_text.used_up(account), account)
 
     def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
         """Record it, and give the function that tells what was crossed: for who holds a lock."""
@@ -345,7 +344,7 @@ class Scope:
         if not found and not slots and not series:
             have = ", ".join(sorted({*(one.limit.label for one in self.accounts), *(one.limit.label for one in self.series)})) or "none"
             raise ConfigurationError(
-                f"set_limit({kind!r}, …): {refusal.place(self.facts)} has no such limit; it has {have}. "
+                f"set_limit({kind!r}, …): {errors_text.place(self.facts)} has no such limit; it has {have}. "
                 "Declare it where the scope is opened, with limits=[...]."
             )
         inner = _inner_amount(name, value)
@@ -375,13 +374,13 @@ class Scope:
         """Write the error of who works here once it was cancelled, which names the outermost scope that was."""
         around = reversed(self.upwards())
         owner = next((one for one in around if one.cancellation is not None and one.cancellation.cancelled), self)
-        return refusal.cancelled(owner.facts, None if owner.cancellation is None else owner.cancellation.reason)
+        return errors_text.cancelled(owner.facts, None if owner.cancellation is None else owner.cancellation.reason)
 
     def refuse_closed(self) -> None:
         """Raise BudgetExhaustedError, with the reason "closed", when this scope or one around it was closed."""
         for scope in self.upwards():
             if scope.closed:
-                raise refusal.closed(scope.facts)
+                raise errors_text.closed(scope.facts)
 
     def close(self) -> None:
         """Stop everything in here: the next call, tool or charge is refused, what waits in line is let go, what is in flight is ended."""
@@ -418,7 +417,7 @@ class Scope:
 
     def spend(self) -> Spend:
         """Photograph what was used in it."""
-        spend = self.tally.photograph(self.duration_s)
+        spend = self.usage.photograph(self.duration_s)
         return spend if self.waits == clocks.NO_WAITS else replace(spend, waited_s=clocks.waited_ns(self, self._until_ns) / NANO)
 
     stats = spend

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NoReturn, TypeGuard
 
-from ravi_otel._enforcement.tally import Tally
+from ravi_otel._enforcement.usage_counters import UsageCounters
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import ScopeKind
@@ -23,7 +23,7 @@ MOST_ENTRIES: Final = 10_000
 """Counters, kinds and operation ids that one snapshot may hold, each."""
 
 _MOST_PARTS: Final = 3
-TALLIED: Final = tuple(name for name in Tally.__slots__ if name != "charged")
+TALLIED: Final = tuple(name for name in UsageCounters.__slots__ if name != "charged")
 """Plain counters of a scope's tally."""
 
 _SCOPES: Final = (ScopeKind.TENANT.value, ScopeKind.SESSION.value, ScopeKind.RUN.value)

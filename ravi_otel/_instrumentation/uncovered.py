@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from ravi_otel._enforcement.refusal import place
+from ravi_otel._enforcement.errors_text import place
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.http.model_hosts import asks_model, provider_at

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ravi_otel._enforcement import charges, refusal
+from ravi_otel._enforcement import charges, errors_text
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tally import add_counts
+from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.hooks.records import CallRecord
 
@@ -54,7 +54,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
             answer = Denied(account, "too_large", answer.used + mine, answer.held - mine, answer.minimum, answer.crossings)
         scope.engine.count("contended" if answer.reason == "contended" else "denied", account)
         add_counts(scope.tallies, refused=int(answer.reason != "contended"))
-        raise owned(refusal.refused(answer), account)
+        raise owned(errors_text.refused(answer), account)
     if answer.observed is not None:
         charges.observed(scope, answer.observed, record)
     return op_id

@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Final, Protocol
 
-from ravi_otel._enforcement import refusal
-from ravi_otel._enforcement.admission import Estimate
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.admission import Estimate, Worst, refused_by, worst_of
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.worst import Worst, refused_by, worst_of
 from ravi_otel._pricing import RateCard
 from ravi_otel._runtime.footers import footed
 from ravi_otel.errors import BudgetError
@@ -73,21 +72,21 @@ class Capped:
         """Give the refusal that a parser's error really is: the answer was cut by our cap."""
         if not self._cut or self._tightest is None or record.output_cap is None or not isinstance(error, Exception):
             return None
-        self._error = owned(refusal.cut_short(self._tightest, record.output_cap, self._partial), self._tightest)
+        self._error = owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest)
         return self._error
 
     def ended(self, record: CallRecord, reply: Reply, engine: Engine) -> None:
         """Note an answer that ended at our cap; it is settled by now, so that its error can tell what was used."""
         error, self._error = self._error, None
         if error is not None and self._tightest is not None and record.output_cap is not None:
-            told = refusal.cut_short(self._tightest, record.output_cap, self._partial)
+            told = errors_text.cut_short(self._tightest, record.output_cap, self._partial)
             error.args, error.used, error.held, error.remaining = told.args, told.used, told.held, told.remaining
             footed(error)
         if record.output_cap is not None and _LENGTH in reply.finish_reasons and not record.truncated_by_limit:
             record.truncated_by_limit = True
             engine.count("truncated", self._tightest)
             if self._tightest is not None:
-                CUT_SHORT.set(owned(refusal.cut_short(self._tightest, record.output_cap, self._partial), self._tightest))
+                CUT_SHORT.set(owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest))
 
 
 def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel._enforcement.refusal import belongs_to
+from ravi_otel._enforcement.errors_text import belongs_to
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
 from ravi_otel.errors import BudgetError

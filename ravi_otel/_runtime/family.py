@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Final
 
-from ravi_otel._enforcement.refusal import named
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy.budgets import Priority

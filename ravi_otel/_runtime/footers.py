@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from ravi_otel._enforcement.refusal import named
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel.errors import BudgetError
 from ravi_otel.policy.limits import Kind, format_public_amount
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied
-from ravi_otel._enforcement.refusal import owned
-from ravi_otel._enforcement.sharing import hold_late
+from ravi_otel._enforcement.shares import hold_late
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import RateCard
 from ravi_otel._pricing.rates import MILLION
@@ -182,7 +182,7 @@ class Guard:
         if own is not None:
             used, held = used + own.spent(produced), max(0, held - own.held)
         self._live.scope.engine.count("contended" if denied.reason == "contended" else "denied", account)
-        return owned(refusal.cut(account, denied.reason, used, held, counted=own is not None), account)
+        return owned(errors_text.cut(account, denied.reason, used, held, counted=own is not None), account)
 
 
 def guard_of(live: LiveCall, counting: Counting) -> Guard | None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
-from ravi_otel._enforcement import weighted
+from ravi_otel._enforcement import shares
 from ravi_otel._enforcement.ending import ABANDONED, Ending
 from ravi_otel._enforcement.last_call import WrapUp
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
@@ -374,7 +374,7 @@ class Agent(ScopeHandle):
     @property
     def promised(self) -> Mapping[str, float]:
         """Give what a weighted share promises it and it has not used yet: tokens, USD and turns, by kind; empty without one."""
-        return weighted.promised(self.scope)
+        return shares.promised(self.scope)
 
     async def resumed(self, timeout_s: float | None = None) -> None:
         """Wait in line until it has a slot again, at once when it has one.

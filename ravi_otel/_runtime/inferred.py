@@ -9,7 +9,7 @@ from ravi_otel._enforcement.admission import passed_lines, tool_lines
 from ravi_otel._enforcement.charges import charge_done
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tally import add_counts
+from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._runtime.inferring import INFERRING, Asked
 from ravi_otel._runtime.live import LiveCall
 from ravi_otel.errors import BudgetError

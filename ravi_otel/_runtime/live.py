@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ravi_otel._enforcement import admission, charges, refusal
+from ravi_otel._enforcement import admission, charges, errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
-from ravi_otel._enforcement.tally import add_counts, add_request
+from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import Flow, is_done, run_sync
 from ravi_otel._runtime.attempts import pay_again
 from ravi_otel._runtime.capping import Sizing, sized
@@ -85,7 +85,7 @@ class LiveCall(Settlement):
         if isinstance(capped, Account):
             self._blame(capped, "unbounded_input")
             scope.engine.count("denied", capped)
-            raise owned(refusal.unbounded(capped, call), capped)
+            raise owned(errors_text.unbounded(capped, call), capped)
         self.capped = capped
         return capped.lines(scope, self._expected)
 
@@ -97,7 +97,7 @@ class LiveCall(Settlement):
         if isinstance(answer, Denied):
             self._blame(answer.account, answer.reason)
             engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
-            raise owned(refusal.refused(answer), answer.account)
+            raise owned(errors_text.refused(answer), answer.account)
         record.granted = answer.granted
         if self.capped is not None:
             self.capped.granted(answer, record)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from ravi_otel._enforcement import clocks, refusal
+from ravi_otel._enforcement import clocks, errors_text
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_event_loop
 from ravi_otel._enforcement.spawn.slots import Lease
@@ -94,7 +94,7 @@ def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentP
                 if not paused.rules.waits:
                     raise refused
                 if not fit:
-                    raise refusal.paused(paused.lease, paused.partial, _HERE)
+                    raise errors_text.paused(paused.lease, paused.partial, _HERE)
                 yield from _stand_in_line(scope, paused, paused.lease)
             refused = _refused(scope, at)
     finally:

@@ -7,9 +7,9 @@ from typing import Literal
 
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.sharing import OWN, Share, check_share
+from ravi_otel._enforcement.shares import OWN, Share, check_share
 from ravi_otel._enforcement.snapshot import Snapshot
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.asking import Limits, read_kinds, read_limits, scope_name, slots, tab
 from ravi_otel._runtime.config.tags import check_tags
 from ravi_otel._runtime.handles import Agent, Block, Handoff, Run, Suspension, watch_parts

@@ -10,7 +10,7 @@ from ravi_otel._enforcement import admission
 from ravi_otel._enforcement.last_call import Claim
 from ravi_otel._enforcement.ledger.contract import Line, new_op_id
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tally import add_counts, add_total, add_usage
+from ravi_otel._enforcement.usage_counters import add_counts, add_total, add_usage
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.attempts import charge_rest
 from ravi_otel._runtime.awaited import AWAITED, Told, bring, key_of, summed

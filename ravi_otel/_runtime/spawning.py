@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from ravi_otel import _current
-from ravi_otel._enforcement.refusal import named
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn.limits import agent_ahead
 from ravi_otel._enforcement.spawn.reservations import Seat
 from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._runtime.asking import tab
 from ravi_otel._runtime.late import drain

@@ -16,7 +16,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel._enforcement.spawn.reservations import Seat, seat_for
 from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._runtime.asking import tab
 from ravi_otel._runtime.handles import Agent

@@ -8,7 +8,7 @@ from typing import Any
 
 from ravi_otel._enforcement.admission import tool_lines
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.tally import add_counts
+from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Done, Flow, Step, cause, run_async, run_sync
 from ravi_otel._runtime.gate_review import GateReview, log_unwritten
 from ravi_otel._runtime.inferring import INFERRING

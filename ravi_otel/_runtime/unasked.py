@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel._enforcement import admission, refusal
+from ravi_otel._enforcement import admission, errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tally import add_counts, add_request
+from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.live import LiveCall
 from ravi_otel.hooks.guard import swallow
@@ -94,4 +94,4 @@ def _refuse(scope: Scope, account: Account, at: CallRecord | None) -> None:
     add_counts(scope.tallies, refused=1)
     if at is not None:
         at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "denied", account.kind, account.facts.kind, "exhausted"
-    raise owned(refusal.used_up(account), account)
+    raise owned(errors_text.used_up(account), account)

@@ -13,7 +13,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._enforcement.refusal import event_sentence
+from ravi_otel._enforcement.errors_text import event_sentence
 from ravi_otel._telemetry import conventions, semconv
 from ravi_otel._telemetry.cardinality import figure, optional_text, text
 from ravi_otel._telemetry.limit_gauges import LimitGauges

@@ -9,7 +9,7 @@ from typing import Any, Final
 from anyio.lowlevel import checkpoint
 
 from ravi_otel._enforcement.ending import COMPLETED, Ending
-from ravi_otel._enforcement.refusal import limit_of
+from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel._runtime.capping import CUT_SHORT
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.last_answer import last_answer

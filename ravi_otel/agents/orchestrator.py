@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.asking import Limits, slots
 from ravi_otel._runtime.handles import Run
 from ravi_otel._runtime.scopes import apply_limits, current_scope, run

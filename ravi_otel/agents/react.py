@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.asking import Limits, read_limits, tab
 from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.loop import Loop

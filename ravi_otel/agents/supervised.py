@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tab import ExecutionTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.asking import Limits
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.model import Api

@@ -340,7 +340,7 @@ def _used(scope: Scope) -> Mapping[str, int]:
         Kind.TOKENS.value: spend.total_tokens,
         Kind.INPUT_TOKENS.value: spend.input_tokens,
         Kind.OUTPUT_TOKENS.value: spend.output_tokens,
-        Kind.COST.value: scope.tally.cost_nano,
+        Kind.COST.value: scope.usage.cost_nano,
         Kind.REQUESTS.value: spend.requests,
         Kind.TURNS.value: spend.turns,
         Kind.TOOL_CALLS.value: spend.tool_calls,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.tally import add_charged, add_counts, add_usage
+from ravi_otel._enforcement.usage_counters import add_charged, add_counts, add_usage
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel._runtime.patience import owner
 from ravi_otel.carrier.lots import Lot
@@ -27,7 +27,7 @@ def refuse_too_large(scope: Scope, lines: list[Line]) -> None:
             scope.engine.count("denied", account)
             add_counts(scope.tallies, refused=1)
             denied = Denied(account, "too_large", account.used, account.held, line.minimum)
-            raise owned(refusal.refused(denied), account)
+            raise owned(errors_text.refused(denied), account)
 
 
 def _raise_for(scope: Scope, answer: Denied | None) -> None:
@@ -35,7 +35,7 @@ def _raise_for(scope: Scope, answer: Denied | None) -> None:
         return
     scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
     add_counts(scope.tallies, refused=1)
-    raise owned(refusal.refused(answer), answer.account)
+    raise owned(errors_text.refused(answer), answer.account)
 
 
 def hold_all(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ravi_otel._enforcement.ending import is_unkept
-from ravi_otel._enforcement.refusal import limit_of
+from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel.errors import BudgetContendedError, BudgetError, SpawnDeniedError
 from ravi_otel.launch import notes
 from ravi_otel.launch.plan import Plan

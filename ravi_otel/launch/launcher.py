@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel._enforcement.ledger.refreshing import refresh
 from ravi_otel._enforcement.opening import open_scope, process_root
-from ravi_otel._enforcement.refusal import named
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import counters
 from ravi_otel._extras import load

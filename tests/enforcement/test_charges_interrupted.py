@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel._enforcement import charges, scope, sharing
+from ravi_otel._enforcement import charges, scope, shares
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import memory
 from ravi_otel._enforcement.ledger.contract import Line
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, sharing)}
+FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 

@@ -223,7 +223,7 @@ def test_who_is_refused_by_one_counts_for_none(engine, ledger, limits, error):
     seen = used(run)
     assert seen["agents_total"] == 2
     assert run.broods == {key: {parent.facts.scope_id} for key in run.broods}
-    assert (run.tally.agents, run.spawn.stats().active, len(ledger)) == (2, 2, held)
+    assert (run.usage.agents, run.spawn.stats().active, len(ledger)) == (2, 2, held)
 
 
 @pytest.mark.parametrize("step", ["reserve", "settle"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel._enforcement.learned import BOUNDS, ENOUGH, MOST_KEYS, MOST_PLAUSIBLE, Learned
+from ravi_otel._enforcement.usage_counters import BOUNDS, ENOUGH, MOST_KEYS, MOST_PLAUSIBLE, Learned
 
 
 def bucket(tokens):

@@ -17,7 +17,7 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._enforcement.plan import Plan
-from ravi_otel._enforcement.sharing import check_share, hold_late
+from ravi_otel._enforcement.shares import check_share, hold_late
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import Admission, ScopeKind

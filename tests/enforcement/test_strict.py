@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
-from ravi_otel._enforcement.admission import estimate
+from ravi_otel._enforcement.admission import LEAST_ASKED, estimate, refused_by, worst_of
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
 from ravi_otel._enforcement.opening import Opening, open_scope, process_root
-from ravi_otel._enforcement.worst import LEAST_ASKED, refused_by, worst_of
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.limits import ScopeKind

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import refused
 from ravi_otel._enforcement.ledger.claims import Claim, split
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel._enforcement.refusal import refused
-from ravi_otel._enforcement.weighted import promised
+from ravi_otel._enforcement.shares import promised
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 
 LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
-MODULES = ("_enforcement.weighted", "ledger.account", "ledger.claims")
+MODULES = ("_enforcement.shares", "ledger.account", "ledger.claims")
 
 
 @pytest.fixture(params=["memory", "sqlite", "all shared"])

@@ -305,5 +305,5 @@ def test_threads_over_the_end_of_a_window_charge_each_amount_once_and_no_window_
 
     with ThreadPoolExecutor(8) as pool:
         done = sum(pool.map(charge, range(8)))
-    assert done == root.tally.charged["rows"]
+    assert done == root.usage.charged["rows"]
     assert all(account.used <= 100 and account.held == 0 for account in root.series[0].living())

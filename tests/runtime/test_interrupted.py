@@ -133,9 +133,9 @@ def test_a_decorated_plain_wrapper_around_a_coroutine_function_runs_inside_the_r
 
 
 def test_stats_can_be_read_while_the_code_that_counts_is_interrupted():
-    from ravi_otel._enforcement import tally
+    from ravi_otel._enforcement import usage_counters
 
-    with ravi_otel.run("r") as run, tally._lock.own:
+    with ravi_otel.run("r") as run, usage_counters._lock.own:
         assert run.stats().requests == 0
 
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
-from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._enforcement.spawn.slots import NoSlot, SpawnStats
-from ravi_otel._enforcement.tally import Tallies, add_counts
+from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import BudgetError, BudgetExhaustedError, SpawnDeniedError
@@ -344,9 +344,9 @@ def _refused(scope: Place, facts: ScopeFacts, parent: Place | None, denied: Deni
     scope.engine.count("denied", account)
     add_counts(scope.tallies, refused=1)
     if account.kind not in _SPAWNS:
-        return owned(refusal.refused(denied, facts), account)
+        return owned(errors_text.refused(denied, facts), account)
     _tell_denied(scope, facts, priority, account.kind)
-    return owned(refusal.no_room(denied, facts, None if parent is None else parent.facts), account)
+    return owned(errors_text.no_room(denied, facts, None if parent is None else parent.facts), account)
 
 
 def _tell_denied(scope: Place, facts: ScopeFacts, priority: Priority, kind: str) -> None:
@@ -426,5 +426,5 @@ class LiveAgentLimits:
     def refusal(self, asking: NoSlot) -> SpawnDeniedError:
         """Return the error of who got no slot, which names the limit that allows so many agents."""
         account = next((each for each in self._mine() if each.value == asking.most and not each.observe), None)
-        error = refusal.no_slot(asking, account, self._run_id)
+        error = errors_text.no_slot(asking, account, self._run_id)
         return error if account is None else owned(error, account)

@@ -10,7 +10,7 @@ from ravi_otel import _current
 if TYPE_CHECKING:
     from ravi_otel._enforcement.spawn.slots import Lease
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-    from ravi_otel._enforcement.tab import ExecutionTracker
+    from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
 
 

@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from ravi_otel import _current
-from ravi_otel._enforcement import refusal
-from ravi_otel._enforcement.refusal import named
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel._enforcement.spawn.shared import SharedSlots
 from ravi_otel._enforcement.spawn.slots import Lease, NoSlot, Shortage, Slots, SpawnStats, Stops, Waiter
@@ -399,7 +399,7 @@ class SpawnTracker:
                 way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
         waited = "" if waiter is None or limit == 1 else self._waited(waiter)
         asking = NoSlot(agent_id, priority, limit, shortage, way_out, waited)
-        return refusal.no_slot(asking, None, self.run_id) if self._limits is None else self._limits.refusal(asking)
+        return errors_text.no_slot(asking, None, self.run_id) if self._limits is None else self._limits.refusal(asking)
 
     def _served(self, waiter: Waiter) -> Lease:
         if waiter.lease is None:

@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any, Final
 
-from ravi_otel._enforcement import refusal
-from ravi_otel._enforcement.refusal import owned
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
 from ravi_otel._instrumentation.http.changes import can_cap
 from ravi_otel._runtime.live import LiveCall
@@ -65,7 +65,7 @@ def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: WireFormat, 
         swallow("grown", error)
     if not fits:
         call.unbounded, call.least_cap = f"a request that {type(client).__name__[:64]}._prepare_options enlarges", 0
-        raise owned(refusal.unbounded(account, call), account)
+        raise owned(errors_text.unbounded(account, call), account)
 
 
 def _fits(endpoint: WireFormat, request: Request, call: Call, output_cap: int | None) -> bool:

@@ -1,4 +1,4 @@
-"""Share out what an agent has left among the agents it starts: one tab together, or a part of its own for each.
+"""Share out what an agent or a run has left among the agents under it: one tab together, a part of its own for each, or by priority.
 
 A part is held where it comes from, in the parent agent's limits or, without one, in the run's, and is a limit of the
 child's own. What the child uses is charged to its part; when it closes the rest is given back, and what was used is
@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ravi_otel._enforcement import refusal, weighted
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.claims import claimed
+from ravi_otel._enforcement.ledger.claims import Claim, claimed
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.refusal import owned
 from ravi_otel._flow import run_sync
 from ravi_otel._threads import Turns
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit, Outcome, ScopeKind, public_amount
 
 if TYPE_CHECKING:
     from ravi_otel._enforcement.scope import Scope
@@ -158,7 +158,7 @@ class CarveOut:
         promised = next((each for each in firm if claimed(each)), None)
         if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
             self._engine.count("contended", promised)
-            raise owned(refusal.no_share(promised, scope.facts, max(1, int(left[promised] * self.share)), "contended"), promised)
+            raise owned(errors_text.no_share(promised, scope.facts, max(1, int(left[promised] * self.share)), "contended"), promised)
         want = max(1, want)
         return [Line(each, want, 1, carved=True) for each in accounts]
 
@@ -167,13 +167,13 @@ class CarveOut:
         tight = next((each for each in firm if amount + have > each.value - each.used - each.reserved), None)
         if tight is not None:  # asking for too much is no breach: it drains nothing
             self._engine.count("denied", tight)
-            raise owned(refusal.no_share(tight, scope.facts, amount, "too_large", more=have > 0), tight)
+            raise owned(errors_text.no_share(tight, scope.facts, amount, "too_large", more=have > 0), tight)
         return [Line(each, amount, amount, carved=True) for each in accounts]
 
     def _refused(self, scope: Scope, answer: Denied, *, more: bool = False) -> BudgetError:
         account = answer.account
         self._engine.count("contended" if answer.reason == "contended" else "denied", account)
-        return owned(refusal.no_share(account, scope.facts, answer.minimum, answer.reason, more=more), account)
+        return owned(errors_text.no_share(account, scope.facts, answer.minimum, answer.reason, more=more), account)
 
     def drop(self) -> None:
         """Give everything back: the agent was never opened."""
@@ -290,7 +290,7 @@ def carve_out(scope: Scope, share: Share) -> None:
 
     The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
     shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there is
-    such a limit. With "weighted" nothing is held: see `weighted`. Raises ConfigurationError for a part of what nobody limits.
+    such a limit. With "weighted" nothing is held: see `join_claims`. Raises ConfigurationError for a part of what nobody limits.
     """
     if share in (OWN, POOL):
         return
@@ -304,12 +304,12 @@ def carve_out(scope: Scope, share: Share) -> None:
         sources = _sources(payers, kinds)
         if not sources:
             raise ConfigurationError(
-                f"agent({refusal.named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit of "
-                "tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
+                f"agent({errors_text.named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit "
+                "of tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
             )
     _refuse_split(scope, share, sources)
     if isinstance(share, str):
-        weighted.join(scope, sources)
+        join_claims(scope, sources)
         return
     carved = CarveOut(scope, share)
     scope.change_rules(carved=carved)
@@ -324,8 +324,9 @@ def _refuse_split(scope: Scope, share: Share, sources: dict[str, list[Account]])
     for outer in scope.upwards()[1:]:
         if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
             raise ConfigurationError(
-                f"agent({refusal.named(str(scope.facts.name))}, share={share!r}): {refusal.place(outer.facts)} around it has a weighted "
-                'share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to split.'
+                f"agent({errors_text.named(str(scope.facts.name))}, share={share!r}): {errors_text.place(outer.facts)} around it has a "
+                'weighted share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to '
+                "split."
             )
 
 
@@ -343,7 +344,7 @@ def give_back(scope: Scope, *, opened: bool = True) -> None:
     carved = scope.rules.carved
     if scope.abandoned:
         return
-    weighted.leave(scope)
+    leave_claims(scope)
     if carved is None:
         return
     scope.change_rules(pools=True, left_out=frozenset(carved.parts.values()), carved=None)
@@ -392,3 +393,61 @@ def _limit(kind: str, value: int, sources: list[Account]) -> Limit:
         suspend="allow" if all(each.limit.suspend == "allow" for each in firm) else "refuse",
         warn_at=min(each.warn_at for each in firm),
     )
+
+
+# -- weighted shares ---------------------------------------------------------------------------------------------------
+#
+# An agent with a weighted share charges where it comes from as it goes, so that no more is ever spent there than is allowed. Beside that
+# it has a claim (`ledger.claims`): each time the agents that have one change, or the limit does, what is left is promised to them anew by
+# weight. What nobody's claim covers may be used by anyone, first of all by agents of priority BACKGROUND, whose weight is 0.
+
+_METER: Final = "weighted share"
+"""Tells the counter of a share from a limit that the agent has of its own."""
+
+
+def join_claims(scope: Scope, sources: dict[str, list[Account]]) -> None:
+    """Give a scope that is being opened its claim on the sources; with priority BACKGROUND there is nothing to claim."""
+    supervision = scope.facts.supervision
+    weight = 0 if supervision is None else int(supervision.priority)
+    if not weight:
+        return
+    meters = {kind: _meter(scope, accounts[0]) for kind, accounts in sources.items()}
+    scope.change_rules(metered=tuple((meters[kind], frozenset(accounts)) for kind, accounts in sources.items()))
+    claims = [(account, Claim(meters[kind], weight)) for kind, accounts in sources.items() for account in accounts]
+    for account, claim in claims:
+        account.admit(claim)
+    for account, _ in claims:
+        run_sync(scope.engine.ledger.retune(account, None))
+
+
+def leave_claims(scope: Scope) -> None:
+    """Give up the claims of a scope, to those who still have one; what is in flight in it, or comes later, is charged as before."""
+    for meter, accounts in scope.rules.metered:
+        for account in accounts:
+            if account.forgo(meter):
+                _split(scope, account)
+
+
+def promised(scope: Scope) -> dict[str, float]:
+    """Give, by kind and in its public unit, what is promised to the agent of a scope and neither used nor held by now."""
+    found: dict[str, float] = {}
+    for meter, accounts in scope.rules.metered:
+        left = [claim.left for account in accounts for claim in account.claims if claim.meter is meter]
+        if left:  # none of it any more once the agent was closed
+            found[meter.kind] = public_amount(meter.limit.kind, min(left))
+    return found
+
+
+def _split(scope: Scope, account: Account) -> None:
+    try:
+        run_sync(scope.engine.ledger.retune(account, None))
+    except BudgetError as error:  # the store cannot be written: with the next change
+        swallow("share", error)
+
+
+def _meter(scope: Scope, source: Account) -> Account:
+    """Count for one agent what a source counts for all; it never refuses."""
+    most = checks.MAX_NANO if source.limit.kind == Kind.COST else checks.MAX_COUNT
+    limit = replace(source.limit, value=most, scope=None, scope_name=_METER, agent=None, on_exceed=Outcome.RAISE)
+    engine = scope.engine
+    return Account(limit, scope.facts, origin='agent(share="weighted")', admission=engine.admission, warn_at=1.0, part=("", _METER))

@@ -9,12 +9,11 @@ from decimal import Decimal
 from typing import Any, Protocol, cast
 
 from ravi_otel import _current
-from ravi_otel._enforcement import refusal
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing
 from ravi_otel._enforcement.ledger.judging import rise
-from ravi_otel._enforcement.replayed import Key, Remembered, whole
-from ravi_otel._enforcement.tally import Tallies, Tally, add_counts, add_usage
+from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_counts, add_usage, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
@@ -28,7 +27,7 @@ class Bound(Protocol):
     """Be a scope, as much of it as its tab knows."""
 
     facts: ScopeFacts
-    tally: Tally
+    usage: UsageCounters
     tallies: Tallies
     turns_told: dict[object, tuple[int, Key | None]]
 
@@ -86,7 +85,7 @@ class ExecutionTracker:
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
         self._lock = ForkLock()
         self._scopes: list[Bound] = []  # that live
-        self._tallies: list[Tally] = []  # of those that live, and of the last that lived, whose streams may go on
+        self._tallies: list[UsageCounters] = []  # of those that live, and of the last that lived, whose streams may go on
         self._owner: object = None
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
         self._remembered: Remembered | None = None  # made by the first that brings an id
@@ -192,14 +191,14 @@ class ExecutionTracker:
         if not by_calls:
             scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
             return
-        more_than_calls = self._unadded[0] > scope.tally.tokens or self._unadded[1] > scope.tally.turns
+        more_than_calls = self._unadded[0] > scope.usage.tokens or self._unadded[1] > scope.usage.turns
         self._unadded = [self._unadded[0] + added[0], self._unadded[1] + added[2]]  # the last one's call may be a stream still to settle
         if more_than_calls and not self._said:
             self._said = True
             _log.warning(
                 "ravi-otel: consume() of %s has brought more than the calls there have used. It adds nothing where calls are charged by "
                 "themselves: report what was spent elsewhere with consume(..., external=True).",
-                refusal.place(scope.facts),
+                errors_text.place(scope.facts),
             )
 
     def _waits(self, scope: Bound, added: tuple[int, int, int], key: Key | None) -> bool:
@@ -238,7 +237,7 @@ class ExecutionTracker:
         crossings: list[Crossing] = []
         for kind, limit, used in zip(_KINDS, limits, self._used(), strict=True):
             if limit is not None:
-                name = refusal.parameter_of_tracker(kind)
+                name = errors_text.parameter_of_tracker(kind)
                 account = self._bare.get(kind) or Account(limit, scope.facts, origin=name, warn_at=engine.warn_at)
                 account.facts = scope.facts  # it may have been fed elsewhere before
                 crossings.extend(replace(each, tracker=name) for each in rise(self._bare.setdefault(kind, account), used))
@@ -250,11 +249,11 @@ class ExecutionTracker:
         bound = self._bound_here()
         facts = None if bound is None else bound.facts
         if budget.max_tokens is not None and tokens > budget.max_tokens:
-            raise refusal.consumed(Kind.TOKENS, tokens, budget.max_tokens, facts)
+            raise errors_text.consumed(Kind.TOKENS, tokens, budget.max_tokens, facts)
         if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
-            raise refusal.consumed(Kind.COST, cost, _nano(budget.max_cost_usd), facts)
+            raise errors_text.consumed(Kind.COST, cost, _nano(budget.max_cost_usd), facts)
         if budget.max_turns is not None and turns > budget.max_turns:
-            raise refusal.consumed(Kind.TURNS, turns, budget.max_turns, facts)
+            raise errors_text.consumed(Kind.TURNS, turns, budget.max_turns, facts)
 
     def resume(self, tokens: int, cost: int, turns: int) -> None:
         """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
@@ -281,13 +280,13 @@ class ExecutionTracker:
         with self._lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
-                    f"budget=ExecutionTracker is already the tab of {refusal.place(self._scopes[-1].facts)}, which is still open. "
-                    f"Give {refusal.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
+                    f"budget=ExecutionTracker is already the tab of {errors_text.place(self._scopes[-1].facts)}, which is still open. "
+                    f"Give {errors_text.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
             self._fold()
             used = self._used()
             self._scopes.append(scope)
-            self._tallies.append(scope.tally)
+            self._tallies.append(scope.usage)
             return used
 
     def _fold(self) -> None:
@@ -296,7 +295,7 @@ class ExecutionTracker:
             self._tokens, self._cost, self._turns = self._used()
             self._tallies = []
             return
-        living = [each.tally for each in self._scopes]
+        living = [each.usage for each in self._scopes]
         for tally in self._tallies:
             if not any(tally is one for one in living):
                 self._tokens += tally.tokens

@@ -1,0 +1,344 @@
+"""Add up what a scope used, whatever it was allowed; remember which work was charged already, and how long answers are."""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Final
+
+from ravi_otel._forksafe import ForkLock, renew_while_alive
+from ravi_otel._threads import Turns
+from ravi_otel.hooks.records import Spend
+from ravi_otel.policy.limits import NANO
+from ravi_otel.policy.usage import Usage
+
+_lock: Final = ForkLock()
+"""One lock for all tallies: an operation adds to several at once, and none may show half of it."""
+
+
+_MOST_KINDS = 1_000
+OTHER: Final = "_other"
+"""What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
+_NOTHING: Final[Mapping[str, int]] = {}
+
+
+class UsageCounters:
+    """Count for one scope; read it with `photograph()`."""
+
+    __slots__ = (
+        "agents",
+        "cached_input_tokens",
+        "charged",
+        "cost_nano",
+        "errors",
+        "estimated_calls",
+        "input_tokens",
+        "output_tokens",
+        "priced_calls",
+        "refused",
+        "requests",
+        "tool_calls",
+        "turns",
+        "unpriced_calls",
+        "unreported_calls",
+        "unsplit_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.turns = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cached_input_tokens = 0
+        self.cost_nano = 0
+        self.priced_calls = 0
+        self.unpriced_calls = 0
+        self.unreported_calls = 0
+        self.estimated_calls = 0
+        self.tool_calls = 0
+        self.refused = 0
+        self.errors = 0
+        self.agents = 0
+        self.unsplit_tokens = 0
+        self.charged: Mapping[str, int] = _NOTHING
+
+    @property
+    def tokens(self) -> int:
+        """Give all tokens: input, output, and those that nobody told apart."""
+        return self.input_tokens + self.output_tokens + self.unsplit_tokens
+
+    def photograph(self, duration_s: float) -> Spend:
+        """Give a frozen copy; cost is None while calls were made and none of them had a known price.
+
+        A signal's handler may ask while the code it interrupted is adding, and then sees half of it.
+        """
+        with _lock.own:  # and in no other way: a signal's handler that raises right after an acquire() would leave it held for ever
+            unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
+            return Spend(
+                requests=self.requests,
+                turns=self.turns,
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                cached_input_tokens=self.cached_input_tokens,
+                cost_usd=None if unknown else self.cost_nano / NANO,
+                unpriced_calls=self.unpriced_calls,
+                unreported_calls=self.unreported_calls,
+                estimated_calls=self.estimated_calls,
+                tool_calls=self.tool_calls,
+                refused=self.refused,
+                errors=self.errors,
+                charged=dict(self.charged),
+                unsplit_tokens=self.unsplit_tokens,
+                duration_s=duration_s,
+            )
+
+
+Tallies = tuple[UsageCounters, ...]
+
+
+def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
+    """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
+    given, made, cached, estimated = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.source == "estimated"
+    with _lock.own:
+        for tally in tallies:
+            tally.input_tokens += given
+            tally.output_tokens += made
+            tally.cached_input_tokens += cached
+            tally.estimated_calls += estimated
+            if cost_nano is None:
+                tally.unpriced_calls += 1
+            else:
+                tally.cost_nano += cost_nano
+                tally.priced_calls += 1
+
+
+def add_total(tallies: Tallies, tokens: int) -> None:
+    """Add the tokens of one call that told their total alone."""
+    with _lock.own:
+        for tally in tallies:
+            tally.unsplit_tokens += tokens
+
+
+def add_request(tallies: Tallies, *, turn: bool) -> None:
+    """Count one call that was admitted."""
+    with _lock.own:
+        for tally in tallies:
+            tally.requests += 1
+            tally.turns += turn
+
+
+def add_counts(  # one keyword a counter
+    tallies: Tallies,
+    *,
+    requests: int = 0,
+    turns: int = 0,
+    tool_calls: int = 0,
+    refused: int = 0,
+    errors: int = 0,
+    unreported: int = 0,
+    agents: int = 0,
+) -> None:
+    """Add to the plain counters; negative gives back what was never sent."""
+    with _lock.own:
+        for tally in tallies:
+            tally.requests += requests
+            tally.turns += turns
+            tally.tool_calls += tool_calls
+            tally.refused += refused
+            tally.errors += errors
+            tally.unreported_calls += unreported
+            tally.agents += agents
+
+
+def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
+    """Add to a kind that the program charges itself."""
+    with _lock.own:
+        for tally in tallies:
+            known = tally.charged
+            name = kind if kind in known or len(known) < _MOST_KINDS else OTHER
+            tally.charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other
+
+
+# -- work that was charged before -------------------------------------------------------------------------------------
+
+MOST_REMEMBERED: Final = 10_000
+"""Operation ids that one run remembers; beyond them the oldest is forgotten first."""
+
+Key = tuple[str, str]
+"""What was charged, and the program's own id of the work it was charged for."""
+
+
+_charging: Final = ForkLock()  # a signal handler may charge, or take a snapshot, while the code it interrupted is at it
+"""One lock for all runs: a charge in a run inside another goes to both."""
+
+
+def whole() -> AbstractContextManager[object]:
+    """Give the lock to hold while one charge is asked for, added up and remembered, in this order, and while a snapshot is taken.
+
+    Two that bring the same id at once charge it once, and no snapshot shows half of a charge. Nobody is told anything under it.
+    """
+    return _charging.own
+
+
+class Remembered:
+    """Keep the last 10,000 operation ids that were charged; to ask and charge in one step, hold `whole()`."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[Key, None] = {}
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, key: Key) -> None:
+        """Remember one, as the newest."""
+        self._known.pop(key, None)
+        self._known[key] = None
+        if len(self._known) > MOST_REMEMBERED:
+            del self._known[next(iter(self._known))]
+
+    def update(self, keys: Iterable[Key]) -> None:
+        """Remember several, oldest first."""
+        with whole():
+            for key in keys:
+                self.add(key)
+
+    def keys(self) -> tuple[Key, ...]:
+        """List them, oldest first."""
+        with whole():
+            return tuple(self._known)
+
+
+# -- how long answers are ---------------------------------------------------------------------------------------------
+
+ENOUGH: Final = 8
+"""Answers that must have come before the percentile means anything."""
+
+MOST_KEYS: Final = 1_024
+_FORGOTTEN_AT_ONCE: Final = 64
+_WINDOW: Final = 512
+"""So many answers count fully; then each counts half, so that newer ones weigh more."""
+
+_FEW: Final = 8
+_LARGEST: Final = 2**24
+_SHARE: Final = 20
+"""One answer in twenty may be longer; of fewer than forty one, so that a single absurd number is never what is known."""
+
+MOST_PLAUSIBLE: Final = 2**17
+"""No model writes a longer answer: what says so is not learned from."""
+
+
+def _bounds() -> tuple[int, ...]:
+    """List the upper ends of the buckets: every number up to 8, then four to each doubling."""
+    bounds = list(range(_FEW))
+    at = _FEW
+    while at < _LARGEST:
+        bounds.extend(at + at * quarter // 4 for quarter in range(4))
+        at *= 2
+    return (*bounds, _LARGEST)
+
+
+BOUNDS: Final = _bounds()
+
+_Key = tuple[str | None, str | None]
+
+
+class _Lengths:
+    """Count answers by bucket, and keep the bucket that one in twenty is beyond: it moves a little with each of them."""
+
+    __slots__ = ("_at", "_beyond", "_counts", "_largest", "_total", "longest", "seen", "stamp", "value")
+
+    def __init__(self) -> None:
+        self._counts = [0] * len(BOUNDS)
+        self._total = 0
+        self._at = 0
+        self._beyond = 0
+        self._largest = 0
+        self.longest = 0  # reached by two answers
+        self.seen = 0
+        self.stamp = 0
+        self.value = 0
+
+    def add(self, tokens: int) -> None:
+        """Count one answer."""
+        if tokens > self.longest:
+            self.longest, self._largest = min(tokens, self._largest), max(tokens, self._largest)
+        bucket = min(bisect.bisect_left(BOUNDS, tokens), len(BOUNDS) - 1)
+        self._counts[bucket] += 1
+        self._total += 1
+        self._beyond += bucket > self._at
+        if self._total >= _WINDOW:
+            self._halve()
+        enough = max(self._total, _SHARE)
+        while self._beyond * _SHARE > enough:
+            self._at += 1
+            self._beyond -= self._counts[self._at]
+        while self._at and (self._beyond + self._counts[self._at]) * _SHARE <= enough:
+            self._beyond += self._counts[self._at]
+            self._at -= 1
+        self.value = BOUNDS[self._at]
+        self.seen += 1  # last: a reader on another thread sees a value with it
+
+    def _halve(self) -> None:
+        self._counts = [(count + 1) // 2 for count in self._counts]
+        self._total = sum(self._counts)
+        self._beyond = sum(self._counts[self._at + 1 :])
+
+
+class Learned:
+    """Keep the lengths of the 1,024 pairs of agent and model that were heard of last.
+
+    Reading takes no lock. Two threads that write at once do not wait for each other: one of the two answers is not counted.
+    """
+
+    __slots__ = ("_lengths", "_stamp", "_turns")
+
+    def __init__(self) -> None:
+        self._lengths: dict[_Key, _Lengths] = {}
+        self._turns = Turns()
+        self._stamp = 0
+        renew_while_alive(self._turns, Turns.renew)
+
+    def __len__(self) -> int:
+        """Count the pairs."""
+        return len(self._lengths)
+
+    def p95(self, agent: str | None, model: str | None) -> int | None:
+        """Give the output tokens that 19 of 20 answers of this model to this agent stayed within; None before the eighth.
+
+        Of fewer than forty all but one stayed within them.
+        """
+        known = self._lengths.get((agent, model))
+        return known.value if known is not None and known.seen >= ENOUGH else None
+
+    def longest(self, agent: str | None, model: str | None) -> int:
+        """Give the most output tokens that two answers of this model to this agent have reached; 0 before the second."""
+        known = self._lengths.get((agent, model))
+        return 0 if known is None else known.longest
+
+    def observe(self, agent: str | None, model: str | None, tokens: int) -> None:
+        """Count one answer of so many output tokens, unless no model writes that many."""
+        if tokens > MOST_PLAUSIBLE:
+            return
+        self._turns.alone(partial(self._add, (agent, model), tokens))  # one answer more or less: nobody waits for it
+
+    def _add(self, key: tuple[str | None, str | None], tokens: int) -> None:
+        known = self._lengths.get(key)
+        if known is None:
+            if len(self._lengths) >= MOST_KEYS:
+                self._forget()
+            known = self._lengths[key] = _Lengths()
+        self._stamp = known.stamp = self._stamp + 1
+        known.add(tokens)
+
+    def _forget(self) -> None:
+        """Forget those that were not heard of for longest, several at once: looking for them takes a while."""
+        for key, _ in heapq.nsmallest(_FORGOTTEN_AT_ONCE, self._lengths.items(), key=lambda item: item[1].stamp):
+            del self._lengths[key]
