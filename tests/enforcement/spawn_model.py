@@ -29,6 +29,7 @@ class Ask:
         self.since = self.arrived = self.slot = None
         self.served = self.over = self.rung = False
         self.lost = False  # its event loop is closed
+        self.stopped = False  # what it works for was closed
 
 
 class Model:
@@ -305,11 +306,17 @@ class Model:
             ask.paused.asking.remove(ask)
 
     def wake(self, ask):
-        """End a sleep, by a grant or by the alarm; tell which."""
+        """End a sleep, by a grant, by the alarm or because what it works for was closed; tell which."""
         self.gone(ask)
-        if not ask.served:
-            self.deny(ask.agent_id, ask.priority)
-        return ask.served
+        if ask.served:
+            return "served"
+        if ask.stopped:
+            return "closed"
+        self.deny(ask.agent_id, ask.priority)
+        return "denied"
+
+    def stop(self, ask):
+        ask.stopped = ask.rung = True
 
     def settle(self):
         """Take back what was given to callers who will never know."""

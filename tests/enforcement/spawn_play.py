@@ -10,7 +10,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn.slots import Lease
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel._flow import run_sync
-from ravi_otel.errors import SpawnDeniedError
+from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.ids import AgentId
@@ -31,7 +31,7 @@ def same(found, expected, what):
 class Play:
     """Every method is one step of a caller, done to both."""
 
-    def __init__(self, max_agents, *, allow_preempt=True, observe=False, tracker=SpawnTracker):
+    def __init__(self, max_agents, *, allow_preempt=True, observe=False, in_scopes=False, tracker=SpawnTracker):
         self.model = Model(max_agents, allow_preempt, observe)
         self.heard = []
         self.slots = tracker(
@@ -39,6 +39,7 @@ class Play:
         )
         self.stranger = tracker().acquire("a")
         self._most = max_agents
+        self._in_scopes = in_scopes  # callers work for a scope, which may be closed
 
     def _hear(self, event):
         self.heard.append((event.outcome, event.agent_id, event.priority, event.active, event.paused))
@@ -90,13 +91,21 @@ class Play:
         """Let in an agent that is spawned, and waits for nothing."""
         priority = Priority.NORMAL if own is None else own
         slot = self.model.admit(agent_id, priority, own)
-        return self._met(slot, self._outcome(lambda: run_sync(self.slots.admit(AgentId(agent_id), own)), priority))
+
+        def admitted():
+            try:
+                return run_sync(self.slots.admit(AgentId(agent_id), own))
+            except SpawnDeniedError as denied:
+                same("after waiting" in str(denied), False, "a wait of who did not wait is told")
+                raise
+
+        return self._met(slot, self._outcome(admitted, priority))
 
     def admit_or_wait(self, agent_id, own=None):
         """Let in an agent that is spawned, and waits."""
         ask = Ask(agent_id, Priority.NORMAL if own is None else own, enters=True)
         done = self.model.admit_or_wait(ask, None, own)
-        lease = self._begin(ask, self.slots.admit(AgentId(agent_id), own, wait_s=None), done)
+        lease = self._begin(ask, self.slots.admit(AgentId(agent_id), own, wait_s=None, stops=self._stops(ask)), done)
         if done == "served":
             self._met(ask.slot, lease)
         return ask, done
@@ -163,7 +172,7 @@ class Play:
     def wait(self, agent_id, priority, timeout_s=None):
         ask = Ask(agent_id, priority)
         done = self.model.wait(ask, timeout_s)
-        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s), done)
+        lease = self._begin(ask, self.slots.slot(agent_id, priority, timeout_s, stops=self._stops(ask)), done)
         if done == "served":
             self._met(ask.slot, lease)
         return ask, done
@@ -171,8 +180,18 @@ class Play:
     def wait_paused(self, slot, timeout_s=None):
         ask = Ask(slot.agent_id, slot.priority, slot)
         done = self.model.wait_paused(ask, timeout_s)
-        self._begin(ask, self.slots.resumption(slot.real, timeout_s), done)
+        self._begin(ask, self.slots.resumption(slot.real, timeout_s, stops=self._stops(ask)), done)
         return ask, done
+
+    def _stops(self, ask):
+        """Give a scope that the caller works for, where callers work for one."""
+        ask.scope = Scope(ENGINE, ScopeFacts(scope_id="work", kind=ScopeKind.BLOCK), None) if self._in_scopes else None
+        return ask.scope
+
+    def stop(self, ask):
+        """Close what a caller works for while it sleeps."""
+        self.model.stop(ask)
+        ask.scope.close()
 
     def _begin(self, ask, flow, done):
         ask.flow, result, found = flow, None, "waits"
@@ -187,14 +206,14 @@ class Play:
         return result
 
     def wake(self, ask):
-        served = self.model.wake(ask)
+        done = self.model.wake(ask)
         try:
             ask.flow.send(None)
         except StopIteration as end:
-            same("served", "served" if served else "denied", "a caller woken is")
+            same("served", done, "a caller woken is")
             return None if ask.slot is None else self._met(ask.slot, end.value)
-        except SpawnDeniedError:
-            same("denied", "served" if served else "denied", "a caller woken is")
+        except BudgetExhaustedError as refused:
+            same("denied" if isinstance(refused, SpawnDeniedError) else refused.reason, done, "a caller woken is")
             return None
         raise Differs("a caller that was woken waits again")
 
@@ -241,6 +260,8 @@ class Play:
         same(stats.waiting, len(model.line()), "waiting")
         for ask in model.asks:
             same(ask.over or ask.waiter.woken, ask.over or ask.rung, "a caller rung for")
+            if ask.scope is not None:
+                same(len(ask.scope._stops), int(not ask.over), "who hears that a scope is closed")
         for slot in model.slots:
             if slot.real is not None:
                 self._agree_on(slot, slot.real)

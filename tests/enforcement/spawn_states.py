@@ -38,6 +38,7 @@ class Instance:
     sizes: tuple[int, ...] = ()
     agents: bool = False
     loops: bool = False
+    scopes: bool = False
     operators: bool = False
     ranks: bool = False
     tree: bool = False
@@ -52,6 +53,7 @@ INSTANCES = (
     Instance("no limit", ("a", "b"), (NORMAL,), UNLIMITED_AGENTS.max_agents, 2),
     Instance("spawned by rank", ("a",), (LOW,), 2, 1, 1, agents=True),
     Instance("spawned", ("a",), (NORMAL,), 2, 2, 1, agents=True, errors=(GeneratorExit,)),
+    Instance("closed scopes", ("a",), (LOW,), 2, 2, 1, scopes=True, errors=(GeneratorExit,)),
     Instance("tree", ("a",), (LOW, HIGH), 3, 3, tree=True),
     Instance("root", ("a",), (NORMAL,), 2, 2, agents=True, operators=True),
     Instance("priorities", ("a",), (LOW, NORMAL, HIGH), 2, 2, operators=True),
@@ -96,6 +98,7 @@ def key_of(play, instance):
                 ask.rung,
                 ask.lost,
                 ask.enters,
+                ask.stopped,
                 None if ask.slot is None else place.get(ask.slot.order),
                 None if ask.paused is None else place.get(ask.paused.order),
                 age(ask, ask.paused is None and not ask.served),
@@ -131,14 +134,20 @@ def ways_of(play, instance):
     if instance.tree and may_come:
         comes = [way for way in _steps_by_id(play, instance, may_come=True, may_ask=may_ask) if way[0] in {"acquire", "enter", "wait"}]
         yield from (("inside", at, *way) for at in known for way in comes if way[0] != "enter" or way[-1] is None)
-    for at, ask in enumerate(ask for ask in model.asks if not ask.over and not ask.lost):
-        yield from (("wake", at), *(("cancel", at, error) for error in instance.errors))
-        if instance.loops and not ask.rung:
-            yield "lose", at
+    yield from _steps_by_sleepers(play, instance)
     yield from (("resize", size) for size in instance.sizes)
     waiting = [who.since for who in (*model.asks, *model.live("paused")) if who.since is not None]
     if instance.tick_s and all(model.now + instance.tick_s - since <= instance.oldest_s for since in waiting):
         yield "time_passes", instance.tick_s
+
+
+def _steps_by_sleepers(play, instance):
+    for at, ask in enumerate(ask for ask in play.model.asks if not ask.over and not ask.lost):
+        yield from (("wake", at), *(("cancel", at, error) for error in instance.errors))
+        if instance.loops and not ask.rung:
+            yield "lose", at
+        if instance.scopes and not ask.stopped:
+            yield "stop", at
 
 
 def _steps_by_operators(instance, at):
@@ -179,7 +188,7 @@ def go(play, way):
     ended = [slot for slot in play.model.slots if slot.state == "ended" and slot.real]
     if name in {"release", "leave", "crash", "rank", "pause_one", "resume_one", "reprioritize_one", "wait_paused", "inside"}:
         given[0] = ended[-1] if given[0] == -1 else alive[given[0]]
-    if name in {"wake", "cancel", "lose"}:
+    if name in {"wake", "cancel", "lose", "stop"}:
         given[0] = [ask for ask in play.model.asks if not ask.over and not ask.lost][given[0]]
     if name == "enter" and isinstance(given[2], int):
         given[2] = alive[given[2]]
@@ -190,7 +199,8 @@ def explore(instance, tracker=SpawnTracker):
     """Give how many states and steps there are; raise Differs, with the way there, at the first step that breaks a rule."""
 
     def led(path):
-        play = Play(instance.max_agents, allow_preempt=instance.allow_preempt, observe=instance.observe, tracker=tracker)
+        how = {"allow_preempt": instance.allow_preempt, "observe": instance.observe, "in_scopes": instance.scopes}
+        play = Play(instance.max_agents, **how, tracker=tracker)
         for way in path:
             go(play, way)
         return play

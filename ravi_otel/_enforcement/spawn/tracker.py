@@ -215,7 +215,7 @@ class SpawnTracker:
         limits ahead raise.
         """
         rank = Priority.NORMAL if priority is None else priority
-        around = _around(rank) if rank > Priority.NORMAL else _NOBODY
+        around = _around(rank)
         if wait_s == 0:
             return self._granted(agent_id, rank, self._unless(ahead, self._slots.admit, agent_id, rank, around, priority))
         waiter = Waiter(agent_id, rank, instead=instead, meanwhile=self._meanwhile, enters=True)
