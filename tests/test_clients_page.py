@@ -13,7 +13,7 @@ import warm_starts
 import ravi_otel
 from ravi_otel._instrumentation.http.package import CLIENTS
 from ravi_otel._pricing.overrides import LINES
-from ravi_otel._telemetry import catalog
+from ravi_otel._telemetry import names
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ def test_every_variable_that_is_named_is_read_somewhere(variable):
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:ravi|gen_ai)\.[a-z_.]+[a-z])[`=]", PAGE))))
 def test_every_name_that_is_told_is_in_the_table(name):
-    assert name in {row.name for row in catalog.TABLE}
+    assert name in {row.name for row in names.TABLE}
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)

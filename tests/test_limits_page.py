@@ -14,7 +14,7 @@ import warm_starts
 
 from ravi_otel._runtime.config import effective
 from ravi_otel._runtime.config.file import FILE_KEYS, read_file
-from ravi_otel._telemetry import catalog
+from ravi_otel._telemetry import names
 from ravi_otel.policy import Kind, parse_limit
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -101,7 +101,7 @@ def test_every_variable_that_is_named_is_read_somewhere(variable):
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:ravi|gen_ai)\.[a-z_.]+[a-z])[`=]", PAGE))))
 def test_every_name_that_is_told_is_in_the_table(name):
-    assert name in {row.name for row in catalog.TABLE}
+    assert name in {row.name for row in names.TABLE}
 
 
 @pytest.mark.parametrize("spec", sorted(set(re.findall(r'[`"]([a-z][a-z_.]*(?:@[a-z]+)?=[$0-9][^`",\s]*)[`"]', PAGE))))

@@ -12,7 +12,7 @@ import pytest
 import warm_starts
 
 from ravi_otel._enforcement.ledger.redis import url as redis_url
-from ravi_otel._telemetry import catalog
+from ravi_otel._telemetry import names
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.limits import StoreFailure
 
@@ -51,7 +51,7 @@ def test_every_mode_is_on_the_page_and_can_be_written():
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(ravi\.[a-z_.]+[a-z])`", PAGE))))
 def test_every_name_that_is_told_is_in_the_table(name):
-    assert name in {row.name for row in catalog.TABLE}
+    assert name in {row.name for row in names.TABLE}
 
 
 def test_every_parameter_of_a_url_is_on_the_page():

@@ -13,7 +13,7 @@ import warm_starts
 
 from ravi_otel import cost_limit, request_limit, token_limit
 from ravi_otel._enforcement.series import MOST_COUNTERS, MOST_READ
-from ravi_otel._telemetry import catalog
+from ravi_otel._telemetry import names
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy.windows import BY, window_at
 from ravi_otel.testing import ScriptedLLM
@@ -50,7 +50,7 @@ def test_everything_a_limit_may_count_by_is_in_the_table():
 
 
 def test_the_names_that_go_out_are_names_we_know():
-    assert {row[0] for row in ROWS if row[0].startswith("ravi.")} <= {row.name for row in catalog.TABLE}
+    assert {row[0] for row in ROWS if row[0].startswith("ravi.")} <= {row.name for row in names.TABLE}
 
 
 def test_the_names_of_windows_and_the_numbers_are_right():

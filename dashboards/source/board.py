@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards.source import panels, queries
 from dashboards.source.names import prometheus as name_of
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 TAG: Final = "ravi-otel"
 BUDGETS, CALLS, RUNS, HEALTH = "ravi-budgets", "ravi-calls", "ravi-runs", "ravi-health"
@@ -31,10 +31,10 @@ WIDTH: Final = 24
 TREE: Final = 1000
 """The id of the panel with a run's tree: links show it alone, since its row is closed."""
 
-_OF_LIMITS: Final = name_of(semconv.LIMIT_USED)
-_OF_COST: Final = name_of(semconv.COST)
-_OF_AGENTS: Final = f"{name_of(semconv.AGENT_DURATION)}_count"
-_OF_CALLS: Final = (f"{name_of(semconv.CALL_DURATION)}_count", f"{name_of(semconv.INFERENCE_DURATION)}_count")
+_OF_LIMITS: Final = name_of(names.LIMIT_USED)
+_OF_COST: Final = name_of(names.COST)
+_OF_AGENTS: Final = f"{name_of(names.AGENT_DURATION)}_count"
+_OF_CALLS: Final = (f"{name_of(names.CALL_DURATION)}_count", f"{name_of(names.INFERENCE_DURATION)}_count")
 _THERE: Final = f'{queries.SERVICE}=~"$service",{queries.ENVIRONMENT}=~"$environment"'
 
 _ALL: Final = model.VariableOption(text="All", value="$__all", selected=True)
@@ -144,8 +144,8 @@ class Board:
         for name in self._has:
             self._built.with_variable(known[name])
         if "agent" in self._has:
-            self._built.annotation(_events(semconv.EXCEEDED_EVENT, "Limit exceeded", "red", shown=True))
-            self._built.annotation(_events(semconv.NEARING_EVENT, "Limit near", "orange", shown=False))
+            self._built.annotation(_events(names.EXCEEDED_EVENT, "Limit exceeded", "red", shown=True))
+            self._built.annotation(_events(names.NEARING_EVENT, "Limit near", "orange", shown=False))
         others = dashboard.DashboardLink("Dashboards").type(model.DashboardLinkType.DASHBOARDS).tags([TAG])
         self._built.link(others.as_dropdown(False).include_vars(True).keep_time(True).icon("dashboard"))
 

@@ -6,11 +6,11 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import BUDGETS, CALLS, HEALTH, RUNS, Board
 from dashboards.source.health import heard
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
-_SPENT = q.of(semconv.COST)
-_EVENTS = q.of(semconv.LIMIT_EVENTS)
-_EXCEEDED = q.of(semconv.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
+_SPENT = q.of(names.COST)
+_EVENTS = q.of(names.LIMIT_EVENTS)
+_EXCEEDED = q.of(names.LIMIT_EVENTS, f'{q.EVENT}="limit_exceeded"')
 _KIND_UNIT = "in the unit of its kind: tokens, USD, calls, seconds"
 _LIMIT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.SCOPE}}}}} {{{{{q.WHOSE}}}}}: {{{{{q.KIND}}}}} {{{{{q.PER}}}}}"
 _AGENT_LEGEND = f"{{{{{q.SERVICE}}}}} {{{{{q.ENVIRONMENT}}}}} {{{{{q.AGENT}}}}} {{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}"
@@ -104,7 +104,7 @@ def _now(board: Board) -> list[p.Figure]:
 
 
 def _worst_first(board: Board) -> p.Table:
-    names = {
+    columns = {
         "Value #A": "Share",
         q.SCOPE: "Scope",
         q.WHOSE: "Whose",
@@ -123,11 +123,11 @@ def _worst_first(board: Board) -> p.Table:
         "short",
         [
             p.column(f"max by ({', '.join(q.OF_LIMIT)}) ({q.used()})"),
-            p.column(q.fullest(semconv.LIMIT_FULLEST_USED)),
-            p.column(q.fullest(semconv.LIMIT_FULLEST_THRESHOLD)),
+            p.column(q.fullest(names.LIMIT_FULLEST_USED)),
+            p.column(q.fullest(names.LIMIT_FULLEST_THRESHOLD)),
             p.column(q.exhaustion()),
         ],
-        names,
+        columns,
         width=24,
         worst="Share",
     )
@@ -137,7 +137,7 @@ def _worst_first(board: Board) -> p.Table:
     found.height(8)
     service = "${__data.fields.Service}"
     where = {"service": service, "trace_service": service}
-    tenant = board.to(RUNS, "Traces of tenant ${__value.text}", trace_tags=f"{semconv.TENANT_ID}%3D${{__value.raw}}", **where)
+    tenant = board.to(RUNS, "Traces of tenant ${__value.text}", trace_tags=f"{names.TENANT_ID}%3D${{__value.raw}}", **where)
     agent = board.to(RUNS, "Runs of agent ${__value.text}", agent="${__value.raw}", **where)
     return p.linked(found, "Whose", tenant, agent)
 
@@ -210,7 +210,7 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             "Refusals of limits that only observe: what would come of enforcing them. Look here before a limit is made to refuse.",
             "none",
             p.series(
-                q.stepped(q.of(semconv.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)),
+                q.stepped(q.of(names.LIMIT_DENIED, f'{q.DECISION}="observed"'), (q.KIND, q.SCOPE)),
                 f"{{{{{q.KIND}}}}} per {{{{{q.SCOPE}}}}}",
             ),
             bars=True,
@@ -220,9 +220,9 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             "How many waits for budget held by others were given up, answers were cut at a strict limit's cap, and limits were set aside "
             "in a block.",
             "none",
-            p.series(q.stepped(q.of(semconv.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
-            p.series(q.stepped(q.of(semconv.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
-            p.series(q.stepped(q.of(semconv.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_CONTENDED), (q.KIND,)), f"gave up waiting: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_TRUNCATED), (q.KIND,)), f"answers cut: {{{{{q.KIND}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_SUSPENDED), (q.KIND,)), f"set aside: {{{{{q.KIND}}}}}"),
             bars=True,
         ),
         _overrun(),
@@ -232,8 +232,8 @@ def _refusals(board: Board) -> list[p.Lines | p.Table]:
             "wide to "
             "stop anything; one near 100 % that it stops ordinary work.",
             "percentunit",
-            p.series(q.quantile(0.5, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"median {{{{{q.KIND}}}}}"),
-            p.series(q.quantile(0.95, q.of(semconv.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"95 % {{{{{q.KIND}}}}}"),
+            p.series(q.quantile(0.5, q.of(names.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"median {{{{{q.KIND}}}}}"),
+            p.series(q.quantile(0.95, q.of(names.LIMIT_FINAL_RATIO, part="_bucket"), (q.KIND,)), f"95 % {{{{{q.KIND}}}}}"),
         ),
     ]
 
@@ -244,7 +244,7 @@ def _overrun() -> p.Table:
         "Overrun, by kind and scope",
         f"What was used in the time shown beyond what was granted, each row {_KIND_UNIT}. Rows are not to be added up.",
         "short",
-        [p.column(f"{q.moved(q.of(semconv.LIMIT_OVERAGE), (q.KIND, q.SCOPE))} > 0")],
+        [p.column(f"{q.moved(q.of(names.LIMIT_OVERAGE), (q.KIND, q.SCOPE))} > 0")],
         {q.KIND: "Counts", q.SCOPE: "Scope", "Value": "Beyond"},
         width=12,
         worst="Beyond",
@@ -253,9 +253,9 @@ def _overrun() -> p.Table:
 
 
 def _burn(board: Board) -> list[p.Lines]:
-    threshold = f"({q.now(q.of(semconv.LIMIT_FULLEST_THRESHOLD))} > 0)"
+    threshold = f"({q.now(q.of(names.LIMIT_FULLEST_THRESHOLD))} > 0)"
     share = f"max by ({', '.join(q.OF_LIMIT)}) ({q.pace()} * 3600 / {threshold})"
-    times = f"{q.pace()} / {threshold} * {q.now(q.of(semconv.LIMIT_FULLEST_WINDOW))}"
+    times = f"{q.pace()} / {threshold} * {q.now(q.of(names.LIMIT_FULLEST_WINDOW))}"
     return [
         p.lines(
             "Share of a limit used per hour",
@@ -415,7 +415,7 @@ def _told(board: Board) -> list[object]:
             "Traces in which a limit refused",
             "Traces of the service chosen at the top that hold a refused call. The id leads to the tree of the run, where the refused "
             "call is red.",
-            p.search(f"error.type={semconv.ERROR_LIMIT}", limit=20),
+            p.search(f"error.type={names.ERROR_LIMIT}", limit=20),
             tree,
         ).height(10),
         p.log_lines(

@@ -6,28 +6,28 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import CALLS, RUNS, Board
 from dashboards.source.names import label
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 _COUNT = q.calls(q.CALLS, "_count")
 _FAILED = q.calls(q.CALLS, "_count", f'{q.ERROR}!=""')
 _BUCKETS = q.calls(q.CALLS, "_bucket")
 _FIRST = q.calls(q.FIRST_CHUNKS, "_bucket")
-_TOOLS = q.of(semconv.TOOL_DURATION, part="_count")
-_FAILED_TOOLS = q.of(semconv.TOOL_DURATION, f'{q.ERROR}!=""', part="_count")
-_TOOL_BUCKETS = q.of(semconv.TOOL_DURATION, part="_bucket")
-_TOKENS = q.of(semconv.TOKEN_USAGE, part="_sum")
-_TOKEN_BUCKETS = q.of(semconv.TOKEN_USAGE, part="_bucket")
-_TYPE = label(semconv.TOKEN_TYPE)
-_STATUS = label(semconv.HTTP_STATUS)
-_ANSWERED_BY = label(semconv.RESPONSE_MODEL)
-_SPENT = q.of(semconv.COST)
+_TOOLS = q.of(names.TOOL_DURATION, part="_count")
+_FAILED_TOOLS = q.of(names.TOOL_DURATION, f'{q.ERROR}!=""', part="_count")
+_TOOL_BUCKETS = q.of(names.TOOL_DURATION, part="_bucket")
+_TOKENS = q.of(names.TOKEN_USAGE, part="_sum")
+_TOKEN_BUCKETS = q.of(names.TOKEN_USAGE, part="_bucket")
+_TYPE = label(names.TOKEN_TYPE)
+_STATUS = label(names.HTTP_STATUS)
+_ANSWERED_BY = label(names.RESPONSE_MODEL)
+_SPENT = q.of(names.COST)
 _QUANTILES = ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
 _LATEST = {
-    "input": semconv.INPUT_COUNT,
-    "output": semconv.OUTPUT_COUNT,
-    "of the input, read from a cache": semconv.CACHE_READ_COUNT,
-    "of the input, written to a cache": semconv.CACHE_WRITE_COUNT,
-    "of the output, reasoning": semconv.REASONING_COUNT,
+    "input": names.INPUT_COUNT,
+    "output": names.OUTPUT_COUNT,
+    "of the input, read from a cache": names.CACHE_READ_COUNT,
+    "of the input, written to a cache": names.CACHE_WRITE_COUNT,
+    "of the output, reasoning": names.REASONING_COUNT,
 }
 _BY_MODEL = f"{{{{{q.MODEL}}}}}"
 _ERRORS = ((None, "green"), (0.01, "orange"), (0.05, "red"))
@@ -81,7 +81,7 @@ def _now() -> list[p.Figure]:
             "Retries",
             "Attempts after the first, in the time shown.",
             "none",
-            p.reading(q.or_zero(q.moved(q.of(semconv.RETRY_COUNT)))),
+            p.reading(q.or_zero(q.moved(q.of(names.RETRY_COUNT)))),
             steps=p.ANY_IS_ODD,
             decimals=0,
         ),
@@ -145,8 +145,8 @@ def _calls(board: Board) -> list[p.Lines]:
             "Failed calls over calls, by the server that was asked: one that fails alone is down, all together are asked wrongly.",
             "percentunit",
             p.series(
-                q.ratio(q.rate(_FAILED, (label(semconv.SERVER_ADDRESS),)), q.rate(_COUNT, (label(semconv.SERVER_ADDRESS),))),
-                f"{{{{{label(semconv.SERVER_ADDRESS)}}}}}",
+                q.ratio(q.rate(_FAILED, (label(names.SERVER_ADDRESS),)), q.rate(_COUNT, (label(names.SERVER_ADDRESS),))),
+                f"{{{{{label(names.SERVER_ADDRESS)}}}}}",
             ),
             steps=_ERRORS,
         ),
@@ -215,7 +215,7 @@ def _tokens(board: Board) -> list[p.Lines]:
             "short",
             p.series(q.rate(_TOKENS, (q.MODEL,)), _BY_MODEL),
             p.series(
-                f"{q.rate(q.of(semconv.INPUT_COUNT), (q.MODEL,))} + {q.rate(q.of(semconv.OUTPUT_COUNT), (q.MODEL,))}",
+                f"{q.rate(q.of(names.INPUT_COUNT), (q.MODEL,))} + {q.rate(q.of(names.OUTPUT_COUNT), (q.MODEL,))}",
                 f"{_BY_MODEL} (latest names)",
             ),
         ),
@@ -278,8 +278,8 @@ def _agents(board: Board) -> list[p.Lines]:
 
 def _retries(board: Board) -> list[p.Lines]:
     by_agent = board.to(RUNS, "Runs of this agent", agent=f"${{__field.labels.{q.AGENT}}}")
-    retries = q.said(q.stepped(q.of(semconv.RETRY_COUNT), (q.PROVIDER, _STATUS)), q.PROVIDER, "agents started again")
-    stopped = q.of(semconv.AGENT_DURATION, f'{q.ERROR}!=""', part="_count")
+    retries = q.said(q.stepped(q.of(names.RETRY_COUNT), (q.PROVIDER, _STATUS)), q.PROVIDER, "agents started again")
+    stopped = q.of(names.AGENT_DURATION, f'{q.ERROR}!=""', part="_count")
     return [
         p.lines(
             "Retries, by provider and status",
@@ -302,7 +302,7 @@ def _retries(board: Board) -> list[p.Lines]:
 
 def _tools() -> list[p.Lines | p.Table]:
     legend = f"{{{{{q.TOOL}}}}}"
-    names = {q.TOOL: "Tool", "Value #A": "Calls", "Value #B": "Failed", "Value #C": "Share failed", "Value #D": "95 % take less than"}
+    columns = {q.TOOL: "Tool", "Value #A": "Calls", "Value #B": "Failed", "Value #C": "Share failed", "Value #D": "95 % take less than"}
     found = p.rows(
         "Tools",
         "Each tool in the time shown, the most called first. Refused ones are not among them: they were never run.",
@@ -313,7 +313,7 @@ def _tools() -> list[p.Lines | p.Table]:
             p.column(q.ratio(q.moved(_FAILED_TOOLS, (q.TOOL,)), q.moved(_TOOLS, (q.TOOL,)))),
             p.column(q.quantile_of_all(0.95, _TOOL_BUCKETS, (q.TOOL,))),
         ],
-        names,
+        columns,
         width=24,
         worst="Calls",
     )

@@ -9,12 +9,12 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import HEALTH, Board
 from dashboards.source.names import label
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
-_DROPPED = q.of(semconv.DROPPED)
-_DROP_REASON = label(semconv.DROP_REASON)
-_FAULT = label(semconv.HOOK_FAULT)
-_CARRIER_REASON = label(semconv.CARRIER_REASON)
+_DROPPED = q.of(names.DROPPED)
+_DROP_REASON = label(names.DROP_REASON)
+_FAULT = label(names.HOOK_FAULT)
+_CARRIER_REASON = label(names.CARRIER_REASON)
 _OURS = 'job="collector"'
 """Jaeger is a collector too, and counts under the same names what ours has sent it."""
 _QUEUE_SIZE = f"otelcol_exporter_queue_size{{{_OURS}}}"
@@ -110,7 +110,7 @@ def _now() -> list[p.Figure]:
             "Failures of the store of counters, in the time shown. Limits that are shared are then held by what its setting says: "
             "refused, passed or counted alone.",
             "none",
-            p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_STORE_ERRORS)))),
+            p.reading(q.or_zero(q.moved(q.of(names.LIMIT_STORE_ERRORS)))),
             steps=p.ANY_IS_BAD,
             decimals=0,
             width=3,
@@ -119,7 +119,7 @@ def _now() -> list[p.Figure]:
             "Unpriced calls",
             "Calls in the time shown whose model has no known price: they are missing in every sum of money.",
             "none",
-            p.reading(q.or_zero(q.moved(q.of(semconv.LIMIT_UNPRICED)))),
+            p.reading(q.or_zero(q.moved(q.of(names.LIMIT_UNPRICED)))),
             steps=p.ANY_IS_ODD,
             decimals=0,
             width=3,
@@ -183,7 +183,7 @@ def _lost() -> list[Any]:
             "Faults of hooks",
             "By fault: raised, slow, late, lost. They change nothing in the run.",
             "none",
-            p.series(q.stepped(q.of(semconv.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
+            p.series(q.stepped(q.of(names.HOOK_ERRORS), (q.SERVICE, _FAULT)), f"{{{{{q.SERVICE}}}}} {{{{{_FAULT}}}}}"),
             bars=True,
         ),
     ]
@@ -195,15 +195,15 @@ def _unknown() -> list[p.Lines]:
             "Store errors over time",
             "Failures of the store of counters, by program. Where it stays, see the runbook of RaviStoreDegraded.",
             "none",
-            p.series(q.stepped(q.of(semconv.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_STORE_ERRORS), (q.SERVICE,)), f"{{{{{q.SERVICE}}}}}"),
             bars=True,
         ),
         p.lines(
             "Unpriced and unscoped calls",
             "Calls without a known price, and calls outside every scope, which no limit of a run can hold.",
             "none",
-            p.series(q.stepped(q.of(semconv.LIMIT_UNPRICED), (q.SERVICE,)), f"unpriced {{{{{q.SERVICE}}}}}"),
-            p.series(q.stepped(q.of(semconv.LIMIT_UNSCOPED), (q.SERVICE,)), f"unscoped {{{{{q.SERVICE}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_UNPRICED), (q.SERVICE,)), f"unpriced {{{{{q.SERVICE}}}}}"),
+            p.series(q.stepped(q.of(names.LIMIT_UNSCOPED), (q.SERVICE,)), f"unscoped {{{{{q.SERVICE}}}}}"),
             bars=True,
         ),
         p.lines(
@@ -211,7 +211,7 @@ def _unknown() -> list[p.Lines]:
             "What another process sent along with a request and nobody believed, by reason: a wrong signature is a wrong key or an attack.",
             "none",
             p.series(
-                q.stepped(q.of(semconv.CARRIER_REJECTED), (q.SERVICE, _CARRIER_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_CARRIER_REASON}}}}}"
+                q.stepped(q.of(names.CARRIER_REJECTED), (q.SERVICE, _CARRIER_REASON)), f"{{{{{q.SERVICE}}}}} {{{{{_CARRIER_REASON}}}}}"
             ),
             bars=True,
         ),

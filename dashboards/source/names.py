@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel._telemetry.catalog import METRICS
+from ravi_otel._telemetry.names import METRICS
 
 _SUFFIXES: Final = {"s": "seconds", "USD": "USD"}
 """Units that become part of a name; none in braces does, such as `{token}`, nor an empty one."""
@@ -19,7 +19,7 @@ def prometheus(metric: str) -> str:
         raise ValueError(f"{metric} has the unit {row.unit!r}, of which nobody has said here what Prometheus makes.")
     if suffix is not None and not name.endswith(f"_{suffix}"):
         name = f"{name}_{suffix}"
-    return f"{name}_total" if row.instrument == "counter" else name
+    return f"{name}_total" if row.kind == "counter" else name
 
 
 def label(attribute: str) -> str:

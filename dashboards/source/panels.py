@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models import dashboard as model
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 Figure = stat.Panel
 Lines = timeseries.Panel
@@ -50,7 +50,7 @@ _LEAST_WIDTH: Final = 50
 SCRAPED: Final = "15s"
 """How often Prometheus reads the stack itself; programs send each 60 s, which is what the data source says."""
 
-STOPPED: Final = f"{BudgetExhaustedError.__name__} is one that a limit stopped; the refused call in its trace says {semconv.ERROR_LIMIT}."
+STOPPED: Final = f"{BudgetExhaustedError.__name__} is one that a limit stopped; the refused call in its trace says {names.ERROR_LIMIT}."
 """What the class of an error says of a run or an agent that a limit has ended."""
 
 Steps = Sequence[tuple[float | None, str]]

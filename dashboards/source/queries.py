@@ -6,29 +6,29 @@ from collections.abc import Sequence
 from typing import Final
 
 from dashboards.source.names import label, prometheus
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 SERVICE: Final = "service_name"
 ENVIRONMENT: Final = "deployment_environment_name"
-AGENT: Final = label(semconv.AGENT_NAME)
-MODEL: Final = label(semconv.REQUEST_MODEL)
-PROVIDER: Final = label(semconv.PROVIDER_NAME)
-OPERATION: Final = label(semconv.OPERATION_NAME)
-ERROR: Final = label(semconv.ERROR_TYPE)
-TOOL: Final = label(semconv.TOOL_NAME)
-WORKFLOW: Final = label(semconv.WORKFLOW_NAME)
-SCOPE: Final = label(semconv.LIMIT_SCOPE)
-KIND: Final = label(semconv.LIMIT_KIND)
-EVENT: Final = label(semconv.LIMIT_EVENT)
-DECISION: Final = label(semconv.LIMIT_DECISION)
-PRIORITY: Final = label(semconv.AGENT_PRIORITY)
-SOURCE: Final = label(semconv.USAGE_SOURCE)
-TENANT: Final = label(f"{semconv.TAG_PREFIX}tenant")
-TEAM: Final = label(f"{semconv.TAG_PREFIX}team")
+AGENT: Final = label(names.AGENT_NAME)
+MODEL: Final = label(names.REQUEST_MODEL)
+PROVIDER: Final = label(names.PROVIDER_NAME)
+OPERATION: Final = label(names.OPERATION_NAME)
+ERROR: Final = label(names.ERROR_TYPE)
+TOOL: Final = label(names.TOOL_NAME)
+WORKFLOW: Final = label(names.WORKFLOW_NAME)
+SCOPE: Final = label(names.LIMIT_SCOPE)
+KIND: Final = label(names.LIMIT_KIND)
+EVENT: Final = label(names.LIMIT_EVENT)
+DECISION: Final = label(names.LIMIT_DECISION)
+PRIORITY: Final = label(names.AGENT_PRIORITY)
+SOURCE: Final = label(names.USAGE_SOURCE)
+TENANT: Final = label(f"{names.TAG_PREFIX}tenant")
+TEAM: Final = label(f"{names.TAG_PREFIX}team")
 
-WHOSE: Final = label(semconv.LIMIT_SCOPE_NAME)
-PER: Final = label(semconv.LIMIT_PER)
-BY: Final = label(semconv.LIMIT_BY)
+WHOSE: Final = label(names.LIMIT_SCOPE_NAME)
+PER: Final = label(names.LIMIT_PER)
+BY: Final = label(names.LIMIT_BY)
 OF_LIMIT: Final = (SERVICE, ENVIRONMENT, SCOPE, WHOSE, KIND, PER, BY)
 """What tells one limit from another, of those that are told by name."""
 OF_AGENT: Final = (SERVICE, ENVIRONMENT, AGENT, SCOPE, KIND)
@@ -44,11 +44,11 @@ STEP: Final = "$__interval"
 NOW: Final = "90s"
 
 _TOLD: Final = (
-    f"{prometheus(semconv.CALL_DURATION)}_count",
-    f"{prometheus(semconv.INFERENCE_DURATION)}_count",
-    f"{prometheus(semconv.AGENT_DURATION)}_count",
-    prometheus(semconv.COST),
-    prometheus(semconv.LIMIT_USED),
+    f"{prometheus(names.CALL_DURATION)}_count",
+    f"{prometheus(names.INFERENCE_DURATION)}_count",
+    f"{prometheus(names.AGENT_DURATION)}_count",
+    prometheus(names.COST),
+    prometheus(names.LIMIT_USED),
 )
 ANY_TOLD: Final = f'__name__=~"{"|".join(_TOLD)}"'
 """Of these a program that does anything tells one at each export."""
@@ -60,23 +60,23 @@ EACH_CHUNK: Final = "gen_ai_client_(${convention:raw})_time_per_output_chunk_sec
 
 _BY_AGENT: Final = frozenset(
     {
-        semconv.AGENT_DURATION,
-        semconv.AGENT_ENDS,
-        semconv.STEP_COUNT,
-        semconv.HANDOFF_COUNT,
-        semconv.GUARDRAIL_COUNT,
-        semconv.AGENT_INFERENCE_CALLS,
-        semconv.AGENT_TOOL_CALLS,
-        semconv.COST,
-        semconv.LIMIT_USED,
-        semconv.LIMIT_THRESHOLD,
-        semconv.LIMIT_FINAL_RATIO,
-        semconv.LIMIT_EVENTS,
+        names.AGENT_DURATION,
+        names.AGENT_ENDS,
+        names.STEP_COUNT,
+        names.HANDOFF_COUNT,
+        names.GUARDRAIL_COUNT,
+        names.AGENT_INFERENCE_CALLS,
+        names.AGENT_TOOL_CALLS,
+        names.COST,
+        names.LIMIT_USED,
+        names.LIMIT_THRESHOLD,
+        names.LIMIT_FINAL_RATIO,
+        names.LIMIT_EVENTS,
     }
 )
 _BY_MODEL: Final = frozenset(
-    {semconv.COST, semconv.TOKEN_USAGE, semconv.INPUT_COUNT, semconv.OUTPUT_COUNT, semconv.CACHE_READ_COUNT}
-    | {semconv.CACHE_WRITE_COUNT, semconv.REASONING_COUNT}
+    {names.COST, names.TOKEN_USAGE, names.INPUT_COUNT, names.OUTPUT_COUNT, names.CACHE_READ_COUNT}
+    | {names.CACHE_WRITE_COUNT, names.REASONING_COUNT}
 )
 _WHERE: Final = (f'{SERVICE}=~"$service"', f'{ENVIRONMENT}=~"$environment"')
 
@@ -88,7 +88,7 @@ def of(metric: str, *where: str, part: str = "") -> str:
         matchers.append(f'{AGENT}=~"$agent"')
     if metric in _BY_MODEL:
         matchers.append(f'{MODEL}=~"$model"')
-    if metric == semconv.COST:
+    if metric == names.COST:
         matchers += [f'{TENANT}=~"$tenant"', f'{TEAM}=~"$team"']
     return f"{prometheus(metric)}{part}{{{','.join((*matchers, *where))}}}"
 
@@ -181,10 +181,10 @@ def none_of(selector: str) -> str:
 def silent_for() -> str:
     """Give the seconds since each service that told something in the time shown was last heard of."""
     metrics = (
-        (semconv.CALL_DURATION, "_count"),
-        (semconv.INFERENCE_DURATION, "_count"),
-        (semconv.WORKFLOW_DURATION, "_count"),
-        (semconv.LIMIT_USED, ""),
+        (names.CALL_DURATION, "_count"),
+        (names.INFERENCE_DURATION, "_count"),
+        (names.WORKFLOW_DURATION, "_count"),
+        (names.LIMIT_USED, ""),
     )
     each = " or ".join(f'label_replace({heard(metric, part)}, "told", "{prometheus(metric)}", "", "")' for metric, part in metrics)
     return f"time() - max by ({SERVICE}, {ENVIRONMENT}) (max_over_time(({each})[{RANGE}:1m]))"
@@ -200,8 +200,8 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / ({whole} > 0)"
 
 
-_USED: Final = semconv.LIMIT_FULLEST_USED
-_THRESHOLD: Final = semconv.LIMIT_FULLEST_THRESHOLD
+_USED: Final = names.LIMIT_FULLEST_USED
+_THRESHOLD: Final = names.LIMIT_FULLEST_THRESHOLD
 
 
 def used() -> str:
@@ -211,7 +211,7 @@ def used() -> str:
 
 def used_by_agent() -> str:
     """Give used over limit of the fullest scope of each agent and kind, of any process."""
-    return f"max by ({', '.join(OF_AGENT)}) ({ratio(now(of(semconv.LIMIT_USED)), now(of(semconv.LIMIT_THRESHOLD)))})"
+    return f"max by ({', '.join(OF_AGENT)}) ({ratio(now(of(names.LIMIT_USED)), now(of(names.LIMIT_THRESHOLD)))})"
 
 
 def fullest(metric: str) -> str:
@@ -237,19 +237,19 @@ def exhaustion() -> str:
 
 def refused(*where: str) -> str:
     """Select refusals that were meant: those of a limit that only observes let the call through."""
-    return of(semconv.LIMIT_DENIED, f'{DECISION}!="observed"', *where)
+    return of(names.LIMIT_DENIED, f'{DECISION}!="observed"', *where)
 
 
 EVENTS_TOLD: Final = (
-    f"Each limit that came near or was exceeded, newest first: whose it is ({SCOPE}, {label(semconv.LIMIT_SCOPE_NAME)}), used, limit and "
+    f"Each limit that came near or was exceeded, newest first: whose it is ({SCOPE}, {label(names.LIMIT_SCOPE_NAME)}), used, limit and "
     "the trace it happened in. Agent and run are told of limits within a run; a tenant's, session's or process's is of many, and its "
     "trace says whose call it was. An event with "
-    f"{label(semconv.LIMIT_TRACKER)} is of a tracker that the program feeds itself: the scope is where it was fed, and has no such limit."
+    f"{label(names.LIMIT_TRACKER)} is of a tracker that the program feeds itself: the scope is where it was fed, and has no such limit."
 )
 """What the records of `limit_events` have."""
 
 
-OF_SCOPES: Final = f'{label(semconv.LIMIT_TRACKER)}=""'
+OF_SCOPES: Final = f'{label(names.LIMIT_TRACKER)}=""'
 """What leaves out events of trackers that programs feed themselves: no scope has their limits."""
 
 

@@ -6,22 +6,22 @@ from dashboards.source import panels as p
 from dashboards.source import queries as q
 from dashboards.source.board import CALLS, RUNS, TREE, Board
 from dashboards.source.names import label
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
-_RUNS = q.of(semconv.WORKFLOW_DURATION, part="_count")
-_FAILED_RUNS = q.of(semconv.WORKFLOW_DURATION, f'{q.ERROR}!=""', part="_count")
-_RUN_BUCKETS = q.of(semconv.WORKFLOW_DURATION, part="_bucket")
-_AGENTS = q.of(semconv.AGENT_DURATION, part="_count")
-_OUTCOME = label(semconv.SPAWN_OUTCOME)
-_SPAWNS = q.of(semconv.SPAWN_EVENTS)
-_ACTIVE = q.of(semconv.AGENT_ACTIVE)
-_PAUSED = q.of(semconv.AGENT_PAUSED)
-_REVIEWS = q.of(semconv.REVIEW_DECISIONS)
-_REVIEW = label(semconv.REVIEW_DECISION)
-_REASON = label(semconv.REVIEW_REASON)
-_HANDED_TO = label(semconv.HANDOFF_TO)
-_GUARDRAIL = label(semconv.GUARDRAIL_NAME)
-_STAGE = label(semconv.GUARDRAIL_STAGE)
+_RUNS = q.of(names.WORKFLOW_DURATION, part="_count")
+_FAILED_RUNS = q.of(names.WORKFLOW_DURATION, f'{q.ERROR}!=""', part="_count")
+_RUN_BUCKETS = q.of(names.WORKFLOW_DURATION, part="_bucket")
+_AGENTS = q.of(names.AGENT_DURATION, part="_count")
+_OUTCOME = label(names.SPAWN_OUTCOME)
+_SPAWNS = q.of(names.SPAWN_EVENTS)
+_ACTIVE = q.of(names.AGENT_ACTIVE)
+_PAUSED = q.of(names.AGENT_PAUSED)
+_REVIEWS = q.of(names.REVIEW_DECISIONS)
+_REVIEW = label(names.REVIEW_DECISION)
+_REASON = label(names.REVIEW_REASON)
+_HANDED_TO = label(names.HANDOFF_TO)
+_GUARDRAIL = label(names.GUARDRAIL_NAME)
+_STAGE = label(names.GUARDRAIL_STAGE)
 _BY_AGENT = f"{{{{{q.AGENT}}}}}"
 _BY_PRIORITY = f"{{{{{q.PRIORITY}}}}}"
 _BY_RUN = f"{{{{{q.WORKFLOW}}}}}"
@@ -46,9 +46,9 @@ def make() -> Board:
 
 
 def _now() -> list[p.Figure]:
-    spawned = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="denied"')
-    preempted = q.of(semconv.SPAWN_EVENTS, f'{_OUTCOME}="preempted"')
-    blocked = q.of(semconv.REVIEW_DECISIONS, f'{_REVIEW}=~"block|escalate"')
+    spawned = q.of(names.SPAWN_EVENTS, f'{_OUTCOME}="denied"')
+    preempted = q.of(names.SPAWN_EVENTS, f'{_OUTCOME}="preempted"')
+    blocked = q.of(names.REVIEW_DECISIONS, f'{_REVIEW}=~"block|escalate"')
     return [
         p.figure("Agents at work", "Agents that hold a slot now.", "none", p.reading(q.or_zero(q.total(q.now(_ACTIVE)), q.told(q.NOW)))),
         p.figure(
@@ -114,9 +114,9 @@ def _logs_of_trace() -> p.Logs:
 
 def _run_by_run(board: Board) -> list[p.Table]:
     tree = board.to_tree("Show its tree")
-    run = label(semconv.RUN_ID)
-    whose = label(semconv.LIMIT_SCOPE_NAME)
-    cost = q.limit_events(f'{q.KIND}="cost"', q.OF_SCOPES, f"unwrap {label(semconv.LIMIT_USED)}")
+    run = label(names.RUN_ID)
+    whose = label(names.LIMIT_SCOPE_NAME)
+    cost = q.limit_events(f'{q.KIND}="cost"', q.OF_SCOPES, f"unwrap {label(names.LIMIT_USED)}")
     dearest = p.rows(
         "Dearest of those near a limit of cost",
         "What was spent against each limit of cost when it was last told near or exceeded, the dearest first: of an agent, a run, a "
@@ -134,14 +134,14 @@ def _run_by_run(board: Board) -> list[p.Table]:
             "Refused runs",
             "Traces of the service chosen at the top that hold something a limit refused or stopped, newest first. The id leads "
             "to its tree.",
-            p.search(f"error.type={semconv.ERROR_LIMIT}", limit=100),
+            p.search(f"error.type={names.ERROR_LIMIT}", limit=100),
             tree,
         ),
         dearest,
         p.found_traces(
             "Longest runs",
             "Traces of runs of the service chosen at the top, the longest first, of the newest 200.",
-            p.search(f"{semconv.OPERATION_NAME}={semconv.INVOKE_WORKFLOW}", limit=200),
+            p.search(f"{names.OPERATION_NAME}={names.INVOKE_WORKFLOW}", limit=200),
             tree,
             slowest=True,
         ),
@@ -182,7 +182,7 @@ def _runs(board: Board) -> list[p.Lines]:
 
 def _agents(board: Board) -> list[p.Lines]:
     calls = board.to(CALLS, "Calls and tools", agent=f"${{__field.labels.{q.AGENT}}}")
-    buckets = q.of(semconv.AGENT_DURATION, part="_bucket")
+    buckets = q.of(names.AGENT_DURATION, part="_bucket")
 
     def mean(metric: str) -> str:
         return q.ratio(q.rate(q.of(metric, part="_sum"), (q.AGENT,)), q.rate(q.of(metric, part="_count"), (q.AGENT,)))
@@ -204,30 +204,30 @@ def _agents(board: Board) -> list[p.Lines]:
             "Model calls and tool calls of an agent",
             "How many of each one invocation makes, on average. A rise is an agent that goes in circles.",
             "none",
-            p.series(mean(semconv.AGENT_INFERENCE_CALLS), f"{_BY_AGENT}: model calls"),
-            p.series(mean(semconv.AGENT_TOOL_CALLS), f"{_BY_AGENT}: tool calls"),
+            p.series(mean(names.AGENT_INFERENCE_CALLS), f"{_BY_AGENT}: model calls"),
+            p.series(mean(names.AGENT_TOOL_CALLS), f"{_BY_AGENT}: tool calls"),
         ).data_links([calls]),
         p.lines(
             "Cost per hour, by agent",
             "What is spent per hour, by agent. A point leads to the trace of a call.",
             "currencyUSD",
-            p.series(f"{q.said(q.rate(q.of(semconv.COST), (q.AGENT,)), q.AGENT, 'no agent')} * 3600", _BY_AGENT, exemplars=True),
+            p.series(f"{q.said(q.rate(q.of(names.COST), (q.AGENT,)), q.AGENT, 'no agent')} * 3600", _BY_AGENT, exemplars=True),
         ).data_links([calls]),
     ]
 
 
 def _ends() -> list[p.Lines]:
-    status, reason = label(semconv.STATUS), label(semconv.STOP_REASON)
+    status, reason = label(names.STATUS), label(names.STOP_REASON)
     ended = f"{{{{{status}}}}} {{{{{reason}}}}}"
-    agents = q.stepped(q.of(semconv.AGENT_ENDS, f'{status}!="ok"'), (q.AGENT, status, reason))
-    handed = q.stepped(q.of(semconv.HANDOFF_COUNT), (q.AGENT, _HANDED_TO))
-    guarded = q.stepped(q.of(semconv.GUARDRAIL_COUNT), (_GUARDRAIL, _STAGE))
+    agents = q.stepped(q.of(names.AGENT_ENDS, f'{status}!="ok"'), (q.AGENT, status, reason))
+    handed = q.stepped(q.of(names.HANDOFF_COUNT), (q.AGENT, _HANDED_TO))
+    guarded = q.stepped(q.of(names.GUARDRAIL_COUNT), (_GUARDRAIL, _STAGE))
     return [
         p.lines(
             "Runs that end, by status and reason",
             "How runs ended and why: a stopped one is no error and no success either. Its reason names the limit, or what stopped it.",
             "none",
-            p.series(q.stepped(q.of(semconv.RUN_ENDS), (status, reason)), ended),
+            p.series(q.stepped(q.of(names.RUN_ENDS), (status, reason)), ended),
             bars=True,
         ),
         p.lines(
@@ -242,7 +242,7 @@ def _ends() -> list[p.Lines]:
             "Steps of agents",
             "Steps a second of loops of agents that are built with ours, by agent.",
             "none",
-            p.series(q.rate(q.of(semconv.STEP_COUNT), (q.AGENT,)), _BY_AGENT),
+            p.series(q.rate(q.of(names.STEP_COUNT), (q.AGENT,)), _BY_AGENT),
         ),
         p.lines(
             "Handoffs and delegations",

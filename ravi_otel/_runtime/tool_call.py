@@ -19,7 +19,7 @@ from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.resumption import checkpoint
 from ravi_otel._runtime.settlement import REFUSED
 from ravi_otel._runtime.state import STATE
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.listener import NOTHING_ENTERED
@@ -252,7 +252,7 @@ def _fail_record(record: ToolRecord, error: BaseException, *, started: bool) -> 
     if started:
         return "error" if isinstance(error, Exception) else "cancelled"
     if isinstance(error, ToolDeniedError | StopRun):  # by a gate, and by no limit
-        record.error_type = semconv.ERROR_DENIED
+        record.error_type = names.ERROR_DENIED
         return "refused"
     if isinstance(error, RaviError):
         record.decision, record.error_type = "denied", REFUSED

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.content_json import Bounds, as_json, messages, parts, value
 from ravi_otel._telemetry.redaction import Redact, guarded
 from ravi_otel.policy.checks import show
@@ -68,18 +68,18 @@ class Content:
         """Copy what a request says, cut, hashed and redacted, by attribute; what it does not say is left out."""
         found: Structured = {}
         if asked.messages:
-            found[semconv.INPUT_MESSAGES] = messages(asked.messages, self._bounds)
+            found[names.INPUT_MESSAGES] = messages(asked.messages, self._bounds)
         if asked.system:
-            found[semconv.SYSTEM_INSTRUCTIONS] = parts(asked.system, self._bounds)
+            found[names.SYSTEM_INSTRUCTIONS] = parts(asked.system, self._bounds)
         if asked.tools:
-            found[semconv.TOOL_DEFINITIONS] = parts(asked.tools, self._bounds)
+            found[names.TOOL_DEFINITIONS] = parts(asked.tools, self._bounds)
         return found
 
     def answered(self, output: Sequence[Message] | None, *, ended: str) -> Structured:
         """Copy what an answer says likewise; `ended` is the finish reason of a message that tells none."""
         if not output:
             return {}
-        return {semconv.OUTPUT_MESSAGES: messages(output, self._bounds, ended=ended)}
+        return {names.OUTPUT_MESSAGES: messages(output, self._bounds, ended=ended)}
 
     def argument(self, given: Any) -> str:
         """Write a tool's arguments or its result as JSON."""

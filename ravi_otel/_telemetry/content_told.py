@@ -8,7 +8,7 @@ from typing import Any, Final
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.trace import Span
 
-from ravi_otel._telemetry import conventions, outcomes, semconv
+from ravi_otel._telemetry import conventions, names, outcomes
 from ravi_otel._telemetry.content import Content, Structured, as_text
 from ravi_otel._telemetry.elsewhere import ELSEWHERE
 from ravi_otel._telemetry.model_calls import EndAttributes, about, start_attributes
@@ -62,17 +62,17 @@ class Said(Listener):
     def _emit(self, record: CallRecord, said: Structured) -> None:
         mark = record.marks.get(MARK)
         error = outcomes.error_of(record)
-        at_end = {name: found for name, found in self._at_end.of(record).items() if name.startswith(semconv.GEN_AI)}
+        at_end = {name: found for name, found in self._at_end.of(record).items() if name.startswith(names.GEN_AI)}
         attributes: dict[str, Any] = {**about(record.call), **start_attributes(record.call), **at_end, **said}
         if error is not None:
-            attributes[semconv.ERROR_TYPE] = error
+            attributes[names.ERROR_TYPE] = error
         self._pipeline.signals().logger.emit(
             LogRecord(
                 context=mark.context if isinstance(mark, Open) else None,
                 severity_number=SeverityNumber.INFO,
                 severity_text="INFO",
                 attributes=attributes,
-                event_name=semconv.DETAILS_EVENT,
+                event_name=names.DETAILS_EVENT,
             )
         )
 
@@ -81,7 +81,7 @@ class Said(Listener):
         if self._content.on_spans and record.arguments is not None:
             span = _span_of(record)
             if span is not None:
-                span.set_attribute(semconv.TOOL_CALL_ARGUMENTS, self._content.argument(record.arguments))
+                span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(record.arguments))
         record.arguments = None  # copied, or not wanted: nothing of the program's is held for longer
         return None
 
@@ -90,7 +90,7 @@ class Said(Listener):
         if self._content.on_spans and record.status == "ok" and record.returned:
             span = _span_of(record)
             if span is not None:
-                span.set_attribute(semconv.TOOL_CALL_RESULT, self._content.argument(record.result))
+                span.set_attribute(names.TOOL_CALL_RESULT, self._content.argument(record.result))
         record.result = None
 
 

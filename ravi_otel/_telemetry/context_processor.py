@@ -9,7 +9,7 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from ravi_otel import _current
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.identity import kept_identity
 
 _log = logging.getLogger("ravi_otel")
@@ -33,7 +33,7 @@ class ContextProcessor(SpanProcessor):
             return
         try:
             scope = span.instrumentation_scope
-            if scope is not None and scope.name == semconv.SCOPE:
+            if scope is not None and scope.name == names.SCOPE:
                 return
             leaf = _current.leaf(parent_context)
             if leaf is not None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.policy.switches import choice, switch
 
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
@@ -44,33 +44,33 @@ class Convention:
 
 
 RELEASED: Final = Convention(
-    semconv.SCHEMA_URL,
+    names.SCHEMA_URL,
     released=True,
     latest=False,
-    cache_write=(semconv.USAGE_CACHE_CREATION,),
-    audio_input=(semconv.OWN_AUDIO_INPUT,),
-    audio_output=(semconv.OWN_AUDIO_OUTPUT,),
-    image_input=(semconv.OWN_IMAGE_INPUT,),
-    image_output=(semconv.OWN_IMAGE_OUTPUT,),
-    image_cache_read=(semconv.OWN_IMAGE_CACHE_READ,),
+    cache_write=(names.USAGE_CACHE_CREATION,),
+    audio_input=(names.OWN_AUDIO_INPUT,),
+    audio_output=(names.OWN_AUDIO_OUTPUT,),
+    image_input=(names.OWN_IMAGE_INPUT,),
+    image_output=(names.OWN_IMAGE_OUTPUT,),
+    image_cache_read=(names.OWN_IMAGE_CACHE_READ,),
 )
 """The names of semconv 1.41, and ours where it has none."""
 
 LATEST: Final = Convention(
-    semconv.LATEST_SCHEMA_URL,
+    names.LATEST_SCHEMA_URL,
     released=False,
     latest=True,
-    cache_write=(semconv.USAGE_CACHE_WRITE,),
-    audio_input=(semconv.USAGE_AUDIO_INPUT,),
-    audio_output=(semconv.USAGE_AUDIO_OUTPUT,),
-    image_input=(semconv.USAGE_IMAGE_INPUT,),
-    image_output=(semconv.USAGE_IMAGE_OUTPUT,),
-    image_cache_read=(semconv.USAGE_IMAGE_CACHE_READ,),
+    cache_write=(names.USAGE_CACHE_WRITE,),
+    audio_input=(names.USAGE_AUDIO_INPUT,),
+    audio_output=(names.USAGE_AUDIO_OUTPUT,),
+    image_input=(names.USAGE_IMAGE_INPUT,),
+    image_output=(names.USAGE_IMAGE_OUTPUT,),
+    image_cache_read=(names.USAGE_IMAGE_CACHE_READ,),
 )
 """The names of the GenAI conventions' main branch."""
 
 BOTH: Final = Convention(
-    semconv.LATEST_SCHEMA_URL,
+    names.LATEST_SCHEMA_URL,
     released=True,
     latest=True,
     cache_write=RELEASED.cache_write + LATEST.cache_write,

@@ -10,7 +10,7 @@ from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.cardinality import Guard, text
 from ravi_otel._telemetry.pipeline import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
@@ -20,9 +20,9 @@ from ravi_otel.hooks.records import CountEvent, SpawnEvent
 
 _MOST_LEASES: Final = 10_000
 _SPAWN_EVENTS: Final = {
-    "denied": semconv.SPAWN_DENIED_EVENT,
-    "preempted": semconv.SPAWN_PREEMPTED_EVENT,
-    "resumed": semconv.SPAWN_RESUMED_EVENT,
+    "denied": names.SPAWN_DENIED_EVENT,
+    "preempted": names.SPAWN_PREEMPTED_EVENT,
+    "resumed": names.SPAWN_RESUMED_EVENT,
 }
 
 
@@ -40,15 +40,15 @@ class Counts(Listener):
             return
         attributes: dict[str, AttributeValue] = {}
         if event.limit_kind is not None:
-            attributes[semconv.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
+            attributes[names.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
         if event.scope is not None:
-            attributes[semconv.LIMIT_SCOPE] = event.scope.value
+            attributes[names.LIMIT_SCOPE] = event.scope.value
         if event.observed:
-            attributes[semconv.LIMIT_DECISION] = "observed"
+            attributes[names.LIMIT_DECISION] = "observed"
         if event.what == "hook_errors":
-            attributes[semconv.HOOK_FAULT] = event.reason or ""
+            attributes[names.HOOK_FAULT] = event.reason or ""
         if event.what == "carrier_rejected":
-            attributes[semconv.CARRIER_REASON] = event.reason or ""
+            attributes[names.CARRIER_REASON] = event.reason or ""
         instruments.counted[event.what].add(event.amount, attributes)
 
 
@@ -79,14 +79,14 @@ class Slots(Listener):
         if name is not None:
             self._tell(name, event)
         if event.outcome != "released":
-            attributes: dict[str, AttributeValue] = {semconv.SPAWN_OUTCOME: event.outcome, semconv.AGENT_PRIORITY: text(event.priority)}
+            attributes: dict[str, AttributeValue] = {names.SPAWN_OUTCOME: event.outcome, names.AGENT_PRIORITY: text(event.priority)}
             instruments.spawn_events.add(1, attributes)
         with self._lock.own:
             priority, active, paused = self._move(event)
         if active:
-            instruments.agent_active.add(active, {semconv.AGENT_PRIORITY: priority})
+            instruments.agent_active.add(active, {names.AGENT_PRIORITY: priority})
         if paused:
-            instruments.agent_paused.add(paused, {semconv.AGENT_PRIORITY: priority})
+            instruments.agent_paused.add(paused, {names.AGENT_PRIORITY: priority})
 
     def _tell(self, name: str, event: SpawnEvent) -> None:
         """Tell it on a span and as a log record: a denial where it was asked for, else on the span of the agent whose slot it is."""
@@ -137,12 +137,12 @@ class Slots(Listener):
 
 def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
-        semconv.AGENT_ID: text(event.agent_id),
-        semconv.AGENT_PRIORITY: text(event.priority),
-        semconv.SPAWN_ACTIVE: event.active,
-        semconv.SPAWN_PAUSED: event.paused,
+        names.AGENT_ID: text(event.agent_id),
+        names.AGENT_PRIORITY: text(event.priority),
+        names.SPAWN_ACTIVE: event.active,
+        names.SPAWN_PAUSED: event.paused,
     }
     if event.max_agents is not None:
-        attributes[semconv.SPAWN_MOST] = event.max_agents
-    known = {semconv.RUN_ID: event.run_id, semconv.AGENT_NAME: event.agent_name, semconv.LIMIT_KIND: event.limit_kind}
+        attributes[names.SPAWN_MOST] = event.max_agents
+    known = {names.RUN_ID: event.run_id, names.AGENT_NAME: event.agent_name, names.LIMIT_KIND: event.limit_kind}
     return attributes | {key: text(value) for key, value in known.items() if value is not None}

@@ -7,7 +7,7 @@ from typing import Final
 
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.cardinality import text
 from ravi_otel.policy.facts import ScopeFacts
 
@@ -31,18 +31,18 @@ def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
     """Give the attributes every span of a run carries; what is unknown is left out."""
     attributes: dict[str, AttributeValue] = {}
     if facts.run_id is not None:
-        attributes[semconv.RUN_ID] = text(facts.run_id)
+        attributes[names.RUN_ID] = text(facts.run_id)
     if facts.session_id is not None:
         session = text(facts.session_id)  # ours, and the names that backends group by
-        attributes[semconv.SESSION_ID] = attributes[semconv.GENERAL_SESSION_ID] = attributes[semconv.CONVERSATION_ID] = session
+        attributes[names.SESSION_ID] = attributes[names.GENERAL_SESSION_ID] = attributes[names.CONVERSATION_ID] = session
     if facts.tenant_id is not None:
-        attributes[semconv.TENANT_ID] = text(facts.tenant_id)
+        attributes[names.TENANT_ID] = text(facts.tenant_id)
     if facts.user_id is not None:
-        attributes[semconv.USER_ID] = text(facts.user_id)
+        attributes[names.USER_ID] = text(facts.user_id)
     for key, value in facts.tags.items():
-        attributes[f"{semconv.TAG_PREFIX}{key}"] = text(value)
+        attributes[f"{names.TAG_PREFIX}{key}"] = text(value)
     if facts.agent_name is not None:
-        attributes[semconv.AGENT_NAME] = text(facts.agent_name)
+        attributes[names.AGENT_NAME] = text(facts.agent_name)
     if facts.agent_id is not None:
-        attributes[semconv.AGENT_ID] = text(facts.agent_id)
+        attributes[names.AGENT_ID] = text(facts.agent_id)
     return attributes

@@ -11,9 +11,9 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, UpDownCounter
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._telemetry import semconv
-from ravi_otel._telemetry.catalog import METRICS
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.conventions import RELEASED, Convention
+from ravi_otel._telemetry.names import METRICS
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
@@ -25,7 +25,7 @@ ESTIMATED: Final = "estimated"
 """What marks tokens that no provider counted; those it did have no mark."""
 
 _UNKNOWN: Final = "unknown"
-_NO_INFERENCE: Final = frozenset({semconv.EMBEDDINGS, semconv.FETCH_RESPONSE})
+_NO_INFERENCE: Final = frozenset({names.EMBEDDINGS, names.FETCH_RESPONSE})
 
 
 class Series:
@@ -38,9 +38,9 @@ class Series:
 
     def __init__(self, call: Attributes) -> None:
         self.call = call
-        self.input: Attributes = {**call, semconv.TOKEN_TYPE: "input"}
-        self.output: Attributes = {**call, semconv.TOKEN_TYPE: "output"}
-        self.tokens = call if semconv.ERROR_TYPE not in call else {key: call[key] for key in call if key != semconv.ERROR_TYPE}
+        self.input: Attributes = {**call, names.TOKEN_TYPE: "input"}
+        self.output: Attributes = {**call, names.TOKEN_TYPE: "output"}
+        self.tokens = call if names.ERROR_TYPE not in call else {key: call[key] for key in call if key != names.ERROR_TYPE}
         self._by_modality: dict[str, Attributes] = {}
         self._estimated: Series | None = None
 
@@ -48,14 +48,14 @@ class Series:
         """Return those of tokens of one modality."""
         found = self._by_modality.get(modality)
         if found is None:
-            found = self._by_modality.setdefault(modality, {**self.tokens, semconv.TOKEN_MODALITY: modality})
+            found = self._by_modality.setdefault(modality, {**self.tokens, names.TOKEN_MODALITY: modality})
         return found
 
     @property
     def estimated(self) -> Series:
         """Return those of tokens that no provider counted: they say so, so that the two are never one sum."""
         if self._estimated is None:
-            self._estimated = Series({**self.call, semconv.USAGE_SOURCE: ESTIMATED})
+            self._estimated = Series({**self.call, names.USAGE_SOURCE: ESTIMATED})
         return self._estimated
 
 
@@ -92,17 +92,17 @@ class _Released:
     __slots__ = ("_duration", "_first_chunk", "_tokens", "chunks")
 
     def __init__(self, meter: Meter) -> None:
-        self._duration = histogram(meter, semconv.CALL_DURATION)
-        self._tokens = histogram(meter, semconv.TOKEN_USAGE)
-        self._first_chunk = histogram(meter, semconv.FIRST_CHUNK)
-        self.chunks = histogram(meter, semconv.EACH_CHUNK)
+        self._duration = histogram(meter, names.CALL_DURATION)
+        self._tokens = histogram(meter, names.TOKEN_USAGE)
+        self._first_chunk = histogram(meter, names.FIRST_CHUNK)
+        self.chunks = histogram(meter, names.EACH_CHUNK)
 
     def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
         self._duration.record(record.duration_ns / NANO, series.call, context)
         if usage is not None:
             counted = series if usage.source == "reported" else series.estimated
             self._tokens.record(usage.input_tokens, counted.input, context)
-            if usage.output_tokens or record.call.operation != semconv.EMBEDDINGS:
+            if usage.output_tokens or record.call.operation != names.EMBEDDINGS:
                 self._tokens.record(usage.output_tokens, counted.output, context)
         if record.first_chunk_ns is not None:
             self._first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
@@ -117,24 +117,24 @@ class _Latest:
     )  # fmt: skip
 
     def __init__(self, meter: Meter, *, every_duration: bool) -> None:
-        self._other = histogram(meter, semconv.CALL_DURATION) if every_duration else None
-        self._duration = histogram(meter, semconv.INFERENCE_DURATION)
-        self._first_chunk = histogram(meter, semconv.INFERENCE_FIRST_CHUNK)
-        self.chunks = histogram(meter, semconv.INFERENCE_EACH_CHUNK)
-        self._embedding = histogram(meter, semconv.EMBEDDINGS_DURATION)
-        self._embedded = histogram(meter, semconv.EMBEDDINGS_INPUT)
-        self._inputs = histogram(meter, semconv.INFERENCE_INPUT)
-        self._outputs = histogram(meter, semconv.INFERENCE_OUTPUT)
-        self._input = counter(meter, semconv.INPUT_COUNT)
-        self._output = counter(meter, semconv.OUTPUT_COUNT)
-        self._cache_read = counter(meter, semconv.CACHE_READ_COUNT)
-        self._cache_write = counter(meter, semconv.CACHE_WRITE_COUNT)
-        self._reasoning = counter(meter, semconv.REASONING_COUNT)
+        self._other = histogram(meter, names.CALL_DURATION) if every_duration else None
+        self._duration = histogram(meter, names.INFERENCE_DURATION)
+        self._first_chunk = histogram(meter, names.INFERENCE_FIRST_CHUNK)
+        self.chunks = histogram(meter, names.INFERENCE_EACH_CHUNK)
+        self._embedding = histogram(meter, names.EMBEDDINGS_DURATION)
+        self._embedded = histogram(meter, names.EMBEDDINGS_INPUT)
+        self._inputs = histogram(meter, names.INFERENCE_INPUT)
+        self._outputs = histogram(meter, names.INFERENCE_OUTPUT)
+        self._input = counter(meter, names.INPUT_COUNT)
+        self._output = counter(meter, names.OUTPUT_COUNT)
+        self._cache_read = counter(meter, names.CACHE_READ_COUNT)
+        self._cache_write = counter(meter, names.CACHE_WRITE_COUNT)
+        self._reasoning = counter(meter, names.REASONING_COUNT)
 
     def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
         operation, seconds = record.call.operation, record.duration_ns / NANO
         counted = series if usage is None or usage.source == "reported" else series.estimated
-        if operation == semconv.EMBEDDINGS:
+        if operation == names.EMBEDDINGS:
             self._embedding.record(seconds, series.call, context)
             if usage is not None:
                 self._embedded.record(usage.input_tokens, counted.tokens, context)
@@ -242,37 +242,37 @@ class Instruments:
 
     def __init__(self, meter: Meter, collection: Collection, convention: Convention = RELEASED) -> None:
         self.calls = CallInstruments(meter, convention)
-        self.agent_duration = histogram(meter, semconv.AGENT_DURATION)
-        self.agent_inference_calls = histogram(meter, semconv.AGENT_INFERENCE_CALLS)
-        self.agent_tool_calls = histogram(meter, semconv.AGENT_TOOL_CALLS)
-        self.tool_duration = histogram(meter, semconv.TOOL_DURATION)
-        self.workflow_duration = histogram(meter, semconv.WORKFLOW_DURATION)
-        self.limit_final_ratio = histogram(meter, semconv.LIMIT_FINAL_RATIO)
-        self.cost = counter(meter, semconv.COST)
-        self.limit_events = counter(meter, semconv.LIMIT_EVENTS)
-        self.spawn_events = counter(meter, semconv.SPAWN_EVENTS)
-        self.review_decisions = counter(meter, semconv.REVIEW_DECISIONS)
-        self.run_ends = counter(meter, semconv.RUN_ENDS)
-        self.agent_ends = counter(meter, semconv.AGENT_ENDS)
-        self.handoffs = counter(meter, semconv.HANDOFF_COUNT)
-        self.guardrails = counter(meter, semconv.GUARDRAIL_COUNT)
-        self.steps = counter(meter, semconv.STEP_COUNT)
-        self.retries = counter(meter, semconv.RETRY_COUNT)
-        self.dropped = counter(meter, semconv.DROPPED)
-        self.agent_active = _up_down(meter, semconv.AGENT_ACTIVE)
-        self.agent_paused = _up_down(meter, semconv.AGENT_PAUSED)
+        self.agent_duration = histogram(meter, names.AGENT_DURATION)
+        self.agent_inference_calls = histogram(meter, names.AGENT_INFERENCE_CALLS)
+        self.agent_tool_calls = histogram(meter, names.AGENT_TOOL_CALLS)
+        self.tool_duration = histogram(meter, names.TOOL_DURATION)
+        self.workflow_duration = histogram(meter, names.WORKFLOW_DURATION)
+        self.limit_final_ratio = histogram(meter, names.LIMIT_FINAL_RATIO)
+        self.cost = counter(meter, names.COST)
+        self.limit_events = counter(meter, names.LIMIT_EVENTS)
+        self.spawn_events = counter(meter, names.SPAWN_EVENTS)
+        self.review_decisions = counter(meter, names.REVIEW_DECISIONS)
+        self.run_ends = counter(meter, names.RUN_ENDS)
+        self.agent_ends = counter(meter, names.AGENT_ENDS)
+        self.handoffs = counter(meter, names.HANDOFF_COUNT)
+        self.guardrails = counter(meter, names.GUARDRAIL_COUNT)
+        self.steps = counter(meter, names.STEP_COUNT)
+        self.retries = counter(meter, names.RETRY_COUNT)
+        self.dropped = counter(meter, names.DROPPED)
+        self.agent_active = _up_down(meter, names.AGENT_ACTIVE)
+        self.agent_paused = _up_down(meter, names.AGENT_PAUSED)
         self.counted: dict[str, Counter] = {
-            "denied": counter(meter, semconv.LIMIT_DENIED),
-            "contended": counter(meter, semconv.LIMIT_CONTENDED),
-            "overage": counter(meter, semconv.LIMIT_OVERAGE),
-            "unpriced": counter(meter, semconv.LIMIT_UNPRICED),
-            "truncated": counter(meter, semconv.LIMIT_TRUNCATED),
-            "unscoped": counter(meter, semconv.LIMIT_UNSCOPED),
-            "suspended": counter(meter, semconv.LIMIT_SUSPENDED),
-            "store_errors": counter(meter, semconv.LIMIT_STORE_ERRORS),
-            "hook_errors": counter(meter, semconv.HOOK_ERRORS),
+            "denied": counter(meter, names.LIMIT_DENIED),
+            "contended": counter(meter, names.LIMIT_CONTENDED),
+            "overage": counter(meter, names.LIMIT_OVERAGE),
+            "unpriced": counter(meter, names.LIMIT_UNPRICED),
+            "truncated": counter(meter, names.LIMIT_TRUNCATED),
+            "unscoped": counter(meter, names.LIMIT_UNSCOPED),
+            "suspended": counter(meter, names.LIMIT_SUSPENDED),
+            "store_errors": counter(meter, names.LIMIT_STORE_ERRORS),
+            "hook_errors": counter(meter, names.HOOK_ERRORS),
             "restarted": self.retries,
-            "carrier_rejected": counter(meter, semconv.CARRIER_REJECTED),
+            "carrier_rejected": counter(meter, names.CARRIER_REJECTED),
         }
         for name in collection.observe:
             read = partial(collection.read, name)

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._enforcement.errors_text import event_sentence
-from ravi_otel._telemetry import conventions, semconv
+from ravi_otel._telemetry import conventions, names
 from ravi_otel._telemetry.cardinality import figure, optional_text, text
 from ravi_otel._telemetry.limit_gauges import LimitGauges
 from ravi_otel._telemetry.pipeline import Pipeline
@@ -25,31 +25,31 @@ from ravi_otel.hooks.records import CallRecord, LimitEvent, ToolRecord
 
 _lines = logging.getLogger("ravi_otel.limits")
 
-_EVENTS: Final = {"limit_nearing": semconv.NEARING_EVENT, "limit_exceeded": semconv.EXCEEDED_EVENT}
+_EVENTS: Final = {"limit_nearing": names.NEARING_EVENT, "limit_exceeded": names.EXCEEDED_EVENT}
 _NAMES: Final = {
-    "agent_name": semconv.AGENT_NAME,
-    "agent_id": semconv.AGENT_ID,
-    "run_id": semconv.RUN_ID,
-    "session_id": semconv.SESSION_ID,
-    "scope": semconv.LIMIT_SCOPE,
-    "scope_name": semconv.LIMIT_SCOPE_NAME,
-    "limit_kind": semconv.LIMIT_KIND,
-    "threshold": semconv.LIMIT_THRESHOLD,
-    "used": semconv.LIMIT_USED,
-    "held": semconv.LIMIT_HELD,
-    "remaining": semconv.LIMIT_REMAINING,
-    "exceeded_by": semconv.LIMIT_EXCEEDED_BY,
-    "requested": semconv.LIMIT_REQUESTED,
-    "ratio": semconv.LIMIT_RATIO,
-    "phase": semconv.LIMIT_PHASE,
-    "enforcement": semconv.LIMIT_ENFORCEMENT,
-    "decision": semconv.LIMIT_DECISION,
-    "per": semconv.LIMIT_PER,
-    "window": semconv.LIMIT_WINDOW,
-    "by": semconv.LIMIT_BY,
-    "counted_for": semconv.LIMIT_COUNTED_FOR,
-    "resets_at": semconv.LIMIT_RESETS_AT,
-    "tracker": semconv.LIMIT_TRACKER,
+    "agent_name": names.AGENT_NAME,
+    "agent_id": names.AGENT_ID,
+    "run_id": names.RUN_ID,
+    "session_id": names.SESSION_ID,
+    "scope": names.LIMIT_SCOPE,
+    "scope_name": names.LIMIT_SCOPE_NAME,
+    "limit_kind": names.LIMIT_KIND,
+    "threshold": names.LIMIT_THRESHOLD,
+    "used": names.LIMIT_USED,
+    "held": names.LIMIT_HELD,
+    "remaining": names.LIMIT_REMAINING,
+    "exceeded_by": names.LIMIT_EXCEEDED_BY,
+    "requested": names.LIMIT_REQUESTED,
+    "ratio": names.LIMIT_RATIO,
+    "phase": names.LIMIT_PHASE,
+    "enforcement": names.LIMIT_ENFORCEMENT,
+    "decision": names.LIMIT_DECISION,
+    "per": names.LIMIT_PER,
+    "window": names.LIMIT_WINDOW,
+    "by": names.LIMIT_BY,
+    "counted_for": names.LIMIT_COUNTED_FOR,
+    "resets_at": names.LIMIT_RESETS_AT,
+    "tracker": names.LIMIT_TRACKER,
 }
 """The payload's names, and the attributes they are."""
 
@@ -76,7 +76,7 @@ class LimitEvents(Listener):
         signals = self._pipeline.signals()
         attributes: dict[str, AttributeValue] = {_NAMES[name]: value for name, value in payload.items() if value is not None}
         if found.span.is_recording():
-            found.span.add_event(_EVENTS[event.event], {**attributes, semconv.LIMIT_SCOPE_ID: event.scope_id})
+            found.span.add_event(_EVENTS[event.event], {**attributes, names.LIMIT_SCOPE_ID: event.scope_id})
         if event.tracker is None:  # the scope has no such limit: counted there, an alert would name it
             counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
             signals.instruments.limit_events.add(1, counted, found.context)

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.cardinality import Guard, finite, optional_text, text
 from ravi_otel._telemetry.instruments import Instruments, Observe
 from ravi_otel._telemetry.pipeline import Pipeline
@@ -67,11 +67,11 @@ def _window(reading: LimitReading) -> float | None:
     return usual_s(reading.limit.per) or None
 
 
-_OF_SERIES: Final = {semconv.LIMIT_USED: _used, semconv.LIMIT_THRESHOLD: _threshold}
+_OF_SERIES: Final = {names.LIMIT_USED: _used, names.LIMIT_THRESHOLD: _threshold}
 _OF_NAMES: Final = {
-    semconv.LIMIT_FULLEST_USED: _used,
-    semconv.LIMIT_FULLEST_THRESHOLD: _threshold,
-    semconv.LIMIT_FULLEST_WINDOW: _window,
+    names.LIMIT_FULLEST_USED: _used,
+    names.LIMIT_FULLEST_THRESHOLD: _threshold,
+    names.LIMIT_FULLEST_WINDOW: _window,
 }
 
 
@@ -124,15 +124,15 @@ class LimitGauges(Listener):
             if ratio is not None:
                 agent, kind = self._ratio_guard.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
                 attributes = _attributes(agent, reading.scope.value, kind or "")
-                attributes[semconv.LIMIT_DECISION] = _last_decision(reading)
+                attributes[names.LIMIT_DECISION] = _last_decision(reading)
                 self._pipeline.signals().instruments.limit_final_ratio.record(ratio, attributes)
 
     def event_attributes(self, event: str, agent: str | None, scope: str, kind: str, decision: str) -> dict[str, AttributeValue]:
         """Give the attributes of the event counter, guarded."""
         admitted, known = self._events_guard.admit(optional_text(agent), text(kind))
         attributes = _attributes(admitted, scope, known or "")
-        attributes[semconv.LIMIT_EVENT] = event
-        attributes[semconv.LIMIT_DECISION] = text(decision)
+        attributes[names.LIMIT_EVENT] = event
+        attributes[names.LIMIT_DECISION] = text(decision)
         return attributes
 
     def _touch_waiting(self) -> None:
@@ -243,15 +243,15 @@ def _outer(scope: ScopeView) -> Iterator[ScopeView]:
 
 
 def _attributes(agent: str | None, scope: str, kind: str) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {semconv.LIMIT_SCOPE: scope, semconv.LIMIT_KIND: kind}
+    attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
     if agent is not None:
-        attributes[semconv.AGENT_NAME] = agent
+        attributes[names.AGENT_NAME] = agent
     return attributes
 
 
 def _attributes_by_name(scope: str, name: str | None, kind: str, per: str | None, by: str | None) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {semconv.LIMIT_SCOPE: scope, semconv.LIMIT_KIND: kind}
-    more = {semconv.LIMIT_SCOPE_NAME: name, semconv.LIMIT_PER: per, semconv.LIMIT_BY: by}
+    attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
+    more = {names.LIMIT_SCOPE_NAME: name, names.LIMIT_PER: per, names.LIMIT_BY: by}
     attributes.update((attribute, value) for attribute, value in more.items() if value is not None)
     return attributes
 

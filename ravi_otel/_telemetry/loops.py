@@ -13,7 +13,7 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._telemetry import conventions, outcomes, semconv
+from ravi_otel._telemetry import conventions, names, outcomes
 from ravi_otel._telemetry.cardinality import Guard, finite, optional_text, text
 from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.identity import identity
@@ -45,14 +45,14 @@ class Loops(Listener):
         """Tell that a step begins or ends, and count those that ended."""
         if event.what == "end":
             (name,) = self._agents.admit(optional_text(event.facts.agent_name))
-            counted: dict[str, AttributeValue] = {semconv.STATUS: event.status or "ok"}
+            counted: dict[str, AttributeValue] = {names.STATUS: event.status or "ok"}
             if name is not None:
-                counted[semconv.AGENT_NAME] = name
+                counted[names.AGENT_NAME] = name
             self._pipeline.signals().instruments.steps.add(1, counted)
         if not self._spans:
             span = trace.get_current_span()
             if span.is_recording():
-                span.add_event(semconv.STEP_EVENT, _step_attributes(event))
+                span.add_event(names.STEP_EVENT, _step_attributes(event))
         elif event.what == "start":
             self._begin(event)
         else:
@@ -75,7 +75,7 @@ class Loops(Listener):
         if tracer is None or len(self._open) >= _MOST_OPEN:
             return
         parent = self._pipeline.above.context()
-        span = tracer.start_span(semconv.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), semconv.STEP_NUMBER: event.step})
+        span = tracer.start_span(names.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), names.STEP_NUMBER: event.step})
         attachment = Attachment(trace.set_span_in_context(span, parent))
         attachment.__enter__()
         self._open[event.facts.scope_id, event.step] = (span, attachment)
@@ -86,7 +86,7 @@ class Loops(Listener):
             return
         attachment.restore()
         failed = None if status in (None, "ok") else status
-        attributes: dict[str, AttributeValue] = {} if failed is None else {semconv.STATUS: failed}
+        attributes: dict[str, AttributeValue] = {} if failed is None else {names.STATUS: failed}
         outcomes.end(span, attributes, None if failed is None else outcomes.error_type_of(failed))
 
     # -- reviews -------------------------------------------------------------------------------------------------------
@@ -98,14 +98,14 @@ class Loops(Listener):
         if span.is_recording():
             told = dict(attributes)
             if event.arguments is not None and self._content.on_spans:
-                told[semconv.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
-            span.add_event(semconv.REVIEW_EVENT, told)
+                told[names.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
+            span.add_event(names.REVIEW_EVENT, told)
             if event.tool is not None:
-                span.set_attributes({name: value for name, value in attributes.items() if name != semconv.TOOL_NAME})
+                span.set_attributes({name: value for name, value in attributes.items() if name != names.TOOL_NAME})
         decision, reason, tool = self._guard.admit(text(event.decision), text(event.reason), text(event.tool or ""))
-        counted: dict[str, AttributeValue] = {semconv.REVIEW_DECISION: decision or "", semconv.REVIEW_REASON: reason or ""}
+        counted: dict[str, AttributeValue] = {names.REVIEW_DECISION: decision or "", names.REVIEW_REASON: reason or ""}
         if event.tool is not None:
-            counted[semconv.TOOL_NAME] = tool or ""
+            counted[names.TOOL_NAME] = tool or ""
         self._pipeline.signals().instruments.review_decisions.add(1, counted)
 
     # -- guardrails ----------------------------------------------------------------------------------------------------
@@ -114,24 +114,24 @@ class Loops(Listener):
         """Tell on the span of what was stopped, and count it; its reason may quote what was said, and is content."""
         name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
         counted: dict[str, AttributeValue] = {
-            semconv.GUARDRAIL_NAME: name or "",
-            semconv.GUARDRAIL_LEVEL: event.level,
-            semconv.GUARDRAIL_STAGE: event.stage,
+            names.GUARDRAIL_NAME: name or "",
+            names.GUARDRAIL_LEVEL: event.level,
+            names.GUARDRAIL_STAGE: event.stage,
         }
         if agent is not None:
-            counted[semconv.AGENT_NAME] = agent
+            counted[names.AGENT_NAME] = agent
         self._pipeline.signals().instruments.guardrails.add(1, counted)
         span = trace.get_current_span()
         if not span.is_recording():
             return
         attributes: dict[str, AttributeValue] = {
-            semconv.GUARDRAIL_NAME: text(event.guardrail),
-            semconv.GUARDRAIL_LEVEL: text(event.level),
-            semconv.GUARDRAIL_STAGE: text(event.stage),
+            names.GUARDRAIL_NAME: text(event.guardrail),
+            names.GUARDRAIL_LEVEL: text(event.level),
+            names.GUARDRAIL_STAGE: text(event.stage),
         }
         if event.reason is not None and self._content.on_spans:
-            attributes[semconv.GUARDRAIL_REASON] = self._content.argument(event.reason)
-        span.add_event(semconv.GUARDRAIL_EVENT, attributes)
+            attributes[names.GUARDRAIL_REASON] = self._content.argument(event.reason)
+        span.add_event(names.GUARDRAIL_EVENT, attributes)
 
 
 class _Around:
@@ -154,25 +154,25 @@ class _Around:
 
 
 def _step_attributes(event: StepEvent) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {semconv.STEP_NUMBER: event.step, semconv.STEP_PHASE: event.what}
+    attributes: dict[str, AttributeValue] = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what}
     if event.status is not None:
-        attributes[semconv.STATUS] = event.status
+        attributes[names.STATUS] = event.status
     return attributes
 
 
 def _review_attributes(event: ReviewEvent) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
-        semconv.REVIEW_DECISION: text(event.decision),
-        semconv.REVIEW_REASON: text(event.reason),
-        semconv.REVIEW_ARGS: text(event.args_sha256),
+        names.REVIEW_DECISION: text(event.decision),
+        names.REVIEW_REASON: text(event.reason),
+        names.REVIEW_ARGS: text(event.args_sha256),
     }
     if event.tool is not None:
-        attributes[semconv.TOOL_NAME] = text(event.tool)
+        attributes[names.TOOL_NAME] = text(event.tool)
     if event.executed_from is not None:
-        attributes[semconv.REVIEW_EXECUTED_FROM] = text(event.executed_from)
+        attributes[names.REVIEW_EXECUTED_FROM] = text(event.executed_from)
     if event.human_approved is not None:
-        attributes[semconv.REVIEW_HUMAN_APPROVED] = event.human_approved is True
+        attributes[names.REVIEW_HUMAN_APPROVED] = event.human_approved is True
     risk = finite(event.risk_score)
     if risk is not None:
-        attributes[semconv.REVIEW_RISK] = risk
+        attributes[names.REVIEW_RISK] = risk
     return attributes

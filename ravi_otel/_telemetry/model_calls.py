@@ -19,7 +19,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel._forksafe import ForkLock, renew_while_alive
-from ravi_otel._telemetry import conventions, outcomes, semconv
+from ravi_otel._telemetry import conventions, names, outcomes
 from ravi_otel._telemetry.cardinality import (
     MOST_SERIES,
     OTHER,
@@ -65,27 +65,27 @@ _API_TYPES: Final = {"chat.completions": "chat_completions", "responses": "respo
 _OPENAI: Final = frozenset({"openai", "azure.ai.openai"})
 """Whose calls have the convention's `openai.*`; a host nobody knows that is asked through that client is taken for the first."""
 
-_REQUEST_IDS: Final = {"anthropic": f"{semconv.RESPONSE_HEADER}request-id"}
-_REQUEST_ID: Final = f"{semconv.RESPONSE_HEADER}x-request-id"
+_REQUEST_IDS: Final = {"anthropic": f"{names.RESPONSE_HEADER}request-id"}
+_REQUEST_ID: Final = f"{names.RESPONSE_HEADER}x-request-id"
 """The header by which a provider names a request, and the one by which most do."""
 
 _PARAMETERS: Final[_Names] = {
-    "max_tokens": (semconv.REQUEST_MAX_TOKENS, integer),
-    "temperature": (semconv.REQUEST_TEMPERATURE, finite),
-    "top_p": (semconv.REQUEST_TOP_P, finite),
-    "top_k": (semconv.REQUEST_TOP_K, integer),
-    "frequency_penalty": (semconv.REQUEST_FREQUENCY_PENALTY, finite),
-    "presence_penalty": (semconv.REQUEST_PRESENCE_PENALTY, finite),
-    "stop_sequences": (semconv.REQUEST_STOP_SEQUENCES, words),
-    "seed": (semconv.REQUEST_SEED, integer),
-    "reasoning_level": (semconv.REQUEST_REASONING_LEVEL, word),
-    "output_type": (semconv.OUTPUT_TYPE, word),
-    "conversation_id": (semconv.CONVERSATION_ID, word),
-    "service_tier": (semconv.OWN_REQUEST_TIER, word),
+    "max_tokens": (names.REQUEST_MAX_TOKENS, integer),
+    "temperature": (names.REQUEST_TEMPERATURE, finite),
+    "top_p": (names.REQUEST_TOP_P, finite),
+    "top_k": (names.REQUEST_TOP_K, integer),
+    "frequency_penalty": (names.REQUEST_FREQUENCY_PENALTY, finite),
+    "presence_penalty": (names.REQUEST_PRESENCE_PENALTY, finite),
+    "stop_sequences": (names.REQUEST_STOP_SEQUENCES, words),
+    "seed": (names.REQUEST_SEED, integer),
+    "reasoning_level": (names.REQUEST_REASONING_LEVEL, word),
+    "output_type": (names.OUTPUT_TYPE, word),
+    "conversation_id": (names.CONVERSATION_ID, word),
+    "service_tier": (names.OWN_REQUEST_TIER, word),
 }
 """The neutral names of `Call.parameters`; a value of another type than the convention's is left out."""
 
-_OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (semconv.OPENAI_REQUEST_TIER, word)}
+_OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (names.OPENAI_REQUEST_TIER, word)}
 
 
 # What is said of a call.
@@ -98,13 +98,13 @@ def about(call: Call) -> Attributes:
 
 def _about(operation: object, provider: object, model: object, address: object, port: object) -> Attributes:
     """Say the same of names that may be hidden; there is no port without an address."""
-    attributes: Attributes = {semconv.OPERATION_NAME: text(operation), semconv.PROVIDER_NAME: text(provider)}
+    attributes: Attributes = {names.OPERATION_NAME: text(operation), names.PROVIDER_NAME: text(provider)}
     if model is not None:
-        attributes[semconv.REQUEST_MODEL] = text(model)
+        attributes[names.REQUEST_MODEL] = text(model)
     if address is not None:
-        attributes[semconv.SERVER_ADDRESS] = text(address)
+        attributes[names.SERVER_ADDRESS] = text(address)
         if isinstance(port, int):
-            attributes[semconv.SERVER_PORT] = port
+            attributes[names.SERVER_PORT] = port
     return attributes
 
 
@@ -117,19 +117,19 @@ def start_attributes(call: Call) -> Attributes:
     """Return what a call's parameters and options add to its span."""
     attributes: Attributes = {}
     if call.parameters:
-        names = _OPENAI_PARAMETERS if call.provider in _OPENAI else _PARAMETERS
+        known_by = _OPENAI_PARAMETERS if call.provider in _OPENAI else _PARAMETERS
         for neutral, given in call.parameters.items():
-            known = names.get(neutral)
+            known = known_by.get(neutral)
             if known is not None and (value := known[1](given)) is not None:
                 attributes[known[0]] = value
     if call.stream:
-        attributes[semconv.REQUEST_STREAM] = True
+        attributes[names.REQUEST_STREAM] = True
     if call.choices != 1:
-        attributes[semconv.REQUEST_CHOICE_COUNT] = call.choices
+        attributes[names.REQUEST_CHOICE_COUNT] = call.choices
     if call.previous_response_id is not None:
-        attributes[semconv.REQUEST_PREVIOUS_RESPONSE] = text(call.previous_response_id)
+        attributes[names.REQUEST_PREVIOUS_RESPONSE] = text(call.previous_response_id)
     if call.changes:
-        attributes[semconv.REQUEST_CHANGES] = _changes(call)
+        attributes[names.REQUEST_CHANGES] = _changes(call)
     return attributes
 
 
@@ -156,20 +156,20 @@ class EndAttributes:
         if reply is not None and is_told(call):
             self._add_reply(attributes, record)
         if record.first_chunk_ns is not None:
-            attributes[semconv.RESPONSE_FIRST_CHUNK] = record.first_chunk_ns / NANO
+            attributes[names.RESPONSE_FIRST_CHUNK] = record.first_chunk_ns / NANO
             if record.first_content_ns is not None:
-                attributes[semconv.FIRST_CONTENT] = record.first_content_ns / NANO
+                attributes[names.FIRST_CONTENT] = record.first_content_ns / NANO
         if usage is None or usage.total_only:
             self._add_unknown(attributes, record)
         else:
             self._add_usage(attributes, usage, call.operation)
         _add_requests(attributes, record)
         if self._full and record.granted is not None:
-            attributes[semconv.LIMIT_GRANTED] = record.granted
+            attributes[names.LIMIT_GRANTED] = record.granted
         if call.changes:  # some are made only when it is sent, after the span has begun
-            attributes[semconv.REQUEST_CHANGES] = _changes(call)
+            attributes[names.REQUEST_CHANGES] = _changes(call)
         if record.truncated_by_limit and record.output_cap is not None:
-            attributes[semconv.LIMIT_TRUNCATED] = True
+            attributes[names.LIMIT_TRUNCATED] = True
         if record.cost_nano is not None or record.cost_source is not None:
             self._add_cost(attributes, record)
         return attributes
@@ -179,48 +179,48 @@ class EndAttributes:
         if reply is None:
             return
         if reply.id is not None:
-            attributes[semconv.RESPONSE_ID] = text(reply.id)
+            attributes[names.RESPONSE_ID] = text(reply.id)
         if reply.model is not None:
-            attributes[semconv.RESPONSE_MODEL] = text(reply.model)
+            attributes[names.RESPONSE_MODEL] = text(reply.model)
         if reply.finish_reasons:
-            attributes[semconv.RESPONSE_FINISH_REASONS] = tuple(map(text, reply.finish_reasons[:_MOST_REASONS]))
+            attributes[names.RESPONSE_FINISH_REASONS] = tuple(map(text, reply.finish_reasons[:_MOST_REASONS]))
         if reply.service_tier is not None:
-            attributes[semconv.OPENAI_RESPONSE_TIER if openai else semconv.OWN_RESPONSE_TIER] = text(reply.service_tier)
+            attributes[names.OPENAI_RESPONSE_TIER if openai else names.OWN_RESPONSE_TIER] = text(reply.service_tier)
         if openai and reply.system_fingerprint is not None:
-            attributes[semconv.OPENAI_FINGERPRINT] = text(reply.system_fingerprint)
+            attributes[names.OPENAI_FINGERPRINT] = text(reply.system_fingerprint)
         if reply.conversation_id is not None:
-            attributes[semconv.CONVERSATION_ID] = text(reply.conversation_id)
+            attributes[names.CONVERSATION_ID] = text(reply.conversation_id)
 
     def _add_cost(self, attributes: Attributes, record: CallRecord) -> None:
         if record.cost_nano is not None:
-            attributes[semconv.USAGE_COST] = usd = record.cost_nano / NANO
+            attributes[names.USAGE_COST] = usd = record.cost_nano / NANO
             if self._langfuse:
-                attributes[semconv.LANGFUSE_COST] = usd
+                attributes[names.LANGFUSE_COST] = usd
             else:
-                attributes[semconv.COST_AMOUNT] = usd
-                attributes[semconv.COST_CURRENCY] = "USD"
-                attributes[semconv.COST_SOURCE] = "local"
+                attributes[names.COST_AMOUNT] = usd
+                attributes[names.COST_CURRENCY] = "USD"
+                attributes[names.COST_SOURCE] = "local"
         if record.cost_source is not None:
-            attributes[semconv.USAGE_COST_SOURCE] = text(record.cost_source)
+            attributes[names.USAGE_COST_SOURCE] = text(record.cost_source)
         if self._full and record.price_date is not None:
-            attributes[semconv.USAGE_COST_DATE] = text(record.price_date)
+            attributes[names.USAGE_COST_DATE] = text(record.price_date)
 
     def _add_usage(self, attributes: Attributes, usage: Usage, operation: str) -> None:
         if usage.source != "reported":
-            attributes[semconv.USAGE_SOURCE] = usage.source
+            attributes[names.USAGE_SOURCE] = usage.source
             if usage.source == "reserved":
                 _add_charged(attributes, usage, None)
                 return  # the grant was charged, nobody knows what was used
         if not usage.total_tokens and usage.tokenless:
             _add_measures(attributes, usage)
             return  # measured in sound or characters: how many tokens that is nobody said
-        attributes[semconv.USAGE_INPUT] = usage.input_tokens
-        if usage.output_tokens or operation != semconv.EMBEDDINGS:
-            attributes[semconv.USAGE_OUTPUT] = usage.output_tokens
+        attributes[names.USAGE_INPUT] = usage.input_tokens
+        if usage.output_tokens or operation != names.EMBEDDINGS:
+            attributes[names.USAGE_OUTPUT] = usage.output_tokens
         if usage.cached_input_tokens:
-            attributes[semconv.USAGE_CACHE_READ] = usage.cached_input_tokens
+            attributes[names.USAGE_CACHE_READ] = usage.cached_input_tokens
         if usage.reasoning_tokens:
-            attributes[semconv.USAGE_REASONING] = usage.reasoning_tokens
+            attributes[names.USAGE_REASONING] = usage.reasoning_tokens
         if (
             usage.cache_write_tokens
             or usage.rejected_prediction_tokens
@@ -234,18 +234,18 @@ class EndAttributes:
             _add_measures(attributes, usage)
 
     def _add_details(self, attributes: Attributes, usage: Usage) -> None:
-        names = self._names
+        spoken = self._names
         if usage.cache_write_tokens and usage.cache_write_1h_tokens:
-            attributes[semconv.USAGE_CACHE_WRITE_1H] = usage.cache_write_1h_tokens
+            attributes[names.USAGE_CACHE_WRITE_1H] = usage.cache_write_1h_tokens
         if usage.rejected_prediction_tokens:
-            attributes[semconv.USAGE_REJECTED] = usage.rejected_prediction_tokens
+            attributes[names.USAGE_REJECTED] = usage.rejected_prediction_tokens
         for amount, several in (
-            (usage.cache_write_tokens, names.cache_write),
-            (usage.audio_input_tokens, names.audio_input),
-            (usage.audio_output_tokens, names.audio_output),
-            (usage.image_input_tokens, names.image_input),
-            (usage.cached_image_tokens if usage.image_input_tokens else 0, names.image_cache_read),
-            (usage.image_output_tokens, names.image_output),
+            (usage.cache_write_tokens, spoken.cache_write),
+            (usage.audio_input_tokens, spoken.audio_input),
+            (usage.audio_output_tokens, spoken.audio_output),
+            (usage.image_input_tokens, spoken.image_input),
+            (usage.cached_image_tokens if usage.image_input_tokens else 0, spoken.image_cache_read),
+            (usage.image_output_tokens, spoken.image_output),
         ):
             if amount:
                 attributes.update(dict.fromkeys(several, amount))
@@ -253,16 +253,16 @@ class EndAttributes:
     def _add_unknown(self, attributes: Attributes, record: CallRecord) -> None:
         """Add what is known where nobody told input and output: their sum, what was charged, or whether a later look brings it."""
         if record.usage is not None:
-            attributes[semconv.USAGE_TOTAL] = record.usage.total_tokens
+            attributes[names.USAGE_TOTAL] = record.usage.total_tokens
             _add_measures(attributes, record.usage)
             if record.usage.source != "reported":
-                attributes[semconv.USAGE_SOURCE] = record.usage.source
+                attributes[names.USAGE_SOURCE] = record.usage.source
         if record.charged is not None:
             _add_charged(attributes, record.charged, record.charged_nano)
         elif record.reply is not None and record.reply.pending:
-            attributes[semconv.USAGE_SOURCE] = PENDING
+            attributes[names.USAGE_SOURCE] = PENDING
         elif record.call.job and record.status == "ok":
-            attributes[semconv.USAGE_SOURCE] = UNREAD
+            attributes[names.USAGE_SOURCE] = UNREAD
 
 
 def _changes(call: Call) -> tuple[str, ...]:
@@ -272,30 +272,30 @@ def _changes(call: Call) -> tuple[str, ...]:
 def _add_requests(attributes: Attributes, record: CallRecord) -> None:
     """Add how many requests a call was, and what the last answer told of itself."""
     if record.http_status is not None:
-        attributes[semconv.HTTP_STATUS] = record.http_status
+        attributes[names.HTTP_STATUS] = record.http_status
     if record.retries:
-        attributes[semconv.RETRY_COUNT] = len(record.retries)
+        attributes[names.RETRY_COUNT] = len(record.retries)
     paid = record.requests if record.call.generative else int(record.reply is not None)
     if paid != 1 and record.status != "refused":
-        attributes[semconv.REQUEST_COUNT] = paid
+        attributes[names.REQUEST_COUNT] = paid
     if record.request_id is not None or record.rate_limits:
         _add_headers(attributes, record.call.provider, record.request_id, record.rate_limits)
 
 
 def _add_measures(attributes: Attributes, usage: Usage) -> None:
     if usage.searches:
-        attributes[semconv.USAGE_SEARCHES] = usage.searches
+        attributes[names.USAGE_SEARCHES] = usage.searches
     if usage.characters:
-        attributes[semconv.USAGE_CHARACTERS] = usage.characters
+        attributes[names.USAGE_CHARACTERS] = usage.characters
     if usage.audio_ms:
-        attributes[semconv.USAGE_AUDIO_LENGTH] = usage.audio_ms / 1_000
+        attributes[names.USAGE_AUDIO_LENGTH] = usage.audio_ms / 1_000
 
 
 def _add_charged(attributes: Attributes, charged: Usage, cost_nano: int | None) -> None:
-    attributes[semconv.CHARGED_INPUT] = charged.input_tokens
-    attributes[semconv.CHARGED_OUTPUT] = charged.output_tokens
+    attributes[names.CHARGED_INPUT] = charged.input_tokens
+    attributes[names.CHARGED_OUTPUT] = charged.output_tokens
     if cost_nano is not None:
-        attributes[semconv.CHARGED_COST] = cost_nano / NANO
+        attributes[names.CHARGED_COST] = cost_nano / NANO
 
 
 def _add_headers(attributes: Attributes, provider: str, request_id: str | None, limits: Mapping[str, str] | None) -> None:
@@ -304,7 +304,7 @@ def _add_headers(attributes: Attributes, provider: str, request_id: str | None, 
         attributes[_REQUEST_IDS.get(provider, _REQUEST_ID)] = (text(request_id),)
     if limits:
         for name, value in limits.items():
-            attributes[f"{semconv.RESPONSE_HEADER}{name}"] = (text(value),)
+            attributes[f"{names.RESPONSE_HEADER}{name}"] = (text(value),)
 
 
 # What is counted of calls.
@@ -331,7 +331,7 @@ class CallMetrics:
         self._series: dict[tuple[object, ...], Series] = {}
         self._others: dict[tuple[object, ...], Series] = {}
         self._rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
-        self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, semconv.ERROR_OTHER))
+        self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, names.ERROR_OTHER))
         self._lock = ForkLock()
         self._costs = Guard()
         self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Spent]] = {}
@@ -363,14 +363,14 @@ class CallMetrics:
 
     def _enter(self, key: tuple[object, ...]) -> Series:
         operation, provider, requested, address, port, answered, error = key
-        names = (optional_text(requested), optional_text(answered), optional_text(address))
+        named = (optional_text(requested), optional_text(answered), optional_text(address))
         with self._lock.own:
             if len(self._series) < _MOST_KNOWN:
-                return self._series.setdefault(key, Series(_series_attributes(operation, provider, names, port, error)))
+                return self._series.setdefault(key, Series(_series_attributes(operation, provider, named, port, error)))
             other = (operation, provider, error)
             found = self._others.get(other)
             if found is None:
-                hidden = tuple(None if name is None else OTHER for name in names)
+                hidden = tuple(None if name is None else OTHER for name in named)
                 if len(self._others) >= _MOST_OTHERS:
                     return self._failed_rest if error is not None else self._rest
                 found = self._others[other] = Series(_series_attributes(operation, provider, hidden, None, error))
@@ -418,27 +418,27 @@ class CallMetrics:
 
     def _make_cost_attributes(self, record: CallRecord) -> Attributes:
         tags = record.facts.tags
-        names = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
+        named = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
         estimated = ESTIMATED if _is_estimate(record) else None
-        agent, model, _, *values = self._costs.admit(*names[:2], estimated, *names[2:])
-        attributes: Attributes = {semconv.PROVIDER_NAME: text(record.call.provider)}
+        agent, model, _, *values = self._costs.admit(*named[:2], estimated, *named[2:])
+        attributes: Attributes = {names.PROVIDER_NAME: text(record.call.provider)}
         if agent is not None:
-            attributes[semconv.AGENT_NAME] = agent
+            attributes[names.AGENT_NAME] = agent
         if model is not None:
-            attributes[semconv.REQUEST_MODEL] = model
+            attributes[names.REQUEST_MODEL] = model
         for key, value in zip(tags, values, strict=True):
             if value is not None:
-                attributes[f"{semconv.TAG_PREFIX}{key}"] = value
+                attributes[f"{names.TAG_PREFIX}{key}"] = value
         if estimated is not None:
-            attributes[semconv.USAGE_SOURCE] = estimated
+            attributes[names.USAGE_SOURCE] = estimated
         return attributes
 
     def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
         """Give the attributes of one retry, without a status where no answer came."""
         name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
-        attributes: Attributes = {semconv.PROVIDER_NAME: name or OTHER}
+        attributes: Attributes = {names.PROVIDER_NAME: name or OTHER}
         if status is not None and told not in {None, OTHER}:
-            attributes[semconv.HTTP_STATUS] = status
+            attributes[names.HTTP_STATUS] = status
         return attributes
 
 
@@ -447,13 +447,13 @@ def _is_estimate(record: CallRecord) -> bool:
     return record.usage is not None and record.usage.source != "reported"
 
 
-def _series_attributes(operation: object, provider: object, names: tuple[str | None, ...], port: object, error: object) -> Attributes:
-    requested, answered, address = names
+def _series_attributes(operation: object, provider: object, named: tuple[str | None, ...], port: object, error: object) -> Attributes:
+    requested, answered, address = named
     attributes = _about(operation, provider, requested, address, port)
     if answered is not None:
-        attributes[semconv.RESPONSE_MODEL] = answered
+        attributes[names.RESPONSE_MODEL] = answered
     if error is not None:
-        attributes[semconv.ERROR_TYPE] = text(error)
+        attributes[names.ERROR_TYPE] = text(error)
     return attributes
 
 
@@ -545,13 +545,13 @@ def _has_metrics(record: CallRecord) -> bool:
 def _make_shape(call: Call) -> _Shape:
     name, attributes = text(call.operation), about(call)
     if not is_told(call):
-        attributes = {key: attributes[key] for key in (semconv.SERVER_ADDRESS, semconv.SERVER_PORT) if key in attributes}
+        attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
     elif call.model is not None:
         name = f"{name} {text(call.model)}"
     endpoint = call.endpoint if call.provider in _OPENAI else ""
     for shape, kind in _API_TYPES.items():
         if endpoint == shape or endpoint.startswith(f"{shape}."):
-            attributes[semconv.OPENAI_API_TYPE] = kind
+            attributes[names.OPENAI_API_TYPE] = kind
     return _Shape(name, attributes)
 
 
@@ -560,24 +560,24 @@ def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttrib
     try:
         if span.is_recording():
             for retry in record.retries:
-                span.add_event(semconv.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
+                span.add_event(names.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
             attributes = at_end.of(record)
             attributes.update(outcomes.limit_attributes(record))
             if error is not None and record.call.stream and record.status != "refused":
-                attributes.setdefault(semconv.RESPONSE_FINISH_REASONS, ("error",))
+                attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
     finally:
         over = time.time_ns() - record.late_ns if record.late_ns else None
         outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record), over)
 
 
 def _retry_attributes(retry: RetryRecord, provider: str) -> Attributes:
-    attributes: Attributes = {semconv.RETRY_ATTEMPT: retry.attempt}
+    attributes: Attributes = {names.RETRY_ATTEMPT: retry.attempt}
     if retry.status is not None:
-        attributes[semconv.HTTP_STATUS] = retry.status
+        attributes[names.HTTP_STATUS] = retry.status
     if retry.wait_s is not None:
-        attributes[semconv.RETRY_WAIT] = retry.wait_s
+        attributes[names.RETRY_WAIT] = retry.wait_s
     if retry.error_type is not None:
-        attributes[semconv.ERROR_TYPE] = text(retry.error_type)
+        attributes[names.ERROR_TYPE] = text(retry.error_type)
     _add_headers(attributes, provider, retry.request_id, retry.rate_limits)
     return attributes
 
@@ -586,15 +586,15 @@ def _exception(record: CallRecord, error: BaseException, error_type: str | None,
     """Write the event; the message and stack stay out, they may quote the prompt or a key."""
     kind = type(error)
     attributes: Attributes = {
-        semconv.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
+        names.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
         **about(record.call),
     }
     if error_type is not None:
-        attributes[semconv.ERROR_TYPE] = error_type
+        attributes[names.ERROR_TYPE] = error_type
     return LogRecord(
         context=context,
         severity_number=SeverityNumber.WARN,
         severity_text="WARN",
         attributes=attributes,
-        event_name=semconv.EXCEPTION_EVENT,
+        event_name=names.EXCEPTION_EVENT,
     )

@@ -7,7 +7,7 @@ from typing import Final
 from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.cardinality import OTHER, Guard, text
 from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.records import CallRecord, ScopeView, ToolRecord
@@ -20,10 +20,10 @@ _MOST_SENTENCE: Final = 1_000
 _MOST_OWN_REASONS: Final = 100
 _KNOWN_REASONS: Final = frozenset(map(str, StopReason))
 _WITHOUT_ERROR: Final = {
-    "refused": semconv.ERROR_LIMIT,
-    "stopped": semconv.ERROR_LIMIT,
-    "paused": semconv.ERROR_PAUSED,
-    "cancelled": semconv.ERROR_CANCELLED,
+    "refused": names.ERROR_LIMIT,
+    "stopped": names.ERROR_LIMIT,
+    "paused": names.ERROR_PAUSED,
+    "cancelled": names.ERROR_CANCELLED,
 }
 """Endings that are no success though nothing may have been raised."""
 
@@ -34,7 +34,7 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     What was abandoned or failed inside a 200 states one although nothing was raised.
     """
     if status == "refused":
-        return semconv.ERROR_DENIED if stated == semconv.ERROR_DENIED else semconv.ERROR_LIMIT
+        return names.ERROR_DENIED if stated == names.ERROR_DENIED else names.ERROR_LIMIT
     if stated:
         return text(stated)
     if status in {"ok", "open"}:
@@ -42,7 +42,7 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
     found = _WITHOUT_ERROR.get(status)
     if found is not None:
         return found
-    return semconv.ERROR_OTHER if error is None else text(type(error).__qualname__)
+    return names.ERROR_OTHER if error is None else text(type(error).__qualname__)
 
 
 def scope_error(scope: ScopeView) -> str | None:
@@ -65,7 +65,7 @@ class StopReasons:
 
 def error_type_of(status: str) -> str:
     """Give the `error.type` of an ending of which no error is known."""
-    return _WITHOUT_ERROR.get(status, semconv.ERROR_OTHER)
+    return _WITHOUT_ERROR.get(status, names.ERROR_OTHER)
 
 
 def error_of(record: CallRecord) -> str | None:
@@ -77,20 +77,20 @@ def error_of(record: CallRecord) -> str | None:
 def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValue]:
     """Give what enforcement decided about an operation."""
     attributes: dict[str, AttributeValue] = {}
-    by_gate = record.error_type == semconv.ERROR_DENIED
+    by_gate = record.error_type == names.ERROR_DENIED
     decision = record.decision or ("denied" if record.status == "refused" and not by_gate else None)
     if decision is not None:
-        attributes[semconv.LIMIT_DECISION] = decision
+        attributes[names.LIMIT_DECISION] = decision
     if record.limit_kind is not None:
-        attributes[semconv.LIMIT_KIND] = text(record.limit_kind)
+        attributes[names.LIMIT_KIND] = text(record.limit_kind)
     if record.limit_scope is not None:
-        attributes[semconv.LIMIT_SCOPE] = record.limit_scope.value
+        attributes[names.LIMIT_SCOPE] = record.limit_scope.value
     if record.limit_reason is not None:
-        attributes[semconv.LIMIT_REASON] = text(record.limit_reason)
+        attributes[names.LIMIT_REASON] = text(record.limit_reason)
     if record.status != "ok":
-        attributes[semconv.STATUS] = record.status
+        attributes[names.STATUS] = record.status
     if isinstance(record, ToolRecord) and record.abandoned:
-        attributes[semconv.TOOL_ABANDONED] = True
+        attributes[names.TOOL_ABANDONED] = True
     return attributes
 
 
@@ -116,7 +116,7 @@ def end(
     try:
         if span.is_recording():
             if error is not None:
-                attributes[semconv.ERROR_TYPE] = error
+                attributes[names.ERROR_TYPE] = error
                 span.set_status(_ERROR if sentence is None else Status(StatusCode.ERROR, sentence))
             if attributes:
                 span.set_attributes(attributes)

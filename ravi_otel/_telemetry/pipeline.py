@@ -17,7 +17,7 @@ from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive
-from ravi_otel._telemetry import closing, private, semconv
+from ravi_otel._telemetry import closing, names, private
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.instruments import Collection, Instruments, Observe
 from ravi_otel._telemetry.private import Sink
@@ -138,7 +138,7 @@ class Pipeline:
     def dropped(self, reason: str, amount: int = 1) -> None:
         """Count telemetry that was lost."""
         if self._signals is not None:
-            self._signals.instruments.dropped.add(amount, {semconv.DROP_REASON: reason})
+            self._signals.instruments.dropped.add(amount, {names.DROP_REASON: reason})
 
     def retire(self) -> None:
         """Make our processors inert on the providers they were added to; providers take no processor back."""
@@ -242,7 +242,7 @@ class Pipeline:
         return ours or _global(signal)
 
     def _instruments(self) -> Instruments:
-        meter = metrics.get_meter(semconv.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
+        meter = metrics.get_meter(names.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
         if self._collection is not None:
             self.before_collection()
         provider = self._provider("metrics")
@@ -253,8 +253,8 @@ class Pipeline:
     def _logger(self) -> Logger:
         sink = self._sink
         if sink is not None and not self._retired:
-            self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=semconv.SCOPE))
-        return _logs.get_logger(semconv.SCOPE, __version__, self._chosen.logger, self.convention.schema_url)
+            self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=names.SCOPE))
+        return _logs.get_logger(names.SCOPE, __version__, self._chosen.logger, self.convention.schema_url)
 
     def _look_for_tracer(self, signals: Signals) -> None:
         if _is_proxy(self._provider("traces")):
@@ -271,7 +271,7 @@ class Pipeline:
                 self._processors.append(added)
             if self._sink is not None:
                 self._tap("traces", "add_span_processor", self._sink.span_processor)
-        return trace.get_tracer(semconv.SCOPE, __version__, provider, self.convention.schema_url)
+        return trace.get_tracer(names.SCOPE, __version__, provider, self.convention.schema_url)
 
     def _tap(self, signal: str, adder: str, make: Callable[[], Any]) -> None:
         """Have a provider that is not ours tell the sink too; one that did for this sink before is woken."""

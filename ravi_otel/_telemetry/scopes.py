@@ -15,7 +15,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment, without_leaf
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._telemetry import outcomes, semconv
+from ravi_otel._telemetry import names, outcomes
 from ravi_otel._telemetry.cardinality import Guard, figure, finite, optional_text, text
 from ravi_otel._telemetry.identity import identity
 from ravi_otel._telemetry.instruments import Instruments
@@ -28,13 +28,13 @@ from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 
 _MOST_OPEN: Final = 50_000
 _MOST_READINGS: Final = 32
-_RENEWED: Final = (semconv.LIMIT_PER, semconv.LIMIT_WINDOW, semconv.LIMIT_BY, semconv.LIMIT_COUNTED_FOR)
-_STATE: Final = (semconv.LIMIT_THRESHOLD, semconv.LIMIT_USED, semconv.LIMIT_HELD, semconv.LIMIT_REMAINING, semconv.LIMIT_RATIO)
+_RENEWED: Final = (names.LIMIT_PER, names.LIMIT_WINDOW, names.LIMIT_BY, names.LIMIT_COUNTED_FOR)
+_STATE: Final = (names.LIMIT_THRESHOLD, names.LIMIT_USED, names.LIMIT_HELD, names.LIMIT_REMAINING, names.LIMIT_RATIO)
 _BUDGETS: Final = {
-    Kind.TOKENS: (semconv.BUDGET_TOKENS_LIMIT, semconv.BUDGET_TOKENS_USED),
-    Kind.COST: (semconv.BUDGET_COST_LIMIT, semconv.BUDGET_COST_USED),
-    Kind.TURNS: (semconv.BUDGET_TURNS_LIMIT, semconv.BUDGET_TURNS_USED),
-    Kind.TIME: (semconv.BUDGET_DEADLINE_LIMIT, semconv.BUDGET_DEADLINE_USED),
+    Kind.TOKENS: (names.BUDGET_TOKENS_LIMIT, names.BUDGET_TOKENS_USED),
+    Kind.COST: (names.BUDGET_COST_LIMIT, names.BUDGET_COST_USED),
+    Kind.TURNS: (names.BUDGET_TURNS_LIMIT, names.BUDGET_TURNS_USED),
+    Kind.TIME: (names.BUDGET_DEADLINE_LIMIT, names.BUDGET_DEADLINE_USED),
 }
 
 
@@ -61,7 +61,7 @@ class Scopes(Listener):
         self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
         self._lock = ForkLock()
-        self._guards = {semconv.INVOKE_WORKFLOW: Guard(), semconv.INVOKE_AGENT: Guard()}
+        self._guards = {names.INVOKE_WORKFLOW: Guard(), names.INVOKE_AGENT: Guard()}
         self._ended = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
         self._handed = Guard()
         self._reasons = outcomes.StopReasons()
@@ -134,20 +134,20 @@ class Scopes(Listener):
         found = self.find(event.scope_id or "")
         span = trace.get_current_span() if found is None else found.span
         if span.is_recording():
-            attributes: dict[str, AttributeValue] = {semconv.LIMIT_REASON: text(event.reason or "")}
+            attributes: dict[str, AttributeValue] = {names.LIMIT_REASON: text(event.reason or "")}
             if event.limit_kind is not None:
-                attributes[semconv.LIMIT_KIND] = text(event.limit_kind)
-            span.add_event(semconv.SUSPENDED_EVENT, attributes)
+                attributes[names.LIMIT_KIND] = text(event.limit_kind)
+            span.add_event(names.SUSPENDED_EVENT, attributes)
 
     def restarted(self, retry: RetryRecord, scope_id: str | None) -> None:
         """Tell on the span around an agent that it crashed, and of what, and is started again."""
         found = self.find(scope_id or "")
         span = trace.get_current_span() if found is None else found.span
         if span.is_recording():
-            attributes: dict[str, AttributeValue] = {semconv.RETRY_ATTEMPT: retry.attempt, semconv.ERROR_TYPE: text(retry.error_type or "")}
+            attributes: dict[str, AttributeValue] = {names.RETRY_ATTEMPT: retry.attempt, names.ERROR_TYPE: text(retry.error_type or "")}
             if retry.wait_s is not None:
-                attributes[semconv.RETRY_WAIT] = retry.wait_s
-            span.add_event(semconv.RETRY_EVENT, attributes)
+                attributes[names.RETRY_WAIT] = retry.wait_s
+            span.add_event(names.RETRY_EVENT, attributes)
 
     def handed_over(self, event: HandoffEvent) -> None:
         """Tell on the span of the agent that hands over, or of the run without one, to whom, and count it."""
@@ -155,11 +155,11 @@ class Scopes(Listener):
         agent = None if state is None or state.agent is None else state.agent.open
         span = trace.get_current_span() if agent is None else agent.span
         if span.is_recording():
-            span.add_event(semconv.HANDOFF_EVENT, {semconv.HANDOFF_TO: text(event.to), semconv.HANDOFF_MODE: event.mode})
+            span.add_event(names.HANDOFF_EVENT, {names.HANDOFF_TO: text(event.to), names.HANDOFF_MODE: event.mode})
         who, to = self._handed.admit(optional_text(event.facts.agent_name), text(event.to))
-        counted: dict[str, AttributeValue] = {semconv.HANDOFF_TO: to or "", semconv.HANDOFF_MODE: event.mode}
+        counted: dict[str, AttributeValue] = {names.HANDOFF_TO: to or "", names.HANDOFF_MODE: event.mode}
         if who is not None:
-            counted[semconv.AGENT_NAME] = who
+            counted[names.AGENT_NAME] = who
         self._pipeline.signals().instruments.handoffs.add(1, counted)
 
     def agent(self, run_id: str | None, agent_id: str) -> Open | None:
@@ -180,7 +180,7 @@ class Scopes(Listener):
         for scope in self._around(record.facts.scope_id):
             if scope.status != "open" and scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
                 for reading in scope.readings()[:_MOST_READINGS]:
-                    mark.span.add_event(semconv.STATE_EVENT, {**_state_attributes(reading), semconv.LIMIT_SCOPE_ID: scope.facts.scope_id})
+                    mark.span.add_event(names.STATE_EVENT, {**_state_attributes(reading), names.LIMIT_SCOPE_ID: scope.facts.scope_id})
 
     def _around(self, scope_id: str) -> Iterator[ScopeView]:
         state = self._states.get(scope_id)
@@ -198,21 +198,21 @@ class Scopes(Listener):
     def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
         seconds = (time.perf_counter_ns() - state.started_ns) / NANO
         if scope.facts.kind is ScopeKind.RUN:
-            attributes = self._attributes(semconv.INVOKE_WORKFLOW, semconv.WORKFLOW_NAME, scope.facts.name, error)
+            attributes = self._attributes(names.INVOKE_WORKFLOW, names.WORKFLOW_NAME, scope.facts.name, error)
             instruments.workflow_duration.record(seconds, attributes, context)
-            instruments.run_ends.add(1, self._end(scope, semconv.WORKFLOW_NAME, scope.facts.name), context)
+            instruments.run_ends.add(1, self._end(scope, names.WORKFLOW_NAME, scope.facts.name), context)
             return
-        attributes = self._attributes(semconv.INVOKE_AGENT, semconv.AGENT_NAME, scope.facts.agent_name, error)
+        attributes = self._attributes(names.INVOKE_AGENT, names.AGENT_NAME, scope.facts.agent_name, error)
         instruments.agent_duration.record(seconds, attributes, context)
         instruments.agent_inference_calls.record(state.calls, attributes, context)
         instruments.agent_tool_calls.record(state.tools, attributes, context)
-        instruments.agent_ends.add(1, self._end(scope, semconv.AGENT_NAME, scope.facts.agent_name), context)
+        instruments.agent_ends.add(1, self._end(scope, names.AGENT_NAME, scope.facts.agent_name), context)
 
     def _end(self, scope: ScopeView, key: str, name: str | None) -> dict[str, AttributeValue]:
         """Give the attributes of an end, of which status and reason stay what they are however many names there are."""
         reason = self._reasons.admit(scope.stop_reason)
         admitted, _ = self._ended[scope.facts.kind].admit(optional_text(name), reason)
-        ended: dict[str, AttributeValue] = {semconv.STATUS: scope.status, semconv.STOP_REASON: reason}
+        ended: dict[str, AttributeValue] = {names.STATUS: scope.status, names.STOP_REASON: reason}
         if admitted is not None:
             ended[key] = admitted
         return ended
@@ -221,7 +221,7 @@ class Scopes(Listener):
         admitted, failed = self._guards[operation].admit(optional_text(name), error)
         attributes: dict[str, AttributeValue] = {} if admitted is None else {key: admitted}
         if failed is not None:
-            attributes[semconv.ERROR_TYPE] = failed
+            attributes[names.ERROR_TYPE] = failed
         return attributes
 
 
@@ -229,16 +229,16 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     facts = scope.facts
     attributes = identity(facts)
     is_run = facts.kind is ScopeKind.RUN
-    operation = semconv.INVOKE_WORKFLOW if is_run else semconv.INVOKE_AGENT
-    attributes[semconv.OPERATION_NAME] = operation
-    attributes[semconv.SCOPE_ID] = facts.scope_id
+    operation = names.INVOKE_WORKFLOW if is_run else names.INVOKE_AGENT
+    attributes[names.OPERATION_NAME] = operation
+    attributes[names.SCOPE_ID] = facts.scope_id
     if facts.agent_id is not None and facts.supervision is not None:
-        attributes[semconv.AGENT_DEPTH] = facts.supervision.depth
-        attributes[semconv.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
+        attributes[names.AGENT_DEPTH] = facts.supervision.depth
+        attributes[names.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
     named = facts.name if is_run else facts.agent_name or facts.name
     name = operation
     if named is not None:
-        attributes[semconv.WORKFLOW_NAME if is_run else semconv.AGENT_NAME] = text(named)
+        attributes[names.WORKFLOW_NAME if is_run else names.AGENT_NAME] = text(named)
         name = f"{operation} {text(named)}"
     span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
     return Open(span, trace.set_span_in_context(span, parent))
@@ -248,21 +248,21 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
     """Tell where each of its limits stands, and give how it ended."""
     readings = scope.readings()
     for reading in readings[:_MOST_READINGS]:
-        span.add_event(semconv.STATE_EVENT, _state_attributes(reading))
+        span.add_event(names.STATE_EVENT, _state_attributes(reading))
     attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
     if scope.status != "ok":
-        attributes[semconv.STATUS] = scope.status
+        attributes[names.STATUS] = scope.status
         if scope.stop_reason is not None:
-            attributes[semconv.STOP_REASON] = text(scope.stop_reason)
+            attributes[names.STOP_REASON] = text(scope.stop_reason)
     return attributes
 
 
 def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {
-        semconv.LIMIT_LABEL: text(reading.limit.label),
-        semconv.LIMIT_KIND: text(reading.limit.kind),
-        semconv.LIMIT_DENIED: reading.denied,
-        semconv.LIMIT_EVENTS: reading.events,
+        names.LIMIT_LABEL: text(reading.limit.label),
+        names.LIMIT_KIND: text(reading.limit.kind),
+        names.LIMIT_DENIED: reading.denied,
+        names.LIMIT_EVENTS: reading.events,
     }
     renewed = (reading.limit.per, reading.window, reading.limit.by, reading.counted_for)
     attributes |= {name: text(given) for name, given in zip(_RENEWED, renewed, strict=True) if given is not None}

@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._telemetry import outcomes, semconv
+from ravi_otel._telemetry import names, outcomes
 from ravi_otel._telemetry.cardinality import Guard, text
 from ravi_otel._telemetry.identity import kept_identity
 from ravi_otel._telemetry.pipeline import Pipeline
@@ -47,10 +47,10 @@ class Tools(Listener):
         shape = self._shapes.get(record.name) or self._shape_of(record.name)
         attributes = {**kept_identity(record.facts), **shape.attributes}
         if record.call_id is not None:
-            attributes[semconv.TOOL_CALL_ID] = text(record.call_id)
+            attributes[names.TOOL_CALL_ID] = text(record.call_id)
         parent = self._pipeline.above.context()
         if record.inferred:
-            attributes[semconv.TOOL_INFERRED] = True
+            attributes[names.TOOL_INFERRED] = True
         span = tracer.start_span(shape.name, parent, SpanKind.INTERNAL, attributes, start_time=record.began_unix_ns)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
@@ -75,8 +75,8 @@ class Tools(Listener):
     def _shape_of(self, tool: str) -> _Shape:
         name = text(tool)
         shape = _Shape(
-            f"{semconv.EXECUTE_TOOL} {name}",
-            {semconv.OPERATION_NAME: semconv.EXECUTE_TOOL, semconv.TOOL_NAME: name, semconv.TOOL_TYPE: "function"},
+            f"{names.EXECUTE_TOOL} {name}",
+            {names.OPERATION_NAME: names.EXECUTE_TOOL, names.TOOL_NAME: name, names.TOOL_TYPE: "function"},
         )
         if len(self._shapes) >= _MOST_KEPT:
             self._shapes.clear()
@@ -85,9 +85,9 @@ class Tools(Listener):
 
     def _series_of(self, tool: str, error: str | None) -> Attributes:
         name, failed = self._guard.admit(text(tool), error)
-        attributes: Attributes = {semconv.TOOL_NAME: name or ""}
+        attributes: Attributes = {names.TOOL_NAME: name or ""}
         if failed is not None:
-            attributes[semconv.ERROR_TYPE] = failed
+            attributes[names.ERROR_TYPE] = failed
         if len(self._series) >= _MOST_KEPT:
             self._series.clear()
         self._series[tool, error] = attributes

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import unquote_plus
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
-KEY: Final = semconv.CARRIED_ENTRY
+KEY: Final = names.CARRIED_ENTRY
 """What our one entry is called."""
 
 PREFIX: Final = "ravi."

@@ -13,7 +13,7 @@ from team_stage import lead_of
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracker
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.agents import AgentContext, Flow, OrchestratorAgent, ReActAgent, SubAgentConfig, build_supervisor, handoff, run_agent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
@@ -217,12 +217,12 @@ class Heard:
 
     def agents(self):
         """Give the ends of agents on each way out, with the metric's last; reasons cut as metrics have them."""
-        told = self.spans(semconv.INVOKE_AGENT, "gen_ai.agent.name")
+        told = self.spans(names.INVOKE_AGENT, "gen_ai.agent.name")
         return told, self.hooks("run_end", "agent_name"), self.stored(ScopeKind.AGENT), self.metric("ravi.agent.ends", "gen_ai.agent.name")
 
     def runs(self):
         """Give the same of runs."""
-        told = self.spans(semconv.INVOKE_WORKFLOW, "gen_ai.workflow.name")
+        told = self.spans(names.INVOKE_WORKFLOW, "gen_ai.workflow.name")
         return told, self.hooks("flow_end", "flow_name"), self.stored(ScopeKind.RUN), self.metric("ravi.run.ends", "gen_ai.workflow.name")
 
 
@@ -418,7 +418,7 @@ def test_what_ends_a_plain_agent_is_named_where_the_error_names_it(heard, error,
 def test_a_strange_reason_of_the_programs_own_is_told_short_and_fails_nothing(heard, reason):
     with pytest.raises(StopRun), ravi_otel.run("r"):
         raise StopRun(reason, "enough")
-    ((_, status, told),) = heard.spans(semconv.INVOKE_WORKFLOW, "gen_ai.workflow.name")
+    ((_, status, told),) = heard.spans(names.INVOKE_WORKFLOW, "gen_ai.workflow.name")
     assert (status, len(told) <= 256) == ("error", True)
     told.encode()
     (point,) = heard.capture.metric("ravi.run.ends")

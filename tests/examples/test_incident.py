@@ -15,7 +15,7 @@ import pytest
 import warm_starts
 from played_once import played_once
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "incident"
@@ -175,7 +175,7 @@ def test_the_page_shows_the_program_as_it_is():
 def test_the_page_calls_attributes_of_limits_as_they_are_called():
     shown = set(re.findall(r"^\| `(ravi\.limit\.[\w.]+)` \|", PAGE, re.MULTILINE))
     assert len(shown) > 5
-    assert shown <= {value for value in vars(semconv).values() if isinstance(value, str)}
+    assert shown <= {value for value in vars(names).values() if isinstance(value, str)}
 
 
 def test_every_picture_is_there_and_is_told_in_words():

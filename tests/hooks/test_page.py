@@ -12,7 +12,7 @@ import warm_starts
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, RunLogger, SpawnBudget
-from ravi_otel._telemetry import catalog
+from ravi_otel._telemetry import names
 from ravi_otel.hooks import HookStats
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -85,4 +85,4 @@ def test_every_fault_is_named(field):
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(ravi\.[a-z_.]+)`", PAGE))))
 def test_every_name_that_is_told_is_in_the_table_of_names(name):
-    assert name in {row.name for row in catalog.TABLE}
+    assert name in {row.name for row in names.TABLE}

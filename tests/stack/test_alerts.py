@@ -17,7 +17,7 @@ from dashboard_files import FILES, panels, selectors
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
-from ravi_otel._telemetry.catalog import METRICS, TABLE
+from ravi_otel._telemetry.names import METRICS, TABLE
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 RULES = {path.stem: yaml.safe_load(path.read_text())["groups"] for path in sorted((COLLECTOR / "prometheus" / "rules").glob("*.yaml"))}
@@ -30,7 +30,7 @@ LINK = re.compile(r"\[[^]]+\]\(([^)]+)\)")
 BY_SCOPE = ", of a run's, an agent's or a block's own info"
 BY_SCOPE_RULE = re.compile(r'\{\{ if match "process\|tenant\|session" \$labels.ravi_limit_scope \}\}(\w+)\{\{ else \}\}info\{\{ end \}\}')
 URGENCY = {name: BY_SCOPE_RULE.sub(rf"\1{BY_SCOPE}", rule["labels"]["severity"]) for name, rule in ALERTS.items()}
-ATTRIBUTES = {row.name for row in TABLE if row.instrument == "attribute"}
+ATTRIBUTES = {row.name for row in TABLE if row.kind == "attribute"}
 
 alerts = pytest.mark.parametrize("name", ALERTS)
 
@@ -137,7 +137,7 @@ def _rules() -> list[Any]:
 @pytest.mark.parametrize("rule", _rules())
 def test_every_rule_asks_for_metrics_that_go_out_or_that_another_rule_writes(rule):
     known = {prometheus(metric) for metric in METRICS} | set(RECORDED) | set(foreign.NAMES)
-    known |= {f"{prometheus(metric)}_count" for metric, row in METRICS.items() if row.instrument == "histogram"}
+    known |= {f"{prometheus(metric)}_count" for metric, row in METRICS.items() if row.kind == "histogram"}
     assert {selector.name for selector in selectors(rule["expr"])} <= known
 
 

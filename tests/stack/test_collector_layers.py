@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.stack.doctor import probe
 from ravi_otel.stack.starting import OVERLAYS
 
@@ -48,8 +48,8 @@ def test_whatever_a_pipeline_names_is_configured_and_whatever_is_configured_is_u
     connectors = set(config["connectors"])
     used: dict[str, set[str]] = {"receivers": set(), "processors": set(), "exporters": set()}
     for pipeline in config["service"]["pipelines"].values():
-        for kind, names in used.items():
-            names.update(pipeline.get(kind, ()))
+        for kind, named in used.items():
+            named.update(pipeline.get(kind, ()))
     assert used["receivers"] == set(config["receivers"]) | connectors
     assert used["exporters"] == set(config["exporters"]) | connectors
     assert used["processors"] == set(config["processors"])
@@ -105,8 +105,8 @@ def test_errors_limits_and_slow_traces_are_kept_whatever_becomes_of_the_rest():
     policies = {policy["name"]: policy for policy in sampling["policies"]}
     assert list(policies) == ["errors", "limits", "ends", "slow", "doctor", "rest"]
     assert policies["errors"]["status_code"]["status_codes"] == ["ERROR"]
-    assert f'span.attributes["{semconv.LIMIT_DECISION}"] == "denied"' in policies["limits"]["ottl_condition"]["span"]
-    assert policies["ends"]["ottl_condition"]["span"] == [f'span.attributes["{semconv.STOP_REASON}"] != nil']
+    assert f'span.attributes["{names.LIMIT_DECISION}"] == "denied"' in policies["limits"]["ottl_condition"]["span"]
+    assert policies["ends"]["ottl_condition"]["span"] == [f'span.attributes["{names.STOP_REASON}"] != nil']
     assert policies["slow"]["latency"]["threshold_ms"] == 60_000
     assert policies["doctor"]["string_attribute"] == {"key": "service.name", "values": [probe.SERVICE]}
     assert sampling["sampling_strategy"] == "span-ingest", "a trace with a limit event must be seen while its run goes on"
@@ -115,7 +115,7 @@ def test_errors_limits_and_slow_traces_are_kept_whatever_becomes_of_the_rest():
 
 
 def test_the_names_that_the_bridge_writes_are_names_of_ours():
-    known = {value for name, value in vars(semconv).items() if name.isupper() and isinstance(value, str)}
+    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
     written = set()
     for group in layered("bridge")["processors"]["transform/bridge"]["trace_statements"]:
         for statement in group["statements"]:

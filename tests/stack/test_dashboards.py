@@ -20,8 +20,8 @@ from dashboard_files import FILES, PLACE, Query, asked, filled, first_screen, pa
 
 from dashboards.source import foreign
 from dashboards.source.names import label, prometheus
-from ravi_otel._telemetry import semconv
-from ravi_otel._telemetry.catalog import METRICS, TABLE
+from ravi_otel._telemetry import names
+from ravi_otel._telemetry.names import METRICS, TABLE
 
 UIDS = {"budgets.json": "ravi-budgets", "calls.json": "ravi-calls", "runs.json": "ravi-runs", "health.json": "ravi-health"}
 SCHEMA = {
@@ -92,15 +92,15 @@ IS_WHOLE = fastjsonschema.compile(SCHEMA)
 
 PROMQL = promql()
 KNOWN = {
-    **{prometheus(name): name for name, row in METRICS.items() if row.instrument != "histogram"},
+    **{prometheus(name): name for name, row in METRICS.items() if row.kind != "histogram"},
     **{
         f"{prometheus(name)}{part}": name
         for name, row in METRICS.items()
-        if row.instrument == "histogram"
+        if row.kind == "histogram"
         for part in ("_bucket", "_sum", "_count")
     },
 }
-ATTRIBUTES = {label(row.name) for row in TABLE if row.instrument == "attribute"}
+ATTRIBUTES = {label(row.name) for row in TABLE if row.kind == "attribute"}
 OTHERS_LABELS = {
     "service_name": "the resource, promoted by prometheus/prometheus.yaml",
     "deployment_environment_name": "the resource, promoted by prometheus/prometheus.yaml",
@@ -329,7 +329,7 @@ def _named(selector: Any) -> str:
     return selector.name or next(matcher.value for matcher in selector.matchers.matchers if matcher.name == "__name__")
 
 
-def test_every_metric_is_in_semconv_or_in_the_list_of_others():
+def test_every_metric_is_in_the_table_or_in_the_list_of_others():
     for query in PROMQL:
         for selector in selectors(filled(query.text)):
             pattern = re.compile(_named(selector))
@@ -392,12 +392,12 @@ def test_points_are_asked_for_where_prometheus_keeps_them_and_told_of_nowhere_el
 
 
 def test_a_name_of_prometheus_is_made_as_prometheus_makes_it():
-    assert prometheus(semconv.COST) == "ravi_usage_cost_USD_total"
-    assert prometheus(semconv.CALL_DURATION) == "gen_ai_client_operation_duration_seconds"
-    assert prometheus(semconv.TOKEN_USAGE) == "gen_ai_client_token_usage"
-    assert prometheus(semconv.LIMIT_USED) == "ravi_limit_used"
-    assert prometheus(semconv.AGENT_ACTIVE) == "ravi_agent_active"
-    assert prometheus(semconv.RETRY_COUNT) == "ravi_retry_count_total"
+    assert prometheus(names.COST) == "ravi_usage_cost_USD_total"
+    assert prometheus(names.CALL_DURATION) == "gen_ai_client_operation_duration_seconds"
+    assert prometheus(names.TOKEN_USAGE) == "gen_ai_client_token_usage"
+    assert prometheus(names.LIMIT_USED) == "ravi_limit_used"
+    assert prometheus(names.AGENT_ACTIVE) == "ravi_agent_active"
+    assert prometheus(names.RETRY_COUNT) == "ravi_retry_count_total"
     with pytest.raises(KeyError):
         prometheus("ravi.no.such")
 

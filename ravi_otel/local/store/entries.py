@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
 from ravi_otel._runtime.awaited import FETCHES
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.model_calls import PENDING
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import LimitEvent, LimitReading, Phase, Status
@@ -28,7 +28,7 @@ _MOST_SECONDS: Final = 1e9
 
 def status_of(span: Span) -> Status:
     """Say how what the span tells of ended."""
-    stated = span.text(semconv.STATUS)
+    stated = span.text(names.STATUS)
     if stated in _STATUSES:
         return cast("Status", stated)
     return "error" if span.failed else "ok"
@@ -36,30 +36,30 @@ def status_of(span: Span) -> Status:
 
 def entry_of(span: Span) -> Entry | None:
     """Read a call or tool; None for a span that is neither."""
-    operation = span.text(semconv.OPERATION_NAME)
-    if operation == semconv.EXECUTE_TOOL:
-        return Entry(_leaf(span, "tool", span.text(semconv.TOOL_NAME), "tool"))
+    operation = span.text(names.OPERATION_NAME)
+    if operation == names.EXECUTE_TOOL:
+        return Entry(_leaf(span, "tool", span.text(names.TOOL_NAME), "tool"))
     if operation is None and not span.client:
         return None
     return _call(span, operation)
 
 
 def _call(span: Span, operation: str | None) -> Entry:
-    leaf = _leaf(span, "call", span.text(semconv.RESPONSE_MODEL) or span.text(semconv.REQUEST_MODEL), operation or span.name)
-    leaf.stream = span.attributes.get(semconv.REQUEST_STREAM) is True
+    leaf = _leaf(span, "call", span.text(names.RESPONSE_MODEL) or span.text(names.REQUEST_MODEL), operation or span.name)
+    leaf.stream = span.attributes.get(names.REQUEST_STREAM) is True
     leaf.usage = _usage(span)
     look = operation == FETCHES
     leaf.generative = operation is not None and (not look or leaf.usage is not None)
-    leaf.pending = span.text(semconv.USAGE_SOURCE) == PENDING
-    leaf.cost_nano = span.nano(semconv.USAGE_COST)
-    leaf.cost_source = span.text(semconv.USAGE_COST_SOURCE)
-    leaf.retries = span.count(semconv.RETRY_COUNT) or 0
-    requests = span.count(semconv.REQUEST_COUNT)
+    leaf.pending = span.text(names.USAGE_SOURCE) == PENDING
+    leaf.cost_nano = span.nano(names.USAGE_COST)
+    leaf.cost_source = span.text(names.USAGE_COST_SOURCE)
+    leaf.retries = span.count(names.RETRY_COUNT) or 0
+    requests = span.count(names.REQUEST_COUNT)
     if leaf.status == "refused":
         return Entry(leaf)
     leaf.sent = requests != 0
-    charged = _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, "estimated") if leaf.usage is None else None
-    return Entry(leaf, 0 if look else 1 if requests is None else requests, charged, span.nano(semconv.CHARGED_COST))
+    charged = _tokens(span, names.CHARGED_INPUT, names.CHARGED_OUTPUT, "estimated") if leaf.usage is None else None
+    return Entry(leaf, 0 if look else 1 if requests is None else requests, charged, span.nano(names.CHARGED_COST))
 
 
 def _leaf(span: Span, what: Literal["call", "tool"], name: str | None, operation: str) -> Leaf:
@@ -72,45 +72,45 @@ def _leaf(span: Span, what: Literal["call", "tool"], name: str | None, operation
         status=status,
         duration_ns=span.duration_ns,
         sent=status != "refused",
-        decision=span.text(semconv.LIMIT_DECISION),
-        error_type=span.text(semconv.ERROR_TYPE),
-        limit_kind=span.text(semconv.LIMIT_KIND),
-        limit_scope=span.text(semconv.LIMIT_SCOPE),
-        reason=span.text(semconv.LIMIT_REASON),
+        decision=span.text(names.LIMIT_DECISION),
+        error_type=span.text(names.ERROR_TYPE),
+        limit_kind=span.text(names.LIMIT_KIND),
+        limit_scope=span.text(names.LIMIT_SCOPE),
+        reason=span.text(names.LIMIT_REASON),
         refusal=(span.message or None) if status == "refused" else None,
     )
 
 
 def _usage(span: Span) -> Usage | None:
-    stated = span.text(semconv.USAGE_SOURCE) or "reported"
+    stated = span.text(names.USAGE_SOURCE) or "reported"
     source = cast("UsageSource", stated if stated in _SOURCES else "estimated")
     if source == "reserved":
-        return _tokens(span, semconv.CHARGED_INPUT, semconv.CHARGED_OUTPUT, source)
-    total = span.count(semconv.USAGE_TOTAL)
+        return _tokens(span, names.CHARGED_INPUT, names.CHARGED_OUTPUT, source)
+    total = span.count(names.USAGE_TOTAL)
     if total:
         return Usage(total_tokens=total, source=source)
-    return _tokens(span, semconv.USAGE_INPUT, semconv.USAGE_OUTPUT, source)
+    return _tokens(span, names.USAGE_INPUT, names.USAGE_OUTPUT, source)
 
 
 def _tokens(span: Span, given: str, taken: str, source: UsageSource) -> Usage | None:
     tokens_in, tokens_out = span.count(given), span.count(taken)
-    sound, characters, searches = _milliseconds(span), span.count(semconv.USAGE_CHARACTERS) or 0, span.count(semconv.USAGE_SEARCHES) or 0
+    sound, characters, searches = _milliseconds(span), span.count(names.USAGE_CHARACTERS) or 0, span.count(names.USAGE_SEARCHES) or 0
     if tokens_in is None and tokens_out is None and not (sound or characters or searches):
         return None
     return Usage(
         tokens_in or 0,
         tokens_out or 0,
-        cached_input_tokens=span.count(semconv.USAGE_CACHE_READ) or 0,
-        cache_write_tokens=_either(span, semconv.USAGE_CACHE_CREATION, semconv.USAGE_CACHE_WRITE),
-        reasoning_tokens=span.count(semconv.USAGE_REASONING) or 0,
-        audio_input_tokens=_either(span, semconv.OWN_AUDIO_INPUT, semconv.USAGE_AUDIO_INPUT),
-        audio_output_tokens=_either(span, semconv.OWN_AUDIO_OUTPUT, semconv.USAGE_AUDIO_OUTPUT),
+        cached_input_tokens=span.count(names.USAGE_CACHE_READ) or 0,
+        cache_write_tokens=_either(span, names.USAGE_CACHE_CREATION, names.USAGE_CACHE_WRITE),
+        reasoning_tokens=span.count(names.USAGE_REASONING) or 0,
+        audio_input_tokens=_either(span, names.OWN_AUDIO_INPUT, names.USAGE_AUDIO_INPUT),
+        audio_output_tokens=_either(span, names.OWN_AUDIO_OUTPUT, names.USAGE_AUDIO_OUTPUT),
         source=source,
-        cache_write_1h_tokens=span.count(semconv.USAGE_CACHE_WRITE_1H) or 0,
-        image_input_tokens=_either(span, semconv.OWN_IMAGE_INPUT, semconv.USAGE_IMAGE_INPUT),
-        cached_image_tokens=_either(span, semconv.OWN_IMAGE_CACHE_READ, semconv.USAGE_IMAGE_CACHE_READ),
-        image_output_tokens=_either(span, semconv.OWN_IMAGE_OUTPUT, semconv.USAGE_IMAGE_OUTPUT),
-        rejected_prediction_tokens=span.count(semconv.USAGE_REJECTED) or 0,
+        cache_write_1h_tokens=span.count(names.USAGE_CACHE_WRITE_1H) or 0,
+        image_input_tokens=_either(span, names.OWN_IMAGE_INPUT, names.USAGE_IMAGE_INPUT),
+        cached_image_tokens=_either(span, names.OWN_IMAGE_CACHE_READ, names.USAGE_IMAGE_CACHE_READ),
+        image_output_tokens=_either(span, names.OWN_IMAGE_OUTPUT, names.USAGE_IMAGE_OUTPUT),
+        rejected_prediction_tokens=span.count(names.USAGE_REJECTED) or 0,
         audio_ms=sound,
         characters=characters,
         searches=searches,
@@ -118,7 +118,7 @@ def _tokens(span: Span, given: str, taken: str, source: UsageSource) -> Usage | 
 
 
 def _milliseconds(span: Span) -> int:
-    seconds = number_of(span.attributes, semconv.USAGE_AUDIO_LENGTH)
+    seconds = number_of(span.attributes, names.USAGE_AUDIO_LENGTH)
     return round(seconds * 1_000) if seconds is not None and 0 < seconds < _MOST_SECONDS else 0
 
 
@@ -133,39 +133,39 @@ def _either(span: Span, released: str, latest: str) -> int:
 def event_of(event: SpanEvent) -> LimitEvent | None:
     """Read a limit event; None for another event, or one that names no scope we know."""
     kinds: Mapping[str, Literal["limit_nearing", "limit_exceeded"]] = {
-        semconv.NEARING_EVENT: "limit_nearing",
-        semconv.EXCEEDED_EVENT: "limit_exceeded",
+        names.NEARING_EVENT: "limit_nearing",
+        names.EXCEEDED_EVENT: "limit_exceeded",
     }
     told, said = kinds.get(event.name), event.attributes
-    scope = text_of(said, semconv.LIMIT_SCOPE)
+    scope = text_of(said, names.LIMIT_SCOPE)
     if told is None or scope not in _SCOPES:
         return None
-    phase = text_of(said, semconv.LIMIT_PHASE)
+    phase = text_of(said, names.LIMIT_PHASE)
     return LimitEvent(
         event=told,
-        limit_kind=text_of(said, semconv.LIMIT_KIND) or "",
+        limit_kind=text_of(said, names.LIMIT_KIND) or "",
         scope=ScopeKind(scope),
-        scope_id=text_of(said, semconv.LIMIT_SCOPE_ID) or "",
-        scope_name=text_of(said, semconv.LIMIT_SCOPE_NAME),
-        agent_name=text_of(said, semconv.AGENT_NAME),
-        agent_id=text_of(said, semconv.AGENT_ID),
-        run_id=text_of(said, semconv.RUN_ID),
-        session_id=text_of(said, semconv.SESSION_ID),
-        threshold=_amount(said, semconv.LIMIT_THRESHOLD),
-        used=_amount(said, semconv.LIMIT_USED),
-        held=_amount(said, semconv.LIMIT_HELD),
-        remaining=_amount(said, semconv.LIMIT_REMAINING),
-        exceeded_by=_amount(said, semconv.LIMIT_EXCEEDED_BY),
-        ratio=_amount(said, semconv.LIMIT_RATIO),
+        scope_id=text_of(said, names.LIMIT_SCOPE_ID) or "",
+        scope_name=text_of(said, names.LIMIT_SCOPE_NAME),
+        agent_name=text_of(said, names.AGENT_NAME),
+        agent_id=text_of(said, names.AGENT_ID),
+        run_id=text_of(said, names.RUN_ID),
+        session_id=text_of(said, names.SESSION_ID),
+        threshold=_amount(said, names.LIMIT_THRESHOLD),
+        used=_amount(said, names.LIMIT_USED),
+        held=_amount(said, names.LIMIT_HELD),
+        remaining=_amount(said, names.LIMIT_REMAINING),
+        exceeded_by=_amount(said, names.LIMIT_EXCEEDED_BY),
+        ratio=_amount(said, names.LIMIT_RATIO),
         phase=cast("Phase", phase if phase in _PHASES else "settle"),
-        decision=text_of(said, semconv.LIMIT_DECISION) or "",
-        enforcement=text_of(said, semconv.LIMIT_ENFORCEMENT) or "",
-        per=text_of(said, semconv.LIMIT_PER),
-        window=text_of(said, semconv.LIMIT_WINDOW),
-        by=text_of(said, semconv.LIMIT_BY),
-        counted_for=text_of(said, semconv.LIMIT_COUNTED_FOR),
-        requested=number_of(said, semconv.LIMIT_REQUESTED),
-        tracker=text_of(said, semconv.LIMIT_TRACKER),
+        decision=text_of(said, names.LIMIT_DECISION) or "",
+        enforcement=text_of(said, names.LIMIT_ENFORCEMENT) or "",
+        per=text_of(said, names.LIMIT_PER),
+        window=text_of(said, names.LIMIT_WINDOW),
+        by=text_of(said, names.LIMIT_BY),
+        counted_for=text_of(said, names.LIMIT_COUNTED_FOR),
+        requested=number_of(said, names.LIMIT_REQUESTED),
+        tracker=text_of(said, names.LIMIT_TRACKER),
     )
 
 
@@ -176,27 +176,27 @@ def _amount(said: Attributes, key: str) -> float:
 
 def state_of(event: SpanEvent, scope: ScopeKind, name: str | None) -> LimitReading | None:
     """Read where a limit of a run or agent stood when that closed, or a call in it that ended later; None for another event."""
-    if event.name != semconv.STATE_EVENT:
+    if event.name != names.STATE_EVENT:
         return None
     said = event.attributes
     figures = {field: number_of(said, key) for field, key in _STATE.items()}
-    found = _reading(text_of(said, semconv.LIMIT_LABEL), figures, _names(said.get(semconv.LIMIT_EVENTS)), scope, name)
+    found = _reading(text_of(said, names.LIMIT_LABEL), figures, _names(said.get(names.LIMIT_EVENTS)), scope, name)
     return _renewed(found, *(text_of(said, key) for key in _RENEWED.values()))
 
 
 _RENEWED: Final = {
-    "per": semconv.LIMIT_PER,
-    "window": semconv.LIMIT_WINDOW,
-    "by": semconv.LIMIT_BY,
-    "counted_for": semconv.LIMIT_COUNTED_FOR,
+    "per": names.LIMIT_PER,
+    "window": names.LIMIT_WINDOW,
+    "by": names.LIMIT_BY,
+    "counted_for": names.LIMIT_COUNTED_FOR,
 }
 _STATE: Final = {
-    "threshold": semconv.LIMIT_THRESHOLD,
-    "used": semconv.LIMIT_USED,
-    "held": semconv.LIMIT_HELD,
-    "remaining": semconv.LIMIT_REMAINING,
-    "ratio": semconv.LIMIT_RATIO,
-    "denied": semconv.LIMIT_DENIED,
+    "threshold": names.LIMIT_THRESHOLD,
+    "used": names.LIMIT_USED,
+    "held": names.LIMIT_HELD,
+    "remaining": names.LIMIT_REMAINING,
+    "ratio": names.LIMIT_RATIO,
+    "denied": names.LIMIT_DENIED,
 }
 
 

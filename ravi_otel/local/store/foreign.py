@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 
 _KEPT: Final = frozenset({
-    semconv.OPERATION_NAME, semconv.PROVIDER_NAME, "gen_ai.system", semconv.REQUEST_MODEL, semconv.RESPONSE_MODEL,
-    semconv.AGENT_NAME, "gen_ai.agent.id", semconv.WORKFLOW_NAME, semconv.TOOL_NAME, semconv.TOOL_TYPE,
-    semconv.ERROR_TYPE, semconv.EXCEPTION_TYPE,
-    semconv.SERVER_ADDRESS, semconv.SERVER_PORT, "network.transport", "network.protocol.name", "network.protocol.version", "url.scheme",
-    "http.request.method", semconv.HTTP_STATUS, "http.route", "http.request.body.size", "http.response.body.size",
+    names.OPERATION_NAME, names.PROVIDER_NAME, "gen_ai.system", names.REQUEST_MODEL, names.RESPONSE_MODEL,
+    names.AGENT_NAME, "gen_ai.agent.id", names.WORKFLOW_NAME, names.TOOL_NAME, names.TOOL_TYPE,
+    names.ERROR_TYPE, names.EXCEPTION_TYPE,
+    names.SERVER_ADDRESS, names.SERVER_PORT, "network.transport", "network.protocol.name", "network.protocol.version", "url.scheme",
+    "http.request.method", names.HTTP_STATUS, "http.route", "http.request.body.size", "http.response.body.size",
     "http.method", "http.status_code", "http.scheme", "http.flavor",
     "rpc.system", "rpc.service", "rpc.method", "rpc.grpc.status_code",
     "db.system", "db.system.name", "db.operation.name", "db.operation.batch.size",
     "messaging.system", "messaging.operation.name", "messaging.operation.type",
     "code.function", "code.function.name", "code.namespace", "code.filepath", "code.file.path", "code.lineno", "code.line.number",
     "thread.id", "thread.name", "process.pid",
-    semconv.RUN_ID, semconv.SESSION_ID, semconv.TENANT_ID, semconv.AGENT_ID, semconv.AGENT_DEPTH, semconv.AGENT_PRIORITY,
+    names.RUN_ID, names.SESSION_ID, names.TENANT_ID, names.AGENT_ID, names.AGENT_DEPTH, names.AGENT_PRIORITY,
 })  # fmt: skip
 _COUNTS: Final = "gen_ai.usage."
 _MOST_TEXT: Final = 256
@@ -34,7 +34,7 @@ _MOST_TEXT: Final = 256
 
 def is_foreign(scope: Any) -> bool:
     """Tell whether a span was made by somebody else, from its instrumentation scope."""
-    return scope is None or scope.name != semconv.SCOPE
+    return scope is None or scope.name != names.SCOPE
 
 
 def kept(found: Any) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def _is_kept(key: str, value: Any) -> bool:
     if key.startswith(_COUNTS):
         return isinstance(value, (int, float))
     # A run's tags are on every span of it.
-    return (key in _KEPT or key.startswith(semconv.TAG_PREFIX)) and _is_name(value)
+    return (key in _KEPT or key.startswith(names.TAG_PREFIX)) and _is_name(value)
 
 
 def _is_name(value: Any) -> bool:

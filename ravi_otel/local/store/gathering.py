@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.local.record import Leaf, What
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.spans import Span, SpanEvent, text_of
@@ -84,16 +84,16 @@ class Gathering:
         place = _place(span, process)
         leaf = self._ours(span, place) if span.ours else None
         for event in span.events:
-            if event.name != semconv.STATE_EVENT:
+            if event.name != names.STATE_EVENT:
                 self._event(place._replace(parent_id=span.span_id), leaf, event)
-            elif span.ours and (of := text_of(event.attributes, semconv.LIMIT_SCOPE_ID)) is not None and len(self.late) < self._most:
+            elif span.ours and (of := text_of(event.attributes, names.LIMIT_SCOPE_ID)) is not None and len(self.late) < self._most:
                 self.late.append((span.end_ns, of, event))
 
     def _ours(self, span: Span, place: Place) -> Leaf | None:
         known = self.processes.get(place.process, (0, 0))
         starts = [at for at in (known[0], span.start_ns) if at]
         self.processes[place.process] = (min(starts, default=0), max(known[1], span.end_ns))
-        if span.text(semconv.OPERATION_NAME) in (semconv.INVOKE_WORKFLOW, semconv.INVOKE_AGENT):
+        if span.text(names.OPERATION_NAME) in (names.INVOKE_WORKFLOW, names.INVOKE_AGENT):
             if len(self.scopes) < self._most:
                 self.scopes[span.span_id] = FoundScope(span, place)
             else:
@@ -120,10 +120,10 @@ class Gathering:
         return found
 
     def _group_of(self, span: Span, leaf: Leaf) -> Sums:
-        tags = sorted((key, str(value)) for key, value in span.attributes.items() if key.startswith(semconv.TAG_PREFIX))
-        cut = tuple((key.removeprefix(semconv.TAG_PREFIX), value) for key, value in tags)
+        tags = sorted((key, str(value)) for key, value in span.attributes.items() if key.startswith(names.TAG_PREFIX))
+        cut = tuple((key.removeprefix(names.TAG_PREFIX), value) for key, value in tags)
         model = leaf.name if leaf.what == "call" else None
-        group = Group(span.text(semconv.AGENT_NAME), model, span.text(semconv.SESSION_ID), cut)
+        group = Group(span.text(names.AGENT_NAME), model, span.text(names.SESSION_ID), cut)
         if group not in self.groups and len(self.groups) >= MOST_GROUPS:
             group = Group(None, None, None, ())
         return self.groups.setdefault(group, Sums())
@@ -136,4 +136,4 @@ class Gathering:
 
 
 def _place(span: Span, process: str) -> Place:
-    return Place(process, span.parent_id, span.text(semconv.RUN_ID), span.text(semconv.AGENT_ID), span.text(semconv.AGENT_NAME))
+    return Place(process, span.parent_id, span.text(names.RUN_ID), span.text(names.AGENT_ID), span.text(names.AGENT_NAME))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.records import LimitReading, Spend, Status
 from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
@@ -182,11 +182,11 @@ class _Tree:
                 self._branches[span_id] = at
                 self._by_scope.setdefault(facts.scope_id, self._root)
                 _view(self._root).limits = _view(self._root).limits or readings
-                if span.text(semconv.STOP_REASON) is not None:
-                    self._told_end = self._told_end or (status_of(span), span.text(semconv.STOP_REASON))
+                if span.text(names.STOP_REASON) is not None:
+                    self._told_end = self._told_end or (status_of(span), span.text(names.STOP_REASON))
                 continue
             status = status_of(span)
-            reason = span.text(semconv.STOP_REASON) or (StopReason.SUCCESS if status == "ok" else None)
+            reason = span.text(names.STOP_REASON) or (StopReason.SUCCESS if status == "ok" else None)
             view = StoredScope(facts, None, status, reason, None, span.start_ns, span.end_ns, limits=readings)
             self._by_scope[facts.scope_id] = self._branches[span_id] = Branch(facts, view)
         for _, scope_id, event in sorted(self._files.late, key=lambda told: told[0]):
@@ -343,17 +343,17 @@ def _upwards(view: StoredScope) -> Iterator[StoredScope]:
 
 
 def _facts(span: Span) -> ScopeFacts:
-    is_run = span.text(semconv.OPERATION_NAME) == semconv.INVOKE_WORKFLOW
-    agent = None if is_run else span.text(semconv.AGENT_NAME)
+    is_run = span.text(names.OPERATION_NAME) == names.INVOKE_WORKFLOW
+    agent = None if is_run else span.text(names.AGENT_NAME)
     return ScopeFacts(
-        scope_id=span.text(semconv.SCOPE_ID) or span.span_id,
+        scope_id=span.text(names.SCOPE_ID) or span.span_id,
         kind=ScopeKind.RUN if is_run else ScopeKind.AGENT,
-        name=span.text(semconv.WORKFLOW_NAME) if is_run else agent,
-        run_id=span.text(semconv.RUN_ID),
-        session_id=span.text(semconv.SESSION_ID),
-        tenant_id=span.text(semconv.TENANT_ID),
+        name=span.text(names.WORKFLOW_NAME) if is_run else agent,
+        run_id=span.text(names.RUN_ID),
+        session_id=span.text(names.SESSION_ID),
+        tenant_id=span.text(names.TENANT_ID),
         agent_name=agent,
-        agent_id=None if is_run else span.text(semconv.AGENT_ID),
+        agent_id=None if is_run else span.text(names.AGENT_ID),
     )
 
 

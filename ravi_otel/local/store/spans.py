@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from ravi_otel._telemetry import semconv
+from ravi_otel._telemetry import names
 from ravi_otel.policy.limits import NANO
 
 MOST_LINE: Final = 16 * 1024 * 1024
@@ -130,7 +130,7 @@ def _spans_in(line: bytes, unread: Unread) -> Iterator[Span]:
     for resource in _dicts(document, "resourceSpans"):  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody's
         for scoped in _dicts(resource, "scopeSpans"):
             scope: Any = scoped.get("scope")
-            ours = isinstance(scope, dict) and bool(scope.get("name") == semconv.SCOPE)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # JSON of anybody's
+            ours = isinstance(scope, dict) and bool(scope.get("name") == names.SCOPE)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # JSON of anybody's
             for raw in _dicts(scoped, "spans"):
                 span = _span(raw, ours=ours)
                 if span is None:
@@ -170,7 +170,7 @@ def _span(raw: dict[str, Any], *, ours: bool) -> Span | None:
 
 
 def _is_told(raw: dict[str, Any]) -> bool:
-    return raw.get("name") in (semconv.NEARING_EVENT, semconv.EXCEEDED_EVENT, semconv.STATE_EVENT)
+    return raw.get("name") in (names.NEARING_EVENT, names.EXCEEDED_EVENT, names.STATE_EVENT)
 
 
 def _event(raw: dict[str, Any]) -> SpanEvent:

@@ -24,7 +24,7 @@ from stack_servers import Stack, program_environment, programs
 
 from dashboards.source import foreign
 from dashboards.source.names import prometheus
-from ravi_otel._telemetry.catalog import METRICS
+from ravi_otel._telemetry.names import METRICS
 from ravi_otel.testing import ScriptedLLM, Text
 
 BRIEF = """
@@ -67,7 +67,7 @@ def left_over(ask: Callable[[str], Any], questions: dict[str, str]) -> dict[str,
 
 def test_prometheus_calls_our_metrics_what_we_say(moving: Stack):
     parts = {"histogram": "_bucket"}
-    expected = {prometheus(name) + parts.get(row.instrument, "") for name, row in METRICS.items()}
+    expected = {prometheus(name) + parts.get(row.kind, "") for name, row in METRICS.items()}
     left = left_over(lambda name: name in moving.metric_names(), {name: name for name in expected})
     assert left == {}
 
