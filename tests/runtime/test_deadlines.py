@@ -287,6 +287,25 @@ def test_a_time_out_that_we_caused_is_the_deadline(held, instrumented, client, a
     assert heard.events() == [("run", "time", "limit_nearing"), ("run", "time", "limit_exceeded")]
 
 
+class Slow(openai.OpenAI):
+    """A client whose headers take their time, in the middle of making a request."""
+
+    on_clock = None
+
+    @property
+    def default_headers(self):
+        self.on_clock.advance(10)
+        return super().default_headers
+
+
+def test_time_that_runs_out_while_a_request_is_made_is_the_deadline_too(held, on_clock, ask):
+    STATE.engine.timer = None  # which may be faster
+    with Slow(base_url=held.server.base_url, api_key="any", max_retries=0) as client:
+        client.on_clock = on_clock
+        with ravi_otel.run("r", limits=["time=10s"]), pytest.raises(DeadlineExceededError):
+            ask(client)
+
+
 async def test_so_it_is_for_awaited_calls(held, instrumented, aclient, ask, settings):
     with settings():
         STATE.engine.timer = None

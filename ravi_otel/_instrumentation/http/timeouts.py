@@ -14,6 +14,9 @@ TIMEOUT: Final = "timeout"
 EARLY_NS: Final = 5_000_000
 """By how much an HTTP library's clock may be ahead of ours when a time-out that we set comes."""
 
+_SHORTEST_S: Final = 0.001
+"""The least that a part of an attempt is given: with 0 a socket does not wait at all, which is no time-out but an error of its own."""
+
 _PARTS: Final = ("connect", "read", "write", "pool")
 _TIMED_OUT: Final = frozenset({"APITimeoutError", "TimeoutException"})
 
@@ -29,7 +32,7 @@ def shorten(request: Any, scope: Scope) -> bool:
     own = request.extensions.get(TIMEOUT)
     if not isinstance(own, dict):
         return False
-    left_s, parts = max(0.0, left / NANO), cast("dict[str, Any]", own)
+    left_s, parts = max(_SHORTEST_S, left / NANO), cast("dict[str, Any]", own)
     known = {part: parts.get(part) for part in _PARTS}
     if not all(found is None or isinstance(found, (int, float)) for found in known.values()):
         return False  # text, perhaps: what becomes of it is between the caller and the HTTP library
