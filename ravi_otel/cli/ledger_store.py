@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol, TypeGuard
 
@@ -38,7 +37,7 @@ def opened(url: str | None, *, create: bool = False) -> Generator[tuple[Opened, 
     """
     if not url:
         raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
-    choice = replace(read_choice("--ledger", url), slices=False)
+    choice = read_choice("--ledger", url)
     if choice.store == "sqlite" and not Path(choice.url).exists():
         if not create:
             raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol, cast
 
 from ravi_otel._enforcement.ledger import choosing
@@ -53,7 +52,7 @@ def open_in_launcher(plan: Plan) -> Counters:
         ledger = SqliteLedger(plan.ledger, shares=around.is_shared, lease_s=plan.lease_s)
         ledger.prepare()
         return ledger
-    opened = cast("Counters", replace(choice, slices=False).open(shares=_is_shared, lease_s=plan.lease_s))
+    opened = cast("Counters", choice.open(shares=_is_shared, lease_s=plan.lease_s))
     try:
         opened.reap()
     except BudgetExhaustedError:

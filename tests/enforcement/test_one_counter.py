@@ -17,7 +17,6 @@ from ravi_otel._enforcement.ledger.identity import name_store
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
-from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
@@ -34,7 +33,7 @@ from window_scopes import Heard, refuses, root_of, run_of
 PLAIN = "tenant.charge.rows=5"
 OPTIONS = ("warn=0.5", "warn=0.8", "on=stop", "on=deny_tool", "store=open", "store=closed", "suspend=allow")
 WINDOWS = ("5:per=60m", "5:per=1h", "5:per=3600s", "5:per=1h:warn=0.5")
-SHARED = ("sqlite", "redis", "sliced")
+SHARED = ("sqlite", "redis")
 
 
 class Process:
@@ -65,7 +64,7 @@ def _ledger(kind, request, path, namespace):
     if kind == "sqlite":
         return EnduringLedger(SqliteLedger(path))
     redis = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=namespace)
-    return EnduringLedger(SlicedLedger(redis) if kind == "sliced" else redis)
+    return EnduringLedger(redis)
 
 
 @pytest.fixture
@@ -228,8 +227,8 @@ def _history(process, seed):
     return said, process.told
 
 
-@pytest.mark.parametrize("opened", ["sliced"], indirect=True)
-def test_limits_of_any_options_decide_as_in_memory_also_where_slices_are_worth_it(opened):
+@everywhere
+def test_limits_of_any_options_decide_as_in_memory(opened):
     for seed in range(int(os.environ.get("RAVI_LONG", "4"))):
         name = f"acme-{seed}"
         assert _history(opened().of(name), seed) == _history(Process(MemoryLedger()).of(name), seed)

@@ -32,18 +32,3 @@ def test_no_lock_that_another_thread_holds_at_a_fork_stops_the_child(store, tmp_
     assert (done.status, done.out, done.err) == (0, "", "")
     if store.shared:
         assert store.counted("tool_calls=1000000000") == (2, 0)
-
-
-@pytest.mark.parametrize("kind", ["sqlite", *(["redis"] if os.environ.get("RAVI_LONG") else [])])
-def test_a_forked_child_takes_slices_of_its_own_and_what_its_parent_took_is_counted_once(new_store, kind, tmp_path):
-    store = new_store(kind)
-    whole = store.url
-    store.url = f"{whole}{'&' if '?' in whole else '?'}slices=on"
-    done = play(store, "sliced_forks", cwd=tmp_path)
-    assert (done.status, done.err) == (0, "")
-    told = json.loads(done.out)
-    assert told["parent"] > 0
-    assert told["began"] == [0, 0]
-    assert min(told["had"]) > 0
-    store.url = whole
-    assert store.counted("tenant.charge.rows=1000000", tenant_id="acme") == (60 + 2 * 40 + 60, 0)

@@ -17,7 +17,6 @@ from ravi_otel._enforcement.ledger.choosing import is_shared
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
-from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture, ManualClock
@@ -50,18 +49,18 @@ def clock():
     return ManualClock(epoch_s=time.time())  # the other processes go by the machine's, and clear what is old
 
 
-def opened(place, clock, *, slices=False):
+def opened(place, clock):
     """Open the ledger as `instrument()` does, on a clock that stands still."""
     if place.kind == SQLITE:
         ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=is_shared, clock=clock)
     else:
         ledger = RedisLedger(Link(place.url), shares=is_shared, clock=clock)
-    return EnduringLedger(SlicedLedger(ledger, tidies=False) if slices else ledger)
+    return EnduringLedger(ledger)
 
 
 @contextmanager
-def reader(place, clock, *, limit=LIMIT, slices=False):
-    ledger = opened(place, clock, slices=slices)
+def reader(place, clock, *, limit=LIMIT):
+    ledger = opened(place, clock)
     try:
         with ravi_otel.instrument(ledger=ledger), ravi_otel.run("reader", session_id="s", limits=[limit]) as run:
             yield run
@@ -79,9 +78,8 @@ def read(run):
     return reading.used, reading.remaining
 
 
-@pytest.mark.parametrize("slices", [False, True], ids=["plain", "slices"])
-def test_what_another_process_used_is_read_without_a_call(place, clock, tmp_path, slices):
-    with reader(place, clock, slices=slices) as run:
+def test_what_another_process_used_is_read_without_a_call(place, clock, tmp_path):
+    with reader(place, clock) as run:
         run.scope.charge("rows", 1)
         assert read(run) == (1, 4)
         spend_elsewhere(place, 3, tmp_path)

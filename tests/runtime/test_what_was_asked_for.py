@@ -11,7 +11,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, HookEvent, HookManager
 from ravi_otel.testing import Capture, Text
 
-LEDGERS = ["memory", "sqlite", "redis", "slices"]
+LEDGERS = ["memory", "sqlite", "redis"]
 
 
 @pytest.fixture(params=LEDGERS)
@@ -20,7 +20,7 @@ def ledger(request, tmp_path):
         return None
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/counted.db"
-    return request.getfixturevalue("redis_server").url + ("&slices=on" if request.param == "slices" else "")
+    return request.getfixturevalue("redis_server").url
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 * what all agree on: `contract` is the protocol, `account` one counter, `judging` (with `room`, `claims` and `rolling`) decides,
   `serving` and `line` answer those who wait, `operators` is what may be seen and changed from outside.
-* where it is kept: `memory`, `sqlite/`, `redis/`; `slices/` stands before one of those. `choosing` opens what a URL names, `identity` says
+* where it is kept: `memory`, `sqlite/`, `redis/`. `choosing` opens what a URL names, `identity` says
   whether two are one.
 * what readings are told: `refreshing`.
 * when a store fails: `failing` says so, `breaker` stops asking, `enduring` does what each limit wants then.

@@ -116,7 +116,6 @@ class Account:
         "roll_ns",
         "rolled",
         "row",
-        "slice",
         "strict",
         "told",
         "twins",
@@ -164,7 +163,6 @@ class Account:
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
         self.row: object = None
-        self.slice: object = None  # what a ledger that takes slices knows of it
         self.asked_ns = 0
         self.copy: object = None
         self.epoch: str | None = None

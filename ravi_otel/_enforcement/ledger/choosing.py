@@ -56,8 +56,8 @@ _LEASES_S: Final = (0.5, 3600.0)
 _KEPT_DAYS: Final = (1.0, 36_500.0)
 _OURS: Final[Mapping[Store, tuple[str, ...]]] = {
     "memory": (),
-    "sqlite": ("keep_days", "lease_s", "slices"),
-    "redis": ("keep_days", "lease_s", "slices", "namespace"),
+    "sqlite": ("keep_days", "lease_s"),
+    "redis": ("keep_days", "lease_s", "namespace"),
 }
 _PLACE: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/%~+-]*)?")
@@ -80,7 +80,7 @@ class Choice:
     """Name a ledger; made by `read_choice`, opened by `open`.
 
     `url` is what goes to the store, without the options that are ours: it may have a password in it, and is never shown. `shown` is
-    what errors and pages say. `namespace` keeps apart those who share one server. `slices` counts hot limits in local slices.
+    what errors and pages say. `namespace` keeps apart those who share one server.
     `lease_s` is how long a silent process keeps what it holds, None: as everywhere. `keep_days` is how long a counter of a
     tenant or a process is kept after its last use, None: 400 days. `ready` is an object that the program made.
     """
@@ -89,7 +89,6 @@ class Choice:
     shown: str
     url: str = field(default="", repr=False)
     namespace: str = "default"
-    slices: bool = False
     lease_s: float | None = None
     keep_days: float | None = None
     ready: Ledger | None = None
@@ -103,8 +102,7 @@ class Choice:
     def spelled(self) -> str:
         """Write it for another process: with the password, if it has one."""
         target = f"sqlite:{self.url}" if self.store == "sqlite" else self.url
-        ours = [("slices", "on")] if self.slices else []
-        ours += [] if self.lease_s is None else [("lease_s", f"{self.lease_s:g}")]
+        ours = [] if self.lease_s is None else [("lease_s", f"{self.lease_s:g}")]
         ours += [] if self.keep_days is None else [("keep_days", f"{self.keep_days:g}")]
         ours += [] if self.store == "sqlite" or self.namespace == "default" else [("namespace", self.namespace)]
         return f"{target}{'&' if '?' in target else '?'}{urlencode(ours)}" if ours else target
@@ -125,8 +123,6 @@ class Choice:
         if self.store == "memory":
             return MemoryLedger()
         opened = self._shared(shares, self.lease_s or lease_s, failed)
-        if self.slices:
-            opened = load("ravi_otel._enforcement.ledger.slices.ledger").SlicedLedger(opened)
         opened = EnduringLedger(opened)
         name_store(opened, file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace))
         return opened
@@ -204,7 +200,6 @@ def _read_url(parameter: str, given: str) -> Choice:
         shown,
         url=target,
         namespace=_namespace(parameter, ours.get("namespace", "default")),
-        slices=_is_on(parameter, ours.get("slices", "off")),
         keep_days=_days(f"{parameter}: keep_days", ours["keep_days"]) if "keep_days" in ours else None,
         lease_s=lease_of(ours["lease_s"], f"{parameter}: lease_s") if "lease_s" in ours else None,
     )
@@ -293,10 +288,6 @@ def _days(parameter: str, written: str) -> float:
     if not least <= days <= most:
         raise ConfigurationError(f"{parameter}={checks.show(written)} must be days from {least:g} to {most:,g}, such as 400.")
     return days
-
-
-def _is_on(parameter: str, text: str) -> bool:
-    return checks.choice(f"{parameter}: slices", text.lower(), ("on", "off")) == "on"
 
 
 def show_url(url: str) -> str:

@@ -57,7 +57,7 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
         if address.kind == "sentinel":
             yield well("ledger.sentinel", f"sentinels name the master of {clean(address.service)}")
         try:
-            yield from _look(_Said(wire, asked), shown, address, choice)
+            yield from _look(_Said(wire, asked), shown, address)
         except StoreError as error:
             yield broken("ledger.opens", f"{shown} broke off, {error.why}", _REACH)
         finally:
@@ -132,7 +132,7 @@ class _Said:
         return {name: value.strip() for name, sign, value in (line.partition(":") for line in text.splitlines()) if sign}
 
 
-def _look(say: _Said, shown: str, address: Address, choice: Choice) -> Iterator[Finding]:
+def _look(say: _Said, shown: str, address: Address) -> Iterator[Finding]:
     server = say.facts("server")
     if server.get("redis_mode") == "sentinel":
         yield broken("ledger.kind", f"{shown} is a sentinel, and keeps no counters", "Write redis+sentinel://HOST:26379/NAME.")
@@ -148,8 +148,6 @@ def _look(say: _Said, shown: str, address: Address, choice: Choice) -> Iterator[
     yield _eviction(say.facts("memory"), shown)
     yield from _persistence(say, shown)
     yield from _kind(say, server, address, shown)
-    if choice.slices:
-        yield well("ledger.slices", "hot limits are counted in local slices")
 
 
 def _round_trip(say: _Said, shown: str, address: Address) -> Finding:
@@ -163,7 +161,7 @@ def _round_trip(say: _Said, shown: str, address: Address) -> Finding:
     if p50_ms > most_ms:
         return broken("ledger.opens", f"{said}, and a call waits {most_ms:,.0f} ms", "Count nearer by, or add timeout_s= to the URL.")
     if p50_ms > most_ms / 4:
-        return odd("ledger.opens", f"{said}, and a call waits {most_ms:,.0f} ms", "Count nearer by, or with slices=on in the URL.")
+        return odd("ledger.opens", f"{said}, and a call waits {most_ms:,.0f} ms", "Count nearer by: see docs/scaling.md.")
     return well("ledger.opens", said)
 
 

@@ -10,7 +10,6 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.redis.places import TOP
-from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
@@ -29,8 +28,6 @@ class Shelf:
     def __call__(self, **options):
         if self.kind == "memory":
             return MemoryLedger()
-        if self.kind == "sliced":
-            return SlicedLedger(MemoryLedger(), shares=lambda _: True, tidies=False)  # no thread moves slices between two steps of a test
         if self.kind == "sqlite":
             ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
         else:
@@ -43,7 +40,7 @@ class Shelf:
             ledger.close()
 
 
-LEDGERS = ("memory", "sqlite", "sliced", "redis")
+LEDGERS = ("memory", "sqlite", "redis")
 
 
 class Desk:

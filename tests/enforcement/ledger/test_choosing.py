@@ -37,7 +37,7 @@ def test_memory_is_this_process_alone():
     assert isinstance(open_ledger("memory:"), MemoryLedger)
 
 
-@pytest.mark.parametrize("written", ["sqlite:{}", "sqlite://{}", "sqlite:///{}", "SQLite:{}?slices=off"])
+@pytest.mark.parametrize("written", ["sqlite:{}", "sqlite://{}", "sqlite:///{}", "SQLite:{}?lease_s=30"])
 def test_sqlite_counts_in_a_file_wherever_the_program_goes_later(tmp_path, monkeypatch, written):
     choice = read(written.format(tmp_path / "l.db"))
     assert choice.many
@@ -79,11 +79,11 @@ def test_redis_is_told_what_is_its_own(url, link, shown, namespace):
 
 
 def test_options_go_along_to_another_process(tmp_path):
-    for url in (f"sqlite:{tmp_path / 'l.db'}?slices=on&lease_s=2.5", f"redis://:{SECRET}@h/0?namespace=a%26b&slices=on&lease_s=7"):
+    for url in (f"sqlite:{tmp_path / 'l.db'}?keep_days=9&lease_s=2.5", f"redis://:{SECRET}@h/0?namespace=a%26b&keep_days=9&lease_s=7"):
         choice = read(url)
-        assert choice.slices
+        assert choice.keep_days == 9
         again = read(choice.spelled)
-        assert (again.url, again.namespace, again.slices, again.lease_s) == (choice.url, choice.namespace, True, choice.lease_s)
+        assert (again.url, again.namespace, again.keep_days, again.lease_s) == (choice.url, choice.namespace, 9, choice.lease_s)
 
 
 def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
@@ -107,21 +107,20 @@ def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
         ("sqlite:", "'sqlite:' names no file"),
         ("sqlite://host/x.db", "takes no host"),
         ("sqlite:/nowhere/at/all/x.db", "RAVI_LEDGER: sqlite='/nowhere/at/all/x.db': there is no folder '/nowhere/at/all'"),
-        ("sqlite:x.db?namespace=a", "unknown here, because it goes with Redis only: there are keep_days, lease_s, slices."),
+        ("sqlite:x.db?namespace=a", "unknown here, because it goes with Redis only: there are keep_days, lease_s."),
         ("memory:x", "has nothing behind it"),
-        ("memory:?slices=on", "an option 'slices', which is unknown here, because it goes with Redis only: it takes none."),
+        ("memory:?lease_s=9", "an option 'lease_s', which is unknown here, because it goes with Redis only: it takes none."),
         ("redis://h?namespace=a&namespace=b", "says namespace twice"),
         ("redis://h?namespace=", "is empty"),
         ("redis://h?namespace=a%07", "has a control character"),
-        ("redis://h?slices=maybe", "slices='maybe' is unknown: give one of 'on', 'off'"),
         ("redis://h?lease_s=0.1", "lease_s='0.1' must be seconds from 0.5 to 3600"),
         ("redis://h?lease_s=nan", "must be seconds from"),
         ("redis://h?timeout_s=soon", "timeout_s= of the Redis store's URL is seconds"),
-        ("redis://h?databse=1", "'databse', which is unknown here: there are keep_days, lease_s, slices, namespace, timeout_s, db, "),
-        ("redis://h?slics=on", "'slics', which is unknown here, did you mean 'slices': there are"),
+        ("redis://h?databse=1", "'databse', which is unknown here: there are keep_days, lease_s, namespace, timeout_s, db, "),
+        ("redis://h?leas_s=9", "'leas_s', which is unknown here, did you mean 'lease_s': there are"),
         ("redis://h?namespce=x", "did you mean 'namespace'"),
-        ("sqlite:x.db?slics=on", "did you mean 'slices'"),
-        ("sqlite:x.db&slices=on", "RAVI_LEDGER=sqlite:x.db&slices=on has an option behind '&' and no '?': write '?' before"),
+        ("sqlite:x.db?leas_s=9", "did you mean 'lease_s'"),
+        ("sqlite:x.db&lease_s=9", "RAVI_LEDGER=sqlite:x.db&lease_s=9 has an option behind '&' and no '?': write '?' before"),
         ("redis://h/0&namespace=a", "behind '&' and no '?'"),
         ("redis://h?ssl_keyfile=x", "'ssl_keyfile' is no parameter"),
         ("redis://h?x", "what is behind '?' cannot be read"),
@@ -157,7 +156,7 @@ def test_what_cannot_be_used_is_one_sentence_that_names_it(given, said):
         f"redis://h/0?password={SECRET}",
         f"redis://h/0?password=a@{SECRET}",
         f"redis://:{SECRET}@h/no-number",
-        f"redis://:{SECRET}@h?slices=maybe",
+        f"redis://:{SECRET}@h?lease_s=maybe",
         f"redis://:{SECRET}@h:port/0",
         f"redis+sentinel://:{SECRET}@h",
         f"redis://:{SECRET}@h/\x07",

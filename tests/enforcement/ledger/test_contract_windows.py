@@ -12,7 +12,6 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.rolling import BUCKETS, expire, packed, unpack, width_ns
-from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
@@ -27,7 +26,7 @@ def clock():
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis", "sliced"])  # all go by a clock which a test can move
+@pytest.fixture(params=["memory", "sqlite", "redis"])  # all go by a clock which a test can move
 def desk(request, tmp_path, clock, desk_of):
     if request.param == "sqlite":
         ledger = SqliteLedger(tmp_path / "ledger.db", clock=clock)
@@ -38,8 +37,7 @@ def desk(request, tmp_path, clock, desk_of):
         yield desk_of(ledger)
         ledger.close()
     else:
-        memory = MemoryLedger(clock)
-        yield desk_of(memory if request.param == "memory" else SlicedLedger(memory, shares=lambda _: True, clock=clock))
+        yield desk_of(MemoryLedger(clock))
 
 
 def refused(desk, account, want=1):

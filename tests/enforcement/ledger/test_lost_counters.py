@@ -12,7 +12,6 @@ from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
-from ravi_otel._enforcement.ledger.slices.ledger import SlicedLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
@@ -30,10 +29,10 @@ class Place:
         self.clock = clock
         self.ledgers = []
 
-    def process(self, *, sliced=False):
+    def process(self):
         made = self.opened()
         self.ledgers.append(made)
-        return EnduringLedger(SlicedLedger(made, clock=self.clock, tidies=False) if sliced else made)
+        return EnduringLedger(made)
 
     def close(self):
         for each in self.ledgers:
@@ -107,15 +106,12 @@ def told(caplog):
     return [record.getMessage() for record in caplog.records if "the counter of" in record.getMessage()]
 
 
-@pytest.mark.parametrize("sliced", [False, True], ids=["plain", "sliced"])
 @pytest.mark.parametrize("mode", [None, "open"])
 @pytest.mark.parametrize(("scope", "days"), [("tenant", 400), ("process", 400), ("session", 7), ("run", 7)])
-def test_a_counter_that_nobody_used_for_as_long_as_it_is_kept_begins_anew_and_that_is_said_once(place, scope, days, mode, sliced, caplog):
-    ledger, shared = place.process(sliced=sliced), account(mode, ScopeKind(scope))
+def test_a_counter_that_nobody_used_for_as_long_as_it_is_kept_begins_anew_and_that_is_said_once(place, scope, days, mode, caplog):
+    ledger, shared = place.process(), account(mode, ScopeKind(scope))
     ask(ledger, shared)
     ask(ledger, shared)
-    if sliced:
-        ledger.inner.flush()
     place.clock.advance(days * DAY_S)
     place.forget()
     for _ in range(2):
