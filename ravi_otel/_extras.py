@@ -9,7 +9,6 @@ from ravi_otel.errors import MissingExtraError
 
 # Module → the extra that installs it; None: a plain dependency that is only slow to import.
 EXTRAS: dict[str, str | None] = {
-    "fastjsonschema": None,
     "genai_prices": None,
     "limits": "agents",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",

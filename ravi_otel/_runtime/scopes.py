@@ -11,7 +11,6 @@ from ravi_otel._enforcement.shares import OWN, Share, check_share
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.asking import Limits, read_kinds, read_limits, scope_name, slots, tab
-from ravi_otel._runtime.config.tags import check_tags
 from ravi_otel._runtime.handles import Agent, Block, Handoff, Run, Suspension, watch_parts
 from ravi_otel._runtime.resuming import read_resume
 from ravi_otel._runtime.state import STATE
@@ -61,7 +60,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         spawn_budget=slots(spawn_budget),
         priority=checks.member("run(priority)", priority, Priority),
         retention=checks.member("run(retention)", retention, HistoryRetention),
-        tags=check_tags("run(tags)", {} if tags is None else tags),
+        tags=checks.tags("run(tags)", {} if tags is None else tags),
         hooks=read_hooks("run(hooks)", hooks),
     )
     return Run(ask)

@@ -21,7 +21,6 @@ from ravi_otel._enforcement.opening import process_root
 from ravi_otel._pricing import PriceBook
 from ravi_otel._pricing.overrides import PriceMap
 from ravi_otel._runtime.config.effective import effective
-from ravi_otel._runtime.config.entries import check_admission
 from ravi_otel._runtime.config.file import check_mode
 from ravi_otel._runtime.options import Options, read_options
 from ravi_otel._telemetry.content import Content, read_content
@@ -30,7 +29,7 @@ from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.dispatch import HookManager
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Admission, Limit
+from ravi_otel.policy.limits import OPTIONS, Admission, Limit
 from ravi_otel.policy.switches import switch
 
 _NONE: Final[tuple[Any, ...]] = (object(),)
@@ -180,7 +179,7 @@ def choices_of(enforcement: object, admission: object, policy: object, profile: 
         raise ConfigurationError(f"instrument(policy={shown}) is no path: name a policy file, such as 'policy.toml'.")
     return Choices(
         None if enforcement is None else check_mode("instrument(enforcement)", enforcement),
-        None if admission is None else check_admission("instrument(admission)", admission),
+        OPTIONS["admission"].read(admission, "instrument(admission)"),
         None if policy is None else Path(os.fsdecode(cast("str", policy))),
         checks.optional_name("instrument(profile)", profile),
     )

@@ -18,7 +18,6 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import Series
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel._runtime.asking import Limits, read_limits, scope_name
-from ravi_otel._runtime.config.tags import check_tags
 from ravi_otel._runtime.handles import Run
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.ambient import undressed
@@ -181,7 +180,7 @@ def continue_run(
         kind=ScopeKind.RUN,
         name=scope_name("continue_run(name)", name),
         limits=always,
-        tags=check_tags("continue_run(tags)", {} if tags is None else tags),
+        tags=checks.tags("continue_run(tags)", {} if tags is None else tags),
         hooks=read_hooks("continue_run(hooks)", hooks),
     )
     if token is None:

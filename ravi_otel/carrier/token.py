@@ -16,11 +16,11 @@ from json import dumps, loads  # as they are now: the program may make tools of 
 from typing import Any, Final, NamedTuple, cast
 
 from ravi_otel._enforcement.ledger.account import nature_of
-from ravi_otel._runtime.config.tags import check_tags
 from ravi_otel.carrier.ceilings import MODEL, SUMS
 from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import MalformedError, amounts, most_of, optional_text, read_limit, text, whole, write_limit
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import checks
 from ravi_otel.policy.checks import MAX_COUNT, MAX_NAME
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
@@ -302,7 +302,7 @@ def _tags(given: object) -> dict[str, str]:
     found = cast("dict[str, object]", given)
     if type(given) is not dict or len(found) > _MOST_TAGS:
         raise MalformedError("tags")
-    return check_tags("tags", {text(name): text(value) for name, value in found.items()})
+    return checks.tags("tags", {text(name): text(value) for name, value in found.items()})
 
 
 def _loan(given: object) -> Loan:

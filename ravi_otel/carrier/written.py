@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import SPENDS, Kind, Limit, check_option
+from ravi_otel.policy.limits import SPENDS, Kind, Limit, option_of
 
 _SHORT: Final[Mapping[str, str]] = {
     "kind": "k",
@@ -73,7 +73,7 @@ def _checked(name: str, value: object) -> Any:
     try:
         if name == "value":
             return whole(value)
-        return checks.name(name, value) if name in _NAMES else check_option(name, value)
+        return checks.name(name, value) if name in _NAMES else option_of(name).read(value)
     except ConfigurationError as error:
         raise MalformedError(name) from error
 

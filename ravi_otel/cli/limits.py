@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
+from ravi_otel._extras import load
 from ravi_otel._runtime.config import SCHEMA, Policy, Sourced, check_for_run, effective, read_tags, with_ledger
 from ravi_otel.local.wording import clean
 from ravi_otel.policy import checks
@@ -59,6 +60,8 @@ def limits(  # noqa: PLR0913 - one parameter an option
         return
     asked = effective(flags=flags, file=file, profile=profile, observe=observe, admission=admission)
     policy = with_ledger(_with_options(asked, name, read_tags(tags)), ledger)
+    if policy.gate is not None:
+        load("ravi_otel.supervisor.rule_files").read_rules(policy.gate)
     check_for_run(policy)
     if as_json:
         click.echo(json.dumps(_as_json(policy), indent=2, allow_nan=False))

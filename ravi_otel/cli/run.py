@@ -91,6 +91,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     made = effective(flags=limits, file=policy, profile=profile, observe=observe, admission=admission)
     made = replace(made, name=made.name if name is None else checks.name("--name", name), tags={**made.tags, **read_tags(tags)})
     made = with_ledger(made, ledger)
+    if made.gate is not None:
+        load("ravi_otel.supervisor.rule_files").read_rules(made.gate)
     check_for_run(made)
     try:
         launch = Launch(

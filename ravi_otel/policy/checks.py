@@ -6,9 +6,10 @@ import difflib
 import inspect
 import operator
 import os
+import re
 import unicodedata
 import zoneinfo
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,9 @@ MAX_NANO: Final = 2**63 - 1
 MAX_NAME: Final = 256
 MAX_WINDOW_DIGITS: Final = 7
 LEAST_SHARE: Final = 0.001
+MOST_TAGS: Final = 8
+TAG: Final = re.compile(r"[a-z][a-z0-9_.]{0,39}")
+"""What the key of a tag looks like."""
 WINDOWS: Final = ("minute", "hour", "day", "week", "month")
 SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NANO: Final = 1_000_000_000
@@ -173,6 +177,21 @@ def zone(parameter: str, value: object) -> str:
     except (ValueError, KeyError, OSError):
         pass
     raise ConfigurationError(f"{parameter}={show(value)} is no time zone of this machine; give a name such as 'UTC' or 'Europe/Berlin'.")
+
+
+def tags(parameter: str, given: object) -> dict[str, str]:
+    """Accept a few short texts by short keys, as `run(tags=...)` does."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(f'{parameter}={show(given)} must be a dict of short texts, such as {{"team": "search"}}.')
+    texts: Mapping[Any, Any] = given  # pyright: ignore[reportUnknownVariableType]  # its keys and values are looked at below
+    if len(texts) > MOST_TAGS:
+        raise ConfigurationError(f"{parameter} has {len(texts)} keys: each is a metric's label, so at most {MOST_TAGS} are taken.")
+    for key in texts:
+        if not isinstance(key, str) or not TAG.fullmatch(key):
+            raise ConfigurationError(
+                f'{parameter} key {show(key)} must be lower-case letters, digits, "_" or ".", at most 40, such as "team".'
+            )
+    return {key: name(f"{parameter}.{key}", value, "search") for key, value in texts.items()}
 
 
 def flag(parameter: str, value: object) -> bool:

@@ -15,6 +15,7 @@ them stand for themselves. Reading takes time proportional to the length of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -26,19 +27,18 @@ from ravi_otel.policy.limits import (
     COUNT_UNITS,
     DOWNWARDS,
     NANO,
-    OPTIONS,
     PREFIXES,
     TOOL,
     TOOL_WORDS,
+    WORDED,
     WORDS,
     Kind,
     Limit,
+    Option,
     ScopeKind,
-    check_option,
     make_limit,
 )
 from ravi_otel.policy.windows import BY
-from ravi_otel.policy.words import Word, scan
 
 MAX_SPEC: Final = 4_096
 """Longest limit that is read: more than every name at its longest, quoted."""
@@ -63,6 +63,16 @@ _EXAMPLES: Final[dict[str, str]] = {
 
 
 _WINDOWED: Final = frozenset({"per", "tz", "by"})
+_PIECE: Final = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"\s*|([^.@=:]*))(.?)""", re.DOTALL)
+"""One piece of what stands left of the equals sign, in double quotes or bare, and the mark behind it."""
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class Word(NamedTuple):
+    """Hold one piece of a dotted path; a quoted one is never a keyword."""
+
+    text: str
+    quoted: bool
 
 
 class _Target(NamedTuple):
@@ -139,7 +149,7 @@ class _Reader:
         written = self._spec.partition("=")[0].strip()
         if written in WORDS:  # without a value there is no telling what comes before it
             self._example = _EXAMPLES.get(WORDS[written], f"{written}=500k")
-        path, at = scan(self._spec, self._flaw)
+        path, at = self._path(self._spec)
         target = self._target(path)
         if target.kind in WORDS:
             self._example = _EXAMPLES.get(target.kind, f"{target.kind}=500k")
@@ -157,7 +167,7 @@ class _Reader:
 
     def kind(self, *, own: bool) -> NamedKind:
         """Read what stands left of the equals sign, where nothing else stands."""
-        path, end = scan(f"{self._spec}=", self._flaw)
+        path, end = self._path(f"{self._spec}=")
         if end <= len(self._spec):
             what = "a value goes with a limit, and here stands a kind alone"
             raise self._flaw(what)
@@ -174,6 +184,29 @@ class _Reader:
             return LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec)
         end = "" if what.endswith("?") else "."
         return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}{end} For example: {self._example}", spec=self._spec)
+
+    def _path(self, spec: str) -> tuple[list[Word | None], int]:
+        """Cut what is left of the first unquoted `=` into words; return them, None for an `@`, and where the value begins."""
+        path: list[Word | None] = []
+        at = 0
+        while True:
+            piece = _PIECE.match(spec, at)
+            assert piece is not None
+            quoted, bare, mark = piece.groups()
+            if quoted is None and bare.startswith('"'):
+                what = "a closing quote is missing"
+                raise self._flaw(what)
+            path.append(Word(bare.rstrip(), quoted=False) if quoted is None else Word(_ESCAPED.sub(r"\1", quoted), quoted=True))
+            at = piece.end()
+            if mark == "=":
+                return path, at
+            if mark == "@" and None not in path:
+                path.append(None)
+            elif mark == "@":
+                what = "@ is there twice"
+                raise self._flaw(what)
+            elif mark != ".":
+                raise self._flaw(f"{mark!r} stands before the value" if mark else "'=' and a value are missing")
 
     def _target(self, path: list[Word | None]) -> _Target:
         """Read the dotted path; None in it stands for the `@` before the agent."""
@@ -261,28 +294,28 @@ class _Reader:
         return value
 
     def _options(self, parts: list[str]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for part in parts:
             word, equals, value = (piece.strip() for piece in part.partition("="))
-            if word not in OPTIONS or not equals or not value:
-                close = checks.nearest(word, OPTIONS)
+            option = WORDED.get(word)
+            if option is None or not equals or not value:
+                close = checks.nearest(word, WORDED)
                 hint = f", did you mean {close}=…" if close and close != word else ""
-                raise self._flaw(
-                    f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in OPTIONS)}"
-                )
-            if OPTIONS[word] in fields:
+                raise self._flaw(f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in WORDED)}")
+            if option.keyword in given:
                 raise self._flaw(f"option {word} is there twice")
-            fields[OPTIONS[word]] = self._option(word, float(value) if word == "warn" and _is_number(value) else value)
-        return fields
+            given[option.keyword] = self._option(option, value)
+        return given
 
-    def _option(self, word: str, value: object) -> Any:
+    def _option(self, option: Option, value: str) -> Any:
+        word = option.word
         if word in _WINDOWED:
             self._example = "requests=500:per=day:tz=Europe/Berlin:by=user"
-        first, comma, rest = str(value).partition(",")
-        if comma and rest.partition("=")[0].strip() in OPTIONS:
+        first, comma, rest = value.partition(",")
+        if comma and rest.partition("=")[0].strip() in WORDED:
             raise self._flaw(f"a colon stands before each option: write {word}={first}:{rest.strip()}")
         try:
-            return check_option(OPTIONS[word], value, shown=word)
+            return option.read(float(value) if option.number and _is_number(value) else value, word)
         except ConfigurationError as error:
             raise self._flaw(str(error).removesuffix(".")) from None
 

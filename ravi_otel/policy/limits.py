@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from enum import StrEnum
 from math import isfinite
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.formula import ALL, check_count
-from ravi_otel.policy.windows import check_by, is_calendar, same_window
+from ravi_otel.policy.windows import BY_PATTERN, WINDOW_PATTERN, check_by, is_calendar, same_window
 
 EVERY_KIND: Final = "*"
 """What stands for all kinds where limits are set aside."""
@@ -94,6 +94,12 @@ UNITS: Final[dict[str, str]] = {
 }
 """UCUM units of the built-in kinds."""
 
+DOWNWARDS: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
+"""Scopes a limit can be a template for, by name."""
+
+PREFIXES: Final = tuple(kind.value for kind in ScopeKind if kind is not ScopeKind.PROCESS)
+"""Scopes a limit can name; the process's own limits are those given to `instrument()`."""
+
 Choice = Literal["refuse", "warn"]
 Unbounded = Literal["refuse", "window", "admit"]
 StoreFailure = Literal["closed", "open"]
@@ -123,16 +129,60 @@ class LimitOptions(TypedDict, total=False):
 
     scope: str | None
     name: str | None
+    warn_at: float | None
+    on_exceed: str
     per: str | None
     tz: str
     by: str | None
-    warn_at: float | None
-    on_exceed: str
     admission: str | None
     on_unpriced: Choice
     on_unbounded: Unbounded
     on_store_failure: StoreFailure | None
     suspend: Suspension
+
+
+Check = Callable[[str, object], Any]
+"""Accept a value that was given for a parameter, and return it as a limit holds it; raise ConfigurationError for any other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What a limit may be given besides its kind, its value and whose it is: the metadata of the `Limit` field that holds it.
+
+    `keyword` is what constructors and policy files call it, `word` what a limit in words does, "" where it has none. `choices`
+    are the words it is one of, `pattern` what other text must look like; `number` says that it is a number. `counter` says that it
+    decides which counter is used or what is counted; what does not is each program's own affair.
+    """
+
+    check: Check
+    word: str = ""
+    keyword: str = ""
+    choices: tuple[str, ...] = ()
+    pattern: str = ""
+    number: bool = False
+    counter: bool = False
+    field: str = ""
+    default: Any = None
+
+    def read(self, given: object, parameter: str | None = None) -> Any:
+        """Check a value; an error calls it by `parameter`, or else by its keyword. Where the default is None, None is taken."""
+        return None if given is None and self.default is None else self.check(parameter or self.keyword, given)
+
+
+def _option(option: Option) -> dict[str, Option]:
+    return {"option": option}
+
+
+def _scope(parameter: str, value: object) -> ScopeKind:
+    return ScopeKind(checks.choice(parameter, value, PREFIXES))
+
+
+def _one_of(word: str, kind: type[StrEnum] | tuple[str, ...], *, counter: bool = False) -> dict[str, Option]:
+    """Describe an option that is one of a few words."""
+    if isinstance(kind, tuple):
+        return _option(Option(lambda parameter, value: checks.choice(parameter, value, kind), word, choices=kind, counter=counter))
+    choices = tuple(each.value for each in kind)
+    return _option(Option(lambda parameter, value: checks.member(parameter, value, kind), word, choices=choices, counter=counter))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -144,25 +194,28 @@ class Limit:
     template for every such scope opened inside), `agent` sums all instances of one agent name. `warn_at` None takes
     the process's setting (0.8). `detail` is the tool of a `tool.NAME` limit. `count` is what of its tokens a call is counted
     with, of kind "tokens" alone: "all", or a formula (`policy.formula`). `per`, `tz` and `by` are those of `LimitOptions`.
+
+    The fields that carry an `Option` are the table of options: constructors, words, policy files, their JSON schema and the
+    command line read it. A new one is a line here, and one in `LimitOptions` for type checkers.
     """
 
     kind: str
     value: int
     detail: str | None = None
-    scope: ScopeKind | None = None
-    scope_name: str | None = None
+    scope: ScopeKind | None = field(default=None, metadata=_option(Option(_scope, choices=PREFIXES)))
+    scope_name: str | None = field(default=None, metadata=_option(Option(checks.name, keyword="name")))
     agent: str | None = None
-    per: str | None = None
-    tz: str = "UTC"
-    by: str | None = None
-    warn_at: float | None = None
-    on_exceed: Outcome = Outcome.RAISE
-    admission: Admission | None = None
-    on_unpriced: Choice = "refuse"
-    on_unbounded: Unbounded = "refuse"
-    on_store_failure: StoreFailure | None = None
-    suspend: Suspension = "refuse"
-    count: str = ALL
+    warn_at: float | None = field(default=None, metadata=_option(Option(checks.share, "warn", number=True)))
+    on_exceed: Outcome = field(default=Outcome.RAISE, metadata=_one_of("on", Outcome, counter=True))
+    per: str | None = field(default=None, metadata=_option(Option(checks.window, "per", pattern=WINDOW_PATTERN, counter=True)))
+    tz: str = field(default="UTC", metadata=_option(Option(checks.zone, "tz", pattern=r"[^:\s][^:]*", counter=True)))
+    by: str | None = field(default=None, metadata=_option(Option(check_by, "by", pattern=BY_PATTERN, counter=True)))
+    admission: Admission | None = field(default=None, metadata=_one_of("admission", Admission))
+    on_unpriced: Choice = field(default="refuse", metadata=_one_of("unpriced", get_args(Choice)))
+    on_unbounded: Unbounded = field(default="refuse", metadata=_one_of("unbounded", get_args(Unbounded)))
+    on_store_failure: StoreFailure | None = field(default=None, metadata=_one_of("store", get_args(StoreFailure)))
+    suspend: Suspension = field(default="refuse", metadata=_one_of("suspend", get_args(Suspension)))
+    count: str = field(default=ALL, metadata=_option(Option(check_count, "count", pattern="[^:]+", counter=True)))
 
     def __post_init__(self) -> None:
         """Check what a program that builds a Limit by hand can get wrong."""
@@ -214,18 +267,23 @@ class Limit:
         return public_amount(self.kind, self.value)
 
 
+OPTIONS: Final[Mapping[str, Option]] = {
+    option.keyword: option
+    for each in fields(Limit)
+    if "option" in each.metadata
+    for given in [each.metadata["option"]]
+    for option in [replace(given, keyword=given.keyword or each.name, field=each.name, default=each.default)]
+}
+"""Every option of a limit, by its keyword."""
+WORDED: Final[Mapping[str, Option]] = {option.word: option for option in OPTIONS.values() if option.word}
+"""Those that a limit in words can have behind its value, by their word."""
+
+
 def public_amount(kind: str, value: int) -> float:
     """Convert an inner integer to the kind's public unit: USD and seconds as float, counts as int."""
     if kind == Kind.COST or kind in CLOCKS:
         return value / NANO
     return value
-
-
-DOWNWARDS: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
-"""Scopes a limit can be a template for, by name."""
-
-PREFIXES: Final = tuple(kind.value for kind in ScopeKind if kind is not ScopeKind.PROCESS)
-"""Scopes a limit can name; the process's own limits are those given to `instrument()`."""
 
 
 def token_limit(n: int, count: str = ALL, **options: Unpack[LimitOptions]) -> Limit:
@@ -278,16 +336,13 @@ def _in_words(example: str) -> str:
 
 def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str | None = None, agent: str | None = None) -> Limit:
     """Build a limit from a checked value and the unchecked keywords; raise ConfigurationError for a wrong one."""
-    fields = {name: check_option(name, given) for name, given in options.items()}
-    kind = _counting(kind, fields)
-    scope, scope_name = fields.get("scope"), fields.pop("name", None)
-    if scope_name is not None and scope not in DOWNWARDS:
-        raise ConfigurationError(
-            f"name={checks.show(scope_name)} names a handoff, block or agent: give scope='handoff', 'block' or 'agent' with it, "
-            "or leave it out."
-        )
-    limit = Limit(kind=kind, value=value, detail=detail, agent=agent, scope_name=scope_name, **fields)
-    flaw = _flaw(limit, fields)
+    given: dict[str, Any] = {}
+    for keyword, stated in options.items():
+        option = option_of(keyword)
+        given[option.field] = option.read(stated)
+    kind = _counting(kind, given)
+    limit = Limit(kind=kind, value=value, detail=detail, agent=agent, **given)
+    flaw = _flaw(limit, given)
     if flaw is not None:
         raise ConfigurationError(flaw)
     return limit
@@ -295,6 +350,11 @@ def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str
 
 def _flaw(limit: Limit, given: Mapping[str, object]) -> str | None:
     """Say what of a limit could not be kept, or would change nothing."""
+    if limit.scope_name is not None and limit.scope not in DOWNWARDS:
+        return (
+            f"name={checks.show(limit.scope_name)} names a handoff, block or agent: give scope='handoff', 'block' or 'agent' with it, "
+            "or leave it out."
+        )
     if limit.detail is not None and "*" in limit.detail:
         return f"tool {checks.show(limit.detail)} is a pattern, and none are known: name each tool in full."
     if limit.admission is not None and limit.kind not in SPENDS:
@@ -325,67 +385,33 @@ def _flaw_of_window(limit: Limit) -> str | None:
     return None
 
 
-def _counting(kind: str, fields: dict[str, Any]) -> str:
-    """Give the kind that counts what `count` asks for, which stays in the fields only where it is a formula."""
-    asked = fields.pop("count", ALL)
+def _counting(kind: str, given: dict[str, Any]) -> str:
+    """Return the kind that counts what `count` asks for, which stays among what is given only where it is a formula."""
+    asked = given.pop("count", ALL)
     if asked == ALL:
         return kind
     if kind != Kind.TOKENS:
         raise ConfigurationError(f"count={checks.show(asked)} goes with a limit of tokens, not with one of {kind}: leave it out.")
     if asked in _KINDS_COUNTED:
         return _KINDS_COUNTED[asked]
-    fields["count"] = asked
+    given["count"] = asked
     return kind
 
 
-def check_option(name: str, given: object, shown: str | None = None) -> Any:
-    """Check one keyword of a limit; `shown` is what the user calls it, when not by its name."""
-    check = _OPTION_CHECKS.get(name)
-    if check is None:
-        close = checks.nearest(name, _OPTION_CHECKS)
+def option_of(keyword: str) -> Option:
+    """Return the option of a limit that has this keyword; raise ConfigurationError naming the one that is meant."""
+    option = OPTIONS.get(keyword)
+    if option is None:
+        close = checks.nearest(keyword, OPTIONS)
         hint = f"; did you mean {close}=?" if close else "."
-        offered = ", ".join(_OPTION_CHECKS)
-        raise ConfigurationError(f"{checks.show(name)} is no keyword of a limit{hint} It takes {offered}.")
-    return None if given is None and name in _NONE_ALLOWED else check(shown or name, given)
-
-
-def _scope(parameter: str, value: object) -> ScopeKind:
-    return ScopeKind(checks.choice(parameter, value, PREFIXES))
-
-
-def _outcome(parameter: str, value: object) -> Outcome:
-    return checks.member(parameter, value, Outcome)
-
-
-def _admission(parameter: str, value: object) -> Admission:
-    return checks.member(parameter, value, Admission)
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[str, object], str]:
-    return lambda parameter, value: checks.choice(parameter, value, words)
+        raise ConfigurationError(f"{checks.show(keyword)} is no keyword of a limit{hint} It takes {', '.join(OPTIONS)}.")
+    return option
 
 
 _KEEPS_BACK: Final = SPENDS | {Kind.REQUESTS, Kind.TURNS}
 _RENEWING: Final = _KEEPS_BACK | {Kind.TOOL_CALLS}
 
 _KINDS_COUNTED: Final = {"input": Kind.INPUT_TOKENS, "output": Kind.OUTPUT_TOKENS}
-_NONE_ALLOWED: Final = frozenset({"scope", "name", "per", "by", "warn_at", "admission", "on_store_failure"})
-_OPTION_CHECKS: Final[dict[str, Callable[[str, object], Any]]] = {
-    "scope": _scope,
-    "name": checks.name,
-    "per": checks.window,
-    "tz": checks.zone,
-    "by": check_by,
-    "warn_at": checks.share,
-    "on_exceed": _outcome,
-    "admission": _admission,
-    "on_unpriced": _one_of(get_args(Choice)),
-    "on_unbounded": _one_of(get_args(Unbounded)),
-    "on_store_failure": _one_of(get_args(StoreFailure)),
-    "suspend": _one_of(get_args(Suspension)),
-    "count": check_count,
-}
-
 # -- how limits are written ---------------------------------------------------------------------------------------------
 
 CHARGE: Final = "charge"
@@ -395,20 +421,6 @@ TOOL_WORDS: Final = frozenset({TOOL, "tool_call", "tool_calls"})
 WORDS: Final[dict[str, Kind]] = {str(kind): kind for kind in Kind} | {kind.removesuffix("s"): kind for kind in Kind if kind.endswith("s")}
 """The words for each kind, in the plural and the singular."""
 COUNT_UNITS: Final = {"": 1, "k": 1_000, "K": 1_000, "M": 1_000_000}
-OPTIONS: Final = {
-    "warn": "warn_at",
-    "on": "on_exceed",
-    "per": "per",
-    "tz": "tz",
-    "by": "by",
-    "admission": "admission",
-    "unpriced": "on_unpriced",
-    "unbounded": "on_unbounded",
-    "store": "on_store_failure",
-    "suspend": "suspend",
-    "count": "count",
-}
-"""The word for each option, and the field that it is."""
 
 _RESERVED: Final = frozenset({*WORDS, *PREFIXES, TOOL, CHARGE})
 
@@ -452,9 +464,8 @@ def _decimal(nano: int) -> str:
 
 
 def _format_options(limit: Limit) -> str:
-    plain = Limit(kind=limit.kind, value=limit.value)
-    changed = ((word, getattr(limit, field), getattr(plain, field)) for word, field in OPTIONS.items())
-    return "".join(f":{word}={value}" for word, value, default in changed if value != default)
+    stated = ((option, getattr(limit, option.field)) for option in WORDED.values())
+    return "".join(f":{option.word}={value}" for option, value in stated if value != option.default)
 
 
 def format_amount(kind: str, amount: int) -> str:

@@ -11,12 +11,13 @@ from zoneinfo import ZoneInfo
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.checks import SECONDS_OF, WINDOWS
+from ravi_otel.policy.checks import MAX_WINDOW_DIGITS, SECONDS_OF, WINDOWS
 
 TAG: Final = "tag."
 BY: Final = ("user", "model", "tenant")
 """What a limit may count by, beside a tag."""
-_BY_TAG: Final = re.compile(r"tag\.[^:\s]{1,256}")
+BY_PATTERN: Final = rf"{'|'.join(BY)}|tag\.[^:\s]{{1,256}}"
+WINDOW_PATTERN: Final = rf"{'|'.join(WINDOWS)}|[1-9][0-9]{{0,{MAX_WINDOW_DIGITS - 1}}}[{''.join(SECONDS_OF)}]"
 
 _NANO: Final = 1_000_000_000
 _LONGEST: Final = {"minute": 60, "hour": 3_600, "day": 25 * 3_600, "week": 7 * 86_400 + 3_600, "month": 31 * 86_400 + 3_600}
@@ -40,7 +41,7 @@ class Window:
 
 def check_by(parameter: str, value: object) -> str:
     """Accept what a limit has a counter each of: user, model, tenant, or tag.NAME."""
-    if isinstance(value, str) and (value in BY or _BY_TAG.fullmatch(value)):
+    if isinstance(value, str) and re.fullmatch(BY_PATTERN, value):
         return value
     close = checks.nearest(value, BY)
     hint = f"; did you mean {close!r}?" if close else "."

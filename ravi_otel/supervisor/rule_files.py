@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ravi_otel._runtime.config import GateSection, check_schema, load_document, read_document
+from ravi_otel._runtime.config import GateSection, load_document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.rules_contract import Rule
@@ -26,9 +26,12 @@ def read_gate(path: Path) -> tuple[list[Rule], Default]:
     section = read_document(document).gate
     if section is None:
         raise ConfigurationError(f"policy file {document.shown} has no gate section: write one, with the rules that a supervisor goes by.")
-    rules = [_rule(section, index, each) for index, each in enumerate(section.rules)]
-    check_schema(document)  # what the readers above let pass, no editor would
-    return rules, cast("Default", section.default)
+    return read_rules(section), cast("Default", section.default)
+
+
+def read_rules(section: GateSection) -> list[Rule]:
+    """Return the rules of a section; raise ConfigurationError with the place, the value and the way out."""
+    return [_rule(section, index, each) for index, each in enumerate(section.rules)]
 
 
 def _rule(section: GateSection, index: int, table: Mapping[str, Any]) -> Rule:

@@ -241,7 +241,8 @@ def test_a_value_close_to_a_known_word_is_guessed():
 @pytest.mark.parametrize("make", [*COUNTS, *CLOCKS, cost_limit], ids=name_of)
 def test_a_wrong_keyword_lists_the_right_ones(make):
     with pytest.raises(
-        ConfigurationError, match=r"^'warnat' is no keyword of a limit; did you mean warn_at=\? It takes scope, name, per, tz, by, warn_at,"
+        ConfigurationError,
+        match=r"^'warnat' is no keyword of a limit; did you mean warn_at=\? It takes scope, name, warn_at, on_exceed, per",
     ):
         make(5, warnat=0.5)
 

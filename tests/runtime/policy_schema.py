@@ -9,15 +9,21 @@ from typing import Any, get_args
 
 from ravi_otel._pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel._pricing.rates import DEAREST_USD
-from ravi_otel._runtime.config.entries import AGENT_KEYS, LIMIT_KEYS, MOST_LIMITS
-from ravi_otel._runtime.config.file import FILE_KEYS, MODES, PROFILE_KEYS
-from ravi_otel._runtime.config.gate import GATE_KEYS, MOST_RULES
-from ravi_otel._runtime.config.schema import SCHEMA
-from ravi_otel._runtime.config.tags import MOST_TAGS, TAG
+from ravi_otel._runtime.config.file import (
+    AGENT_KEYS,
+    FILE_KEYS,
+    GATE_KEYS,
+    GENERAL,
+    LIMIT_KEYS,
+    MODES,
+    MOST_LIMITS,
+    MOST_RULES,
+    PROFILE_KEYS,
+    SCHEMA,
+)
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import MAX_SPEC
-from ravi_otel.policy.limits import CLOCKS, OPTIONS, PREFIXES, Admission, Choice, Kind, Outcome, StoreFailure, Suspension, Unbounded
-from ravi_otel.policy.windows import BY
+from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
 from ravi_otel.supervisor.rule_files import Default
 from ravi_otel.supervisor.rules_kinds import KINDS
 
@@ -26,16 +32,6 @@ DOT = r"\s*\.\s*"
 NAME = rf"{PART}(?:{DOT}{PART})*"
 NUMBER = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 CONTROL = r"\u0000-\u001f\u007f-\u009f\u2028\u2029\ud800-\udfff"
-CHOICES = {
-    "scope": PREFIXES,
-    "on_exceed": [each.value for each in Outcome],
-    "admission": [each.value for each in Admission],
-    "on_unpriced": get_args(Choice),
-    "on_unbounded": get_args(Unbounded),
-    "on_store_failure": get_args(StoreFailure),
-    "suspend": get_args(Suspension),
-}
-NONE_ALLOWED = ("scope", "name", "per", "by", "warn_at", "admission", "on_store_failure")
 EXAMPLES = ["tokens=500k", "cost=2.50usd:warn=0.5", "time=90s", "agent.researcher.turns=20", "tool.search=5", "session.requests=500"]
 SAID = {
     "limits": "What may be used, by the whole program or where a limit says.",
@@ -96,8 +92,8 @@ def _keys() -> dict[str, dict[str, Any]]:
         "name": _or_none(_ref("name")),
         "tags": {
             "type": ["object", "null"],
-            "maxProperties": MOST_TAGS,
-            "propertyNames": {"pattern": f"^{TAG.pattern}$"},
+            "maxProperties": checks.MOST_TAGS,
+            "propertyNames": {"pattern": f"^{checks.TAG.pattern}$"},
             "additionalProperties": _ref("name"),
         },
         "prices": {
@@ -106,16 +102,14 @@ def _keys() -> dict[str, dict[str, Any]]:
             "additionalProperties": _ref("price"),
         },
         "enforcement": {"enum": [*MODES, None]},
-        "admission": {"enum": [*CHOICES["admission"], None]},
-        "warn_at": _or_none(_ref("share")),
+        **{key: _option(OPTIONS[key]) for key in GENERAL},
         "gate": {"type": ["object", "null"], "properties": _gate(), "additionalProperties": False},
         "profiles": by_name | {"additionalProperties": _ref("profile")},
     }
 
 
 def _agent() -> dict[str, Any]:
-    options = {"admission": {"enum": [*CHOICES["admission"], None]}, "warn_at": _or_none(_ref("share"))}
-    properties = {"limits": _ref("limits")} | options
+    properties = {"limits": _ref("limits")} | {key: _option(OPTIONS[key]) for key in GENERAL}
     return {"type": "object", "properties": {key: properties[key] for key in AGENT_KEYS}, "additionalProperties": False}
 
 
@@ -126,24 +120,32 @@ def _limit() -> dict[str, Any]:
         "value": {"type": ["number", "string"], "minimum": 0, "examples": [500_000, "500k", "2.50usd", "90s"]},
         "tool": _or_none(_ref("name")),
         "agent": _or_none(_ref("name")),
-        "name": _or_none(_ref("name")),
-        "per": {"type": ["string", "null"], "pattern": f"^(?:{_window()})$"},
-        "tz": {"type": "string", "minLength": 1},
-        "by": {"type": ["string", "null"], "pattern": f"^(?:{_by()})$"},
-        "warn_at": _or_none(_ref("share")),
     }
-    own |= {key: {"enum": [*choices, *([None] if key in NONE_ALLOWED else [])]} for key, choices in CHOICES.items()}
+    own |= {keyword: _option(option) for keyword, option in OPTIONS.items()}
     counts = "|".join(
         word for kind, word in ((kind, word) for kind in Kind for word in _spellings(kind)) if kind not in (Kind.COST, *CLOCKS)
     )
     return {
         "type": "object",
-        "properties": {key: own.get(key, {}) for key in LIMIT_KEYS},
+        "properties": {key: own[key] for key in LIMIT_KEYS},
         "required": ["kind", "value"],
         "additionalProperties": False,
         "if": {"properties": {"kind": {"pattern": rf"^(?:{counts}|.*\..*)$"}}},
         "then": {"properties": {"value": {"type": ["integer", "string"], "maximum": checks.MAX_COUNT}}},
     }
+
+
+def _option(option: Option) -> dict[str, Any]:
+    """Describe an option as a policy file states it."""
+    if option.choices:
+        return {"enum": [*option.choices, *([None] if option.default is None else [])]}
+    if option.number:
+        described: dict[str, Any] = _ref("share")
+    elif option.pattern:
+        described = {"type": "string", "pattern": f"^(?:{option.pattern})$"}
+    else:
+        described = _ref("name")
+    return _or_none(described) if option.default is None else described
 
 
 def _price() -> dict[str, Any]:
@@ -202,7 +204,7 @@ def _words() -> list[str]:
 
 
 def _path() -> str:
-    named = [scope for scope in PREFIXES if scope in ("handoff", "block", "agent")]
+    named = [scope for scope in PREFIXES if scope in DOWNWARDS]
     plain = [scope for scope in PREFIXES if scope not in named]
     scope = rf"(?:(?:{'|'.join(plain)}){DOT}|(?:{'|'.join(named)}){DOT}(?:{PART}{DOT})*)?"
     kind = rf"(?:(?:charge|tool|tool_calls?){DOT}{NAME}|(?:{'|'.join(_words())}))"
@@ -217,20 +219,8 @@ def _count_text() -> str:
     return rf"\s*{NUMBER}\s*[kKM]?\s*"
 
 
-def _window() -> str:
-    return rf"{'|'.join(checks.WINDOWS)}|[1-9][0-9]{{0,{checks.MAX_WINDOW_DIGITS - 1}}}[{''.join(checks.SECONDS_OF)}]"
-
-
-def _by() -> str:
-    return rf"{'|'.join(BY)}|tag\.[^:\s]{{1,256}}"
-
-
 def _options() -> str:
-    values = {"warn": NUMBER, "per": _window(), "tz": r"[^:\s][^:]*", "by": _by()}
-    told = [
-        rf"{word}\s*=\s*(?:{values.get(word) or '|'.join(CHOICES[key]) if word in values or key in CHOICES else '[^:]+'})"
-        for word, key in OPTIONS.items()
-    ]
+    told = [rf"{word}\s*=\s*(?:{NUMBER if each.number else each.pattern or '|'.join(each.choices)})" for word, each in WORDED.items()]
     return rf"(?:\s*:\s*(?:{'|'.join(told)})\s*)*"
 
 

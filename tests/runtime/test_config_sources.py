@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, token_limit
 from ravi_otel._runtime import scopes
-from ravi_otel._runtime.config import check_for_run, check_tags, effective, read_tags
+from ravi_otel._runtime.config import check_for_run, effective, read_tags
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
-from ravi_otel.policy import Admission, Kind, format_limit, parse_limit
+from ravi_otel.policy import Admission, Kind, checks, format_limit, parse_limit
 
 ORDER = ("code", "--limit", "RAVI_LIMIT_TOKENS", "policy.toml limits[0]")
 
@@ -263,7 +263,7 @@ def test_tags_are_checked_as_those_of_a_run_are():
         except ConfigurationError:
             taken = False
         try:
-            here = bool(check_tags("tags", {key: "v"}))
+            here = bool(checks.tags("tags", {key: "v"}))
         except ConfigurationError:
             here = False
         assert (key, here) == (key, taken)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tomllib
 
+import fastjsonschema
 import pytest
+from click.testing import CliRunner
 
-from ravi_otel._runtime.config import SCHEMA
-from ravi_otel._runtime.config.file import read_file
+from ravi_otel._runtime.config import SCHEMA, load_document, read_document
+from ravi_otel.cli.limits import limits
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.rules import (
     Allow,
@@ -30,6 +33,7 @@ from ravi_otel.supervisor.rules import (
 )
 from ravi_otel.supervisor.rules_kinds import KINDS
 
+VALIDATE = fastjsonschema.compile(json.loads(SCHEMA.read_bytes()), use_default=False)
 EVERY = [
     Cap("refund", "amount", 1_000, otherwise="revise", least=0.01, reason="too_much"),
     CapPerRun(["refund", "credit"], "amount", 2_000, exhausted_reason="nothing_left"),
@@ -77,7 +81,7 @@ def test_every_rule_there_is_can_be_written():
 def test_a_whole_policy_is_read_with_its_limits_and_its_default(written):
     path = written('limits = ["tokens=50k"]\n[gate]\ndefault = "escalate"\n' + "\n".join(map(toml, EVERY)))
     assert Rules.from_file(path).version == Rules(EVERY, default="escalate").version
-    assert [each.spec for each in read_file(path).limits] == ["tokens=50k"]
+    assert [each.spec for each in read_document(load_document(path)).limits] == ["tokens=50k"]
 
 
 YAML = """
@@ -141,8 +145,10 @@ def test_rules_in_a_file_that_keep_everybody_from_being_asked_are_refused(writte
 
 @pytest.mark.parametrize("text", [text for text, _ in WRONG[1:-1] if "nan" not in text], ids=range(len(WRONG) - 3))
 def test_what_the_reader_refuses_the_schema_of_editors_does_not_allow_either(text, written):
-    with pytest.raises(ConfigurationError):
-        read_file(written(text))
+    with pytest.raises(fastjsonschema.JsonSchemaValueException):
+        VALIDATE(tomllib.loads(text))
+    shown = CliRunner().invoke(limits, ["--policy", str(written(text))])
+    assert isinstance(shown.exception, ConfigurationError)
 
 
 def test_the_schema_knows_every_rule_and_its_keys():

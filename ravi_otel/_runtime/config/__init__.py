@@ -31,12 +31,8 @@ A limit may be a table too, with the keywords of the constructors: `kind`, `valu
 """
 
 from ravi_otel._runtime.config.document import load_document
-from ravi_otel._runtime.config.effective import Policy, check_for_run, effective, with_ledger
-from ravi_otel._runtime.config.file import read_document
-from ravi_otel._runtime.config.gate import GateSection
-from ravi_otel._runtime.config.schema import SCHEMA, check_schema
-from ravi_otel._runtime.config.sources import Sourced
-from ravi_otel._runtime.config.tags import check_tags, read_tags
+from ravi_otel._runtime.config.effective import Policy, check_for_run, effective, read_tags, with_ledger
+from ravi_otel._runtime.config.file import SCHEMA, GateSection, Sourced, read_document
 
 __all__ = [
     "SCHEMA",
@@ -44,8 +40,6 @@ __all__ = [
     "Policy",
     "Sourced",
     "check_for_run",
-    "check_schema",
-    "check_tags",
     "effective",
     "load_document",
     "read_document",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
@@ -14,19 +14,21 @@ from ravi_otel._enforcement.ledger.choosing import Choice as Ledger
 from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._pricing.overrides import PriceMap
-from ravi_otel._runtime.config.entries import check_admission
-from ravi_otel._runtime.config.file import PolicyFile, check_mode, read_file
-from ravi_otel._runtime.config.sources import Sourced, from_code, from_environment, from_flags, once
-from ravi_otel._runtime.config.tags import check_tags
+from ravi_otel._runtime.config.file import CODE, FLAG, VARIABLES, GateSection, PolicyFile, Sourced, check_mode, once, parsed, read_file
+from ravi_otel._telemetry.conventions import LIMIT_LOG
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy.limits import OPTIONS, Admission, Kind, Limit, ScopeKind, format_limit
 
 MODE: Final = "RAVI_ENFORCEMENT"
 ADMISSION: Final = "RAVI_ADMISSION"
 WARN_AT: Final = "RAVI_WARN_AT"
 POLICY: Final = "RAVI_POLICY"
 PROFILE: Final = "RAVI_PROFILE"
+
+_ADMISSION: Final = OPTIONS["admission"]
+_KINDS: Final = {spelling: kind for kind in Kind for spelling in (kind.value, kind.removesuffix("s"))}
 
 T = TypeVar("T")
 
@@ -38,7 +40,7 @@ class Policy:
     `limits` are those that count, the strongest source first. `prices` are USD per million tokens by model, None without
     any. `observe` tells what would be refused and refuses nothing. `warn_at` is the share at which limits that state none are
     told to be near, None for the usual one. `sources` says where `name`, `tags`, `prices`, `enforcement`, `admission`, `warn_at`,
-    `gate`, `profile` and `ledger` came from; what nobody set is not in it. A `gate` is only noted: a supervisor reads it for itself.
+    `gate`, `profile` and `ledger` came from; what nobody set is not in it. Of a `gate` only the shape is read.
     """
 
     limits: tuple[Sourced, ...] = ()
@@ -50,6 +52,7 @@ class Policy:
     warn_at: float | None = None
     profile: str | None = None
     ledger: Ledger | None = None
+    gate: GateSection | None = None
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -83,9 +86,9 @@ def effective(
     """
     files, chosen = _files(environ, file, profile, asked_by)
     mode = _first(("observe" if observe else None, "--observe"), _said(environ, MODE, check_mode), *_in(files, "enforcement"))
-    given = None if admission is None else check_admission("--admission", admission)
-    held = _first((given, "--admission"), _said(environ, ADMISSION, check_admission), *_in(files, "admission"))
-    near = _first(_said(environ, WARN_AT, _share), *_in(files, "warn_at"))
+    given = _ADMISSION.read(admission, "--admission")
+    held = _first((given, "--admission"), _said(environ, ADMISSION, _ADMISSION.check), *_in(files, "admission"))
+    near = _first(_said(environ, WARN_AT, _warn_at), *_in(files, "warn_at"))
     name = _first(*_in(files, "name"))
     ledger = _first(_said(environ, LEDGER, read_choice))
     sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1], "ledger": ledger[1]}
@@ -95,13 +98,14 @@ def effective(
     return Policy(
         limits=_merged(strongest_first),
         prices={model: lines for said in weakest_first for model, lines in (said.prices or {}).items()} or None,
-        tags=check_tags("tags", {key: text for said in weakest_first for key, text in said.tags.items()}),
+        tags=checks.tags("tags", {key: text for said in weakest_first for key, text in said.tags.items()}),
         name=name[0],
         observe=mode[0] == "observe",
         admission=held[0] or Admission.ESTIMATE,
         warn_at=near[0],
         profile=chosen[0],
         ledger=ledger[0],
+        gate=next((said.gate for said in files if said.gate is not None), None),
         sources={key: source for key, source in sources.items() if source},
     )
 
@@ -154,11 +158,12 @@ def _all_in(files: tuple[PolicyFile, ...], key: str) -> str:
     return ", ".join(said.shown for said in files if getattr(said, key))
 
 
-def _share(variable: str, written: str) -> float:
+def _warn_at(variable: str, written: str) -> Any:
+    check = OPTIONS["warn_at"].check
     try:
-        return checks.share(variable, float(written))
+        return check(variable, float(written))
     except (ValueError, ConfigurationError):
-        return checks.share(variable, written)  # as it was typed
+        return check(variable, written)  # as it was typed
 
 
 def _merged(strongest_first: Iterable[Iterable[Sourced]]) -> tuple[Sourced, ...]:
@@ -189,3 +194,69 @@ def check_for_run(policy: Policy) -> None:
             close_scope(open_scope(engine, root, ask), None)
         except ConfigurationError as error:
             raise ConfigurationError(f"{each.source}: {error}") from None
+
+
+# -- what code, flags and environment say --------------------------------------------------------------------------------
+
+
+def from_code(limits: Iterable[Limit | str]) -> list[Sourced]:
+    """Read what a program gives."""
+    return [_from_code(limit) for limit in _listed(CODE, limits)]
+
+
+def _from_code(limit: Any) -> Sourced:
+    if isinstance(limit, Limit):
+        return Sourced(limit, format_limit(limit), CODE)
+    return Sourced(parse_limit(limit), limit, CODE)
+
+
+def from_flags(flags: Sequence[str]) -> list[Sourced]:
+    """Read the values of `--limit`; LimitSyntaxError names the flag and its value."""
+    return [Sourced(parsed(FLAG, flag), flag.strip(), FLAG) for flag in _listed(FLAG, flags)]
+
+
+def from_environment(environ: Mapping[str, str]) -> list[Sourced]:
+    """Read `RAVI_LIMIT_TOKENS=500k` and its sisters, by name; an unknown one is an error that lists the kinds."""
+    found: list[Sourced] = []
+    for name in sorted(environ):
+        if not name.startswith(VARIABLES) or name == LIMIT_LOG:
+            continue
+        kind = _KINDS.get(name.removeprefix(VARIABLES).lower())
+        if kind is None:
+            raise ConfigurationError(_unknown(name))
+        spec = f"{kind}={environ[name].strip()}"
+        found.append(Sourced(parsed(name, spec), spec, name))
+    return found
+
+
+def _unknown(name: str) -> str:
+    known = [f"{VARIABLES}{kind.upper()}" for kind in Kind]
+    close = checks.nearest(name.removeprefix(VARIABLES), _KINDS)
+    hint = f", did you mean {VARIABLES}{_KINDS[close].upper()}" if close else ""
+    return (
+        f"variable {checks.show(name)} names no kind of limit{hint}; the kinds are {', '.join(known)}. "
+        "A limit with a scope, an agent or a tool in it goes into --limit or a policy file."
+    )
+
+
+def _listed(source: str, limits: Any) -> Iterable[Any]:
+    if isinstance(limits, (str, Limit, Mapping)) or not isinstance(limits, Iterable):
+        raise ConfigurationError(
+            f'the limits of {source} are {checks.show(cast("object", limits))}, which is no list: give one such as ["tokens=500k"].'
+        )
+    return limits  # pyright: ignore[reportUnknownVariableType]  # whatever a program gives; each of them is read
+
+
+def read_tags(pairs: Sequence[str], parameter: str = "--tag") -> dict[str, str]:
+    """Read `team=search` pairs, as a command line gives them; a key that is there twice is an error."""
+    tags: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{parameter} {checks.show(pair)} has no '=': write {parameter} team=search.")
+        if key in tags:
+            raise ConfigurationError(
+                f"{parameter} {checks.show(pair)} is there twice: {parameter} {checks.show(f'{key}={tags[key]}')} sets the same key."
+            )
+        tags[key] = value
+    return checks.tags(parameter, tags)

@@ -1,24 +1,372 @@
-"""Read a policy file: the limits, names, tags, prices and profiles in it, each checked where it stands."""
+"""Read a policy file: limits in words and as tables, names, tags, prices, the gate and profiles, each checked where it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from ravi_otel._pricing.overrides import Overrides, PriceMap
-from ravi_otel._runtime.config.document import Document, load_document
-from ravi_otel._runtime.config.entries import Part, check_admission, only, read_agents, read_limits, read_tools
-from ravi_otel._runtime.config.gate import GateSection, read_gate
-from ravi_otel._runtime.config.schema import check_schema
-from ravi_otel._runtime.config.sources import Sourced, once
-from ravi_otel._runtime.config.tags import check_tags
-from ravi_otel.errors import ConfigurationError
+from ravi_otel._runtime.config.document import Document, Spot, dotted, load_document
+from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Admission
+from ravi_otel.policy.grammar import parse_limit, read_kind
+from ravi_otel.policy.limits import CLOCKS, OPTIONS, SPENDS, Admission, Kind, Limit, ScopeKind, format_limit, make_limit
 
+SCHEMA: Final = Path(__file__).with_name("policy.schema.json")
+"""The schema of a policy file, for editors; `ravi-otel limits --schema` prints it. It refuses nothing that can be read."""
+
+CODE: Final = "code"
+FLAG: Final = "--limit"
+VARIABLES: Final = "RAVI_LIMIT_"
 MODES: Final = ("enforce", "observe")
+MOST_LIMITS: Final = 1_000
+
+LIMIT_KEYS: Final = ("kind", "value", "tool", "agent", *OPTIONS)
+GENERAL: Final = ("admission", "warn_at")
+"""Options that a file, or its part of an agent, can state for all limits there that say nothing themselves."""
+AGENT_KEYS: Final = ("limits", *GENERAL)
+_TOKENS: Final = 'kind = "tokens"'
+GATE_KEYS: Final = ("default", "rules")
+MOST_RULES: Final = 1_000
+
+
+# -- where a limit was written -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced:
+    """Be a limit, and say where it came from.
+
+    `spec` is the limit as the grammar writes it. `source` is `code`, `--limit`, the variable's name, or the file and
+    the key, `policy.toml limits[2]`, counted from 0; of a YAML file the line, `policy.yaml:3`. `instead_of` are the
+    limits of weaker sources it replaced, the strongest first.
+    """
+
+    limit: Limit
+    spec: str
+    source: str
+    instead_of: tuple[Sourced, ...] = ()
+
+    @property
+    def key(self) -> Hashable:
+        """Give what two limits must share for one to replace the other."""
+        return self.limit.target
+
+    @property
+    def origin(self) -> str:
+        """Say for the sentence of a refusal what its reader has to change: `--limit requests=3`, `RAVI_LIMIT_COST=2.5usd`."""
+        if self.source == CODE:
+            return self.spec
+        if self.source == FLAG:
+            return f"{FLAG} {self.spec}"
+        if self.source.startswith(VARIABLES):
+            return f"{self.source}={self.spec.partition('=')[2]}"
+        return f"{self.spec} in {self.source}"
+
+
+def parsed(place: str, spec: Any) -> Limit:
+    """Read one limit in words; the error begins with where it is written."""
+    try:
+        return parse_limit(spec)
+    except LimitSyntaxError as error:
+        raise LimitSyntaxError(f"{place}: {error}", spec=error.spec) from None
+
+
+def once(limits: Iterable[Sourced]) -> dict[Hashable, Sourced]:
+    """Arrange the limits of one source by what they limit; two for the same thing are an error that names both."""
+    kept: dict[Hashable, Sourced] = {}
+    for each in limits:
+        other = kept.setdefault(each.key, each)
+        if other is not each:
+            raise ConfigurationError(f"{_written(each)} is there twice: {_written(other)} sets the same limit. Keep one of them.")
+    return kept
+
+
+def _written(each: Sourced) -> str:
+    if each.source in (CODE, FLAG):
+        return f"{each.source} {checks.show(each.spec)}"
+    if each.source.startswith(VARIABLES):
+        return f"{each.source}={checks.show(each.spec.partition('=')[2])}"
+    return f"{checks.show(each.spec)} at {each.source}"
+
+
+# -- parts of a file ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Be the file, or one of its profiles: the table at `spot`, and what is said behind the place of each of its limits."""
+
+    document: Document
+    spot: Spot = ()
+
+    def line(self, toml: str) -> str:
+        """Write a line of advice, given in TOML, as the file's own language has it."""
+        return toml if self.document.is_toml else re.sub(r"(?<=\w) = ", ": ", toml)
+
+    def named(self, *steps: str | int) -> str:
+        """Write a key of this part as the file's reader knows it: `profiles.ci.name`."""
+        return dotted((*self.spot, *steps))
+
+    def at(self, *steps: str | int) -> str:
+        """Say where a sentence begins that names the key itself."""
+        return self.document.at((*self.spot, *steps))
+
+    def place(self, *steps: str | int) -> str:
+        """Say where something in this part stands."""
+        return self.document.place((*self.spot, *steps))
+
+    def source(self, *steps: str | int) -> str:
+        """Say where a limit came from: `policy.yaml:7 (profile ci)`."""
+        behind = f" (profile {self.spot[-1]})" if self.spot else ""
+        return f"{self.place(*steps)}{behind}"
+
+    def listed(self, given: object, *steps: str | int) -> list[object]:
+        """Accept a list of limits."""
+        if not isinstance(given, list):
+            way_out = self.line('limits = ["tokens=500k"]')
+            raise ConfigurationError(f"{self.at(*steps)}: {self.named(*steps)} is {checks.show(given)}, which is no list: write {way_out}.")
+        listed = cast("list[object]", given)
+        if len(listed) > MOST_LIMITS:
+            raise ConfigurationError(
+                f"{self.at(*steps)}: {self.named(*steps)} has {len(listed)} entries, and at most {MOST_LIMITS} are taken."
+            )
+        return listed
+
+    def table(self, given: object, way_out: str, *steps: str | int) -> Mapping[str, object]:
+        """Accept a table of names; each is checked."""
+        if not isinstance(given, dict):
+            raise ConfigurationError(
+                f"{self.at(*steps)}: {self.named(*steps)} is {checks.show(given)}, which is no table: write {self.line(way_out)}."
+            )
+        table = cast("dict[str, object]", given)
+        for name in table:
+            self.checked(checks.name, f"the name in {self.named(*steps)}", name, *steps, name)
+        return table
+
+    def checked(self, check: Any, parameter: str, value: object, *steps: str | int) -> Any:
+        """Check a value; the error begins with where it stands."""
+        try:
+            return check(parameter, value)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self.at(*steps)}: {error}") from None
+
+    def only(self, given: Mapping[str, object], known: tuple[str, ...], whose: str, *steps: str | int) -> None:
+        """Refuse a key that is none of the known ones."""
+        only(self.place(*steps) if steps or self.spot else self.document.shown, given, known, whose)
+
+
+def only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose: str) -> None:
+    """Refuse a key that is none of the known ones, and name the one that is meant."""
+    for key in given:
+        if key not in known:
+            close = checks.nearest(key, known)
+            hint = f", did you mean {close!r}" if close else ""
+            raise ConfigurationError(f"{place}: {checks.show(key)} is no key of {whose}{hint}; the keys are {', '.join(known)}.")
+
+
+# -- lists --------------------------------------------------------------------------------------------------------
+
+
+def read_limits(part: Part, given: object, *steps: str | int) -> tuple[Sourced, ...]:
+    """Read a list of limits, texts and tables."""
+    return tuple(_limit(part, each, *steps, index) for index, each in enumerate(part.listed(given, *steps)))
+
+
+def _limit(part: Part, given: object, *steps: str | int) -> Sourced:
+    place = part.place(*steps)
+    if isinstance(given, str):
+        return Sourced(parsed(place, given), given.strip(), part.source(*steps))
+    if not isinstance(given, dict):
+        raise ConfigurationError(
+            f"{part.at(*steps)}: {part.named(*steps)} is {checks.show(given)}: "
+            'write text such as "tokens=500k", or a table with kind and value.'
+        )
+    limit = _from_table(part, place, cast("dict[str, Any]", given))
+    return Sourced(limit, format_limit(limit), part.source(*steps))
+
+
+def read_agents(part: Part, given: object) -> Iterator[Sourced]:
+    """Read limits by agent: each is a template for every agent of that name."""
+    for name, said in part.table(given, '{researcher: ["tokens=50k"]}', "agents").items():
+        steps: tuple[str, ...] = ("agents", name)
+        options: dict[str, Any] = {}
+        limits = said
+        if isinstance(said, dict):
+            table = cast("dict[str, object]", said)
+            part.only(table, AGENT_KEYS, "an agent", *steps)
+            for key in GENERAL:
+                if table.get(key) is not None:
+                    options[key] = part.checked(OPTIONS[key].check, part.named(*steps, key), table[key], *steps, key)
+            limits, steps = table.get("limits", []), (*steps, "limits")
+        for index, each in enumerate(read_limits(part, limits, *steps)):
+            limit = _for_agent(part, name, each, options, *steps, index)
+            yield replace(each, limit=limit, spec=format_limit(limit))
+
+
+def _for_agent(part: Part, name: str, each: Sourced, options: Mapping[str, Any], *steps: str | int) -> Limit:
+    limit = each.limit
+    place = part.place(*steps)
+    if limit.scope is not None or limit.agent is not None:
+        raise ConfigurationError(
+            f"{place}: {checks.show(each.spec)} says itself where it belongs: leave that out under agents.{name}, or write it under limits."
+        )
+    changes: dict[str, Any] = {"scope": ScopeKind.AGENT, "scope_name": name}
+    if limit.warn_at is None and "warn_at" in options:
+        changes["warn_at"] = options["warn_at"]
+    if limit.admission is None and limit.kind in SPENDS and "admission" in options:
+        changes["admission"] = options["admission"]
+    return parsed(place, format_limit(replace(limit, **changes)))
+
+
+def read_tools(part: Part, given: object) -> Iterator[Sourced]:
+    """Read how often each tool may be started: a number, or text with options behind it, `"5:on=stop"`."""
+    for name, value in part.table(given, "{search: 5}", "tools").items():
+        place = part.place("tools", name)
+        if "*" in name:
+            raise ConfigurationError(f"{place}: tools has {checks.show(name)}, and no patterns are known: name each tool in full.")
+        if isinstance(value, str):
+            limit = _of_tool(part, place, name, value)
+        else:
+            limit = Limit(kind=Kind.TOOL_CALLS, value=part.checked(checks.count, part.named("tools", name), value, "tools", name))
+        spec = format_limit(replace(limit, detail=name))
+        yield Sourced(parsed(place, spec), spec, part.source("tools", name))
+
+
+def _of_tool(part: Part, place: str, name: str, value: str) -> Limit:
+    try:
+        return parse_limit(f"{Kind.TOOL_CALLS}={value}")
+    except LimitSyntaxError as error:
+        what = str(error).partition(": ")[2].rpartition(". For example: ")[0]
+        key = part.named("tools", name)
+        raise LimitSyntaxError(f'{place}: {key}={checks.show(value)}: {what}. For example: 5, or "5:on=stop".', spec=value) from None
+
+
+# -- tables -------------------------------------------------------------------------------------------------------
+
+
+def _from_table(part: Part, place: str, table: dict[str, Any]) -> Limit:
+    only(place, table, LIMIT_KEYS, "a limit")
+    for needed in ("kind", "value"):
+        if needed not in table:
+            way_out = f"{part.line(_TOKENS)} and {part.line('value = 500_000')}"
+            raise ConfigurationError(f"{place}: the limit has no {needed}; a table says at least {way_out}.")
+    try:
+        return parse_limit(format_limit(_made(part, table)))  # what the grammar refuses, a table cannot say either
+    except ConfigurationError as error:
+        spec = error.spec if isinstance(error, LimitSyntaxError) else checks.show(table)
+        raise LimitSyntaxError(f"{place}: {error}", spec=spec) from None
+
+
+def _made(part: Part, table: dict[str, Any]) -> Limit:
+    shape = _kind(part, table["kind"])
+    tool = checks.optional_name("tool", table.get("tool"))
+    if tool is not None and (shape.kind != Kind.TOOL_CALLS or shape.detail is not None):
+        kind = part.line('kind = "tool_calls"')
+        raise ConfigurationError(f"tool={checks.show(tool)} goes with {kind}, not with {checks.show(table['kind'])}.")
+    agent = checks.optional_name("agent", table.get("agent"))
+    options = {key: table[key] for key in OPTIONS if key in table}
+    return make_limit(shape.kind, _amount(part, shape, table["value"]), options, detail=tool or shape.detail, agent=agent)
+
+
+def _kind(part: Part, word: object) -> Limit:
+    """Read `tokens`, `tool.search` or `charge.sql_rows`, as a limit of 1."""
+    if not isinstance(word, str):
+        raise ConfigurationError(f"kind={checks.show(word)} is no kind of limit; the kinds are {', '.join(Kind)}.")
+    named = read_kind("kind", word)
+    for beside, given in (("scope", named.scope), ("agent", named.agent)):
+        if given is not None:
+            raise ConfigurationError(
+                f"kind={checks.show(word)} has the {beside} in it; write {part.line(f'{beside} = {_quoted(given)}')} beside it."
+            )
+    return Limit(kind=named.kind, value=1, detail=named.detail)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _amount(part: Part, shape: Limit, value: object) -> int:
+    """Read a number in the kind's public unit (USD, seconds, a count), or text with a unit: `"500k"`, `"90s"`."""
+    if isinstance(value, str):
+        if ":" in value:
+            raise ConfigurationError(
+                f"value={checks.show(value)} has an option behind it; write it as a key of its own, such as {part.line('warn_at = 0.5')}."
+            )
+        return parse_limit(f"{_spelled(shape)}={value}").value
+    if shape.kind == Kind.COST:
+        return checks.nano_usd("value", value)
+    if shape.kind in CLOCKS:
+        return checks.nanoseconds("value", value)
+    return checks.count("value", value)
+
+
+def _spelled(shape: Limit) -> str:
+    return format_limit(shape).rpartition("=")[0]
+
+
+# -- the gate ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GateSection:
+    """Be what a policy file says of the gate; `default` is "approve" where it says nothing."""
+
+    part: Part
+    default: str
+    rules: tuple[Mapping[str, Any], ...]
+
+    def checked(self, check: Any, value: object, *steps: str | int) -> Any:
+        """Check a value; the error begins with where it stands."""
+        return self.part.checked(check, self.part.named("gate", *steps), value, "gate", *steps)
+
+    def place(self, *steps: str | int) -> str:
+        """Say where something in the section stands."""
+        return self.part.place("gate", *steps)
+
+    def only(self, given: Mapping[str, object], known: tuple[str, ...], whose: str, *steps: str | int) -> None:
+        """Refuse a key that is none of the known ones."""
+        self.part.only(given, known, whose, "gate", *steps)
+
+
+def read_gate(part: Part, given: object) -> GateSection:
+    """Read the section as any reader of the file does: a default in words, and tables, each with the word of its rule."""
+    table = part.table(given, '{default: "escalate", rules: []}', "gate")
+    part.only(table, GATE_KEYS, "the gate", "gate")
+    said = table.get("default")
+    default = part.checked(_word, part.named("gate", "default"), "approve" if said is None else said, "gate", "default")
+    return GateSection(part, default, tuple(_rule(part, index, each) for index, each in enumerate(_listed(part, table.get("rules")))))
+
+
+def _listed(part: Part, given: object) -> list[object]:
+    if given is None:
+        return []
+    shown = checks.show(given)
+    rules = cast("list[object]", given) if isinstance(given, list) else None
+    if rules is None or len(rules) > MOST_RULES:
+        at, named = part.at("gate", "rules"), part.named("gate", "rules")
+        raise ConfigurationError(f"{at}: {named} is {shown}: write a list of at most {MOST_RULES} tables.")
+    return rules
+
+
+def _rule(part: Part, index: int, given: object) -> Mapping[str, Any]:
+    table = part.table(given, '{rule: "allow", tool: "search"}', "gate", "rules", index)
+    word = table.get("rule")
+    if not isinstance(word, str):
+        what = "has no rule" if word is None else f"has the rule {checks.show(word)}"
+        way_out = part.line('rule = "allow"')
+        raise ConfigurationError(f"{part.place('gate', 'rules', index)}: {what}; write a word such as {way_out}.")
+    return table
+
+
+def _word(parameter: str, value: object) -> str:
+    return checks.choice(parameter, value, ("approve", "block", "escalate"))
+
+
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +397,11 @@ class PolicyFile:
 
 def read_file(path: Path) -> PolicyFile:
     """Read a policy file with all its profiles; raises ConfigurationError naming the file, the key, the value and the way out."""
-    document = load_document(path)
-    said = read_document(document)
-    check_schema(document)
-    return said
+    return read_document(load_document(path))
 
 
 def read_document(document: Document) -> PolicyFile:
-    """Read what is in a policy file, by the rules that no schema can say too."""
+    """Read what is in a policy file."""
     only(document.shown, document.content, FILE_KEYS, "a policy file")
     return _read(Part(document), document.content, document.shown)
 
@@ -77,11 +422,10 @@ def _profiles(part: Part, given: object) -> dict[str, PolicyFile]:
     return found
 
 
-Check: TypeAlias = Callable[[str, Any], Any]
 Reader: TypeAlias = Callable[[Part, Any], Any]
 
 
-def _checked(key: str, check: Check) -> Reader:
+def _checked(key: str, check: Callable[[str, Any], Any]) -> Reader:
     return lambda part, given: part.checked(check, part.named(key), given, key)
 
 
@@ -111,11 +455,11 @@ _LISTS: Final = ("limits", "agents", "tools")
 _READERS: Final[dict[str, Reader]] = {
     "limits": lambda part, given: read_limits(part, given, "limits"),
     "name": _checked("name", _run_name),
-    "tags": _checked("tags", check_tags),
+    "tags": _checked("tags", checks.tags),
     "prices": _checked("prices", _prices),
     "enforcement": _checked("enforcement", _mode),
-    "admission": _checked("admission", check_admission),
-    "warn_at": _checked("warn_at", checks.share),
+    "admission": _checked("admission", OPTIONS["admission"].check),
+    "warn_at": _checked("warn_at", OPTIONS["warn_at"].check),
     "agents": read_agents,
     "tools": read_tools,
     "gate": read_gate,

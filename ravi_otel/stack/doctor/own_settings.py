@@ -7,6 +7,7 @@ from typing import Final
 
 from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
+from ravi_otel._extras import load
 from ravi_otel._runtime.config import effective
 from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
 from ravi_otel.carrier.keys import VARIABLE as KEYS
@@ -32,6 +33,8 @@ def _policy(asked: Asked) -> Iterator[Finding]:
     environ = {name: value for name, value in asked.environ.items() if name != LEDGER}  # which is looked at by itself
     try:
         policy = effective(environ=environ, file=asked.policy)
+        if policy.gate is not None:
+            load("ravi_otel.supervisor.rule_files").read_rules(policy.gate)
     except RaviError as error:
         yield broken("settings.policy", str(error), "Mend what the sentence names; `ravi-otel limits` shows what counts then.")
         return
