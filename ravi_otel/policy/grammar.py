@@ -205,8 +205,21 @@ class _Reader:
             elif mark == "@":
                 what = "@ is there twice"
                 raise self._flaw(what)
+            elif mark == ":":
+                raise self._flaw(self._colon(path, at))
             elif mark != ".":
                 raise self._flaw(f"{mark!r} stands before the value" if mark else "'=' and a value are missing")
+
+    def _colon(self, path: list[Word | None], at: int) -> str:
+        """Say what to write where a colon stands left of the equals sign."""
+        before = self._spec[: at - 1].rstrip()
+        head, name = path[-1], self._spec[at:].partition("=")[0].strip()
+        named = head is not None and not head.quoted and (head.text in TOOL_WORDS or head.text == CHARGE)
+        if named and name and name not in WORDED:
+            return f"a dot stands before a name, no colon: write {checks.show(f'{before}.{name}')}"
+        if self._parameter is not None:
+            return f"a kind stands alone here, without options: write {checks.show(before)}"
+        return "':' stands before the value; options come behind it"
 
     def _target(self, path: list[Word | None]) -> _Target:
         """Read the dotted path; None in it stands for the `@` before the agent."""

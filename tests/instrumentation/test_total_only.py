@@ -15,13 +15,14 @@ from rich.console import Console
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager, token_limit
+from ravi_otel._instrumentation.formats.media import Images, image_usage, transcript_usage
 from ravi_otel.agents import ReActAgent
 from ravi_otel.local.export import as_json
 from ravi_otel.local.record import RunRecord
 from ravi_otel.local.report import render
 from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Usage
-from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
+from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.testing import Capture, Picture, Raw, ScriptedLLM, Sound, Text
 
 TOTAL = {"total_tokens": 500}
 HI: Any = [{"role": "user", "content": "Hi."}]
@@ -155,6 +156,48 @@ def test_the_total_of_embeddings_is_their_input(instrumented: Capture):
     ):
         client.embeddings.create(model="text-embedding-3-small", input="Hi.", encoding_format="float")
     assert (run.limits[0].used, run.stats().unreported_calls, run.stats().unsplit_tokens) == (500, 0, 0)
+
+
+MEDIA: dict[str, Callable[[Any, bool], Any]] = {
+    "images": lambda client, stream: client.images.generate(model="gpt-image-1", prompt="A cat.", stream=stream),
+    "speech": lambda client, stream: client.audio.speech.create(
+        model="gpt-4o-mini-tts", voice="alloy", input="Hi.", stream_format="sse" if stream else "audio"
+    ),
+    "transcriptions": lambda client, stream: client.audio.transcriptions.create(
+        model="gpt-4o-transcribe", file=("a.wav", b"0" * 64_000), stream=stream
+    ),
+}
+ANSWERS: dict[str, Any] = {"images": Picture(usage=TOTAL), "speech": Sound(usage=TOTAL), "transcriptions": Text("hello", usage=TOTAL)}
+
+
+@pytest.mark.parametrize(("api", "stream"), [(api, how) for api in MEDIA for how in (False, True) if (api, how) != ("speech", False)])
+def test_pictures_and_sound_are_charged_the_told_total(api: str, stream: bool, instrumented: Capture):
+    with (
+        ScriptedLLM(lambda _: ANSWERS[api]) as server,
+        openai.OpenAI(base_url=server.base_url, api_key="k", max_retries=0) as client,
+        ravi_otel.run("r", limits=["tokens=100000", "output_tokens=50000"]) as run,
+    ):
+        made = MEDIA[api](client, stream)
+        if stream:
+            list(made.iter_lines() if api == "speech" else made)
+    spend = run.stats()
+    assert run.limits[0].used == 500
+    assert 0 < run.limits[1].used < 20_000  # what was held
+    assert (spend.total_tokens, spend.unsplit_tokens, spend.unreported_calls, spend.estimated_calls) == (500, 500, 1, 0)
+
+
+@pytest.mark.parametrize("other", [TOTAL, {"input_tokens": 10, "output_tokens": 20}], ids=["all", "one of them"])
+def test_pictures_of_a_stream_that_tell_totals_are_added_up(other: dict[str, int]):
+    collector = Images("images.generations").collector(Call("images", "images.generations", choices=2))
+    for usage in (TOTAL, other):
+        collector.add({"type": "image_generation.completed", "usage": usage})
+    assert collector.reply().usage == Usage(total_tokens=500 + sum(other.values()))
+
+
+def test_one_part_of_a_pictures_usage_is_what_its_total_leaves():
+    told = image_usage({"total_tokens": 500, "input_tokens": 40, "input_tokens_details": {"image_tokens": 30}})
+    assert told == Usage(40, 460, image_input_tokens=30, image_output_tokens=460)
+    assert transcript_usage({"total_tokens": 500, "output_tokens": 40}) == Usage(460, 40)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

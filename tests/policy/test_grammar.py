@@ -85,7 +85,10 @@ WRONG = {
     "=5": "the kind is missing",
     "tokens=": "the value after = is missing",
     "tokens=:warn=0.5": "the value after = is missing",
-    "tokens:warn=0.5": "':' stands before the value",
+    "tokens:warn=0.5": "':' stands before the value; options come behind it",
+    "tool:search=5": "a dot stands before a name, no colon: write 'tool.search'",
+    "session.charge: sql_rows=5": "write 'session.charge.sql_rows'",
+    "tool:per=day": "':' stands before the value; options come behind it",
     "tokns=5": "kind 'tokns' is unknown, did you mean 'tokens'; the kinds are tokens, input_tokens",
     "TOKENS=5": "kind 'TOKENS' is unknown, did you mean 'tokens'",
     "sql_rows=5": "charge.NAME is one your program charges itself",
@@ -410,6 +413,10 @@ def test_a_kind_is_read_as_limits_spell_it(word, name, agent):
 def test_a_kind_of_ones_own_may_be_asked_for_without_its_prefix():
     with pytest.raises(LimitSyntaxError, match="kind='tokns': kind 'tokns' is unknown, did you mean 'tokens'"):
         read_kind("kind", "tokns")
+    with pytest.raises(LimitSyntaxError, match=r"kind='tool:look_up': a dot stands before a name, no colon: write 'tool\.look_up'\.$"):
+        read_kind("kind", "tool:look_up")
+    with pytest.raises(LimitSyntaxError, match=r"kind='cost:per=day': a kind stands alone here, without options: write 'cost'\.$"):
+        read_kind("kind", "cost:per=day")
     assert read_kind("kind", "sql_rows@x", own=True) == ("sql_rows", None, "x", None)
     with pytest.raises(LimitSyntaxError, match="here stands a kind alone"):
         read_kind("kind", "tokens=5")

@@ -198,25 +198,20 @@ class Images(WireFormat):
 
 def image_usage(found: Any) -> Usage | None:
     """Read a picture's usage; what is made is taken for pictures where nobody tells it apart."""
-    given, made = count(get(found, "input_tokens")), count(get(found, "output_tokens"))
-    if found is None or given is None or made is None:
-        return None
+    told = _usage(found, "input_tokens_details", "output_tokens_details")
+    if told is None or told.total_only:
+        return told
     of_input, of_output = get(found, "input_tokens_details"), get(found, "output_tokens_details")
-    drawn = None if of_output is None else count(get(of_output, "image_tokens"))
-    cached = _at_most(of_input, "cached_tokens", given)
-    pictures = _at_most(of_input, "image_tokens", given)
-    return Usage(
-        input_tokens=given,
-        output_tokens=made,
-        cached_input_tokens=cached,
-        image_input_tokens=pictures,
-        cached_image_tokens=_at_most(get(of_input, "cached_tokens_details"), "image_tokens", min(cached, pictures)),
-        image_output_tokens=made if drawn is None else min(drawn, made),
-    )
+    if of_output is None or count(get(of_output, "image_tokens")) is None:
+        told.image_output_tokens = told.output_tokens
+    cached = get(of_input, "cached_tokens_details")
+    if cached is not None:
+        told.cached_image_tokens = min(count(get(cached, "image_tokens")) or 0, told.cached_input_tokens, told.image_input_tokens)
+    return told
 
 
-def _at_most(details: Any, name: str, most: int) -> int:
-    return 0 if details is None else min(count(get(details, name)) or 0, most)
+def _usage(found: Any, input_details: str = "-", output_details: str = "-") -> Usage | None:
+    return usage_of(found, inputs="input_tokens", outputs="output_tokens", input_details=input_details, output_details=output_details)
 
 
 class ImagesCollector(Collector):
@@ -274,6 +269,8 @@ class ImagesCollector(Collector):
 def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
     if one is None or other is None:
         return one or other
+    if one.total_only or other.total_only:  # then the parts of the sum are not told either
+        return Usage(total_tokens=min(one.total_tokens + other.total_tokens, MOST))
     return added((one, other))
 
 
@@ -378,7 +375,7 @@ class Speech(WireFormat):
 
 def speech_usage(found: Any) -> Usage | None:
     """Read what the last event of a speech tells: all that comes out of it is sound."""
-    told = usage_of(found, inputs="input_tokens", outputs="output_tokens", input_details="-", output_details="-")
+    told = _usage(found)
     if told is not None:
         told.audio_output_tokens = told.output_tokens
     return told
@@ -514,13 +511,12 @@ class Transcriptions(WireFormat):
 
 def transcript_usage(found: Any, duration: Any = None) -> Usage | None:
     """Read a usage in tokens or in seconds, or what the recording's own length tells; None when neither does."""
-    given, made = count(get(found, "input_tokens")), count(get(found, "output_tokens"))
+    told = _usage(found, "input_token_details", "output_token_details")
     heard_ms = _milliseconds(get(found, "seconds")) or _milliseconds(duration)
-    if found is None or given is None or made is None:
+    if told is None:
         return None if heard_ms is None else Usage(audio_ms=heard_ms)
-    details = get(found, "input_token_details")
-    sound = None if details is None else count(get(details, "audio_tokens"))
-    return Usage(input_tokens=given, output_tokens=made, audio_input_tokens=min(sound or 0, given), audio_ms=heard_ms or 0)
+    told.audio_ms = heard_ms or 0
+    return told
 
 
 def _milliseconds(seconds: Any) -> int | None:
