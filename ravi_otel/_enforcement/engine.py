@@ -14,7 +14,7 @@ from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.ledger.rolling import resets_at
+from ravi_otel._enforcement.ledger.windows import resets_at
 from ravi_otel._enforcement.usage_counters import Learned
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.claims import claimed
 from ravi_otel._enforcement.ledger.contract import Denied
-from ravi_otel._enforcement.ledger.rolling import resets_at
+from ravi_otel._enforcement.ledger.windows import resets_at
 from ravi_otel.errors import (
     BUSY,
     STOPPED,
@@ -187,7 +186,7 @@ def _contended(denied: Denied, fact: str) -> str:
     account, kind = denied.account, denied.account.limit.kind
     stands = [f"{shown(kind, denied.held)} held by calls in flight"] if denied.held or not account.claims else []
     if account.claims:
-        stands.append(f"{shown(kind, claimed(account))} promised to agents with a weighted share")
+        stands.append(f"{shown(kind, account.promised())} promised to agents with a weighted share")
     return (
         f"{fact}, {' and '.join(stands)}; this call needs at least {shown(kind, denied.minimum)} more, and too little came free in time. "
         f"Lower the concurrency, or raise {_in_force(account)}."
@@ -281,7 +280,7 @@ def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, 
     asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}as its share, which"
     fields = _fields(account, account.used, account.held, reason, amount)
     if reason == "contended":
-        promised = claimed(account)
+        promised = account.promised()
         why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else ", and others hold theirs"
         return BudgetContendedError(
             f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {_in_force(account)}.",

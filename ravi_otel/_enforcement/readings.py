@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.claims import claimed
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
 from ravi_otel._enforcement.series import MOST_READ, Series, counters
@@ -122,6 +121,6 @@ def _left(scope: Scope, owner: Scope, account: Account) -> int | None:
     if kind == Kind.FAN_OUT:
         children = children_of(scope, owner)
         return None if children is None else account.value - children
-    promised = claimed(account, but={meter for each in scope.upwards() for meter, _ in each.rules.metered}) if account.claims else 0
+    promised = account.promised(but={meter for each in scope.upwards() for meter, _ in each.rules.metered}) if account.claims else 0
     kept_back = account.reserved if scope.wrapping is None else 0
     return account.value - _used(owner, account) - account.held - promised - kept_back

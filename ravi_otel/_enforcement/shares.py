@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.claims import Claim, claimed
+from ravi_otel._enforcement.ledger.account import Account, Claim, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel._threads import Turns
@@ -154,8 +153,8 @@ class CarveOut:
             return self._whole(scope, accounts, self.share)
         firm = _firm(accounts)
         left = {each: each.value - each.used - each.held - each.reserved for each in firm}
-        want = int(min(left[each] - claimed(each) for each in firm) * self.share)
-        promised = next((each for each in firm if claimed(each)), None)
+        want = int(min(left[each] - each.promised() for each in firm) * self.share)
+        promised = next((each for each in firm if each.promised()), None)
         if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
             self._engine.count("contended", promised)
             raise owned(errors_text.no_share(promised, scope.facts, max(1, int(left[promised] * self.share)), "contended"), promised)
@@ -398,8 +397,8 @@ def _limit(kind: str, value: int, sources: list[Account]) -> Limit:
 # -- weighted shares ---------------------------------------------------------------------------------------------------
 #
 # An agent with a weighted share charges where it comes from as it goes, so that no more is ever spent there than is allowed. Beside that
-# it has a claim (`ledger.claims`): each time the agents that have one change, or the limit does, what is left is promised to them anew by
-# weight. What nobody's claim covers may be used by anyone, first of all by agents of priority BACKGROUND, whose weight is 0.
+# it has a claim (`ledger.account.Claim`): each time the agents that have one change, or the limit does, what is left is promised to them
+# anew by weight. What nobody's claim covers may be used by anyone, first of all by agents of priority BACKGROUND, whose weight is 0.
 
 _METER: Final = "weighted share"
 """Tells the counter of a share from a limit that the agent has of its own."""

@@ -12,7 +12,7 @@ from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing
-from ravi_otel._enforcement.ledger.judging import rise
+from ravi_otel._enforcement.ledger.judge import rise
 from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_counts, add_usage, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError

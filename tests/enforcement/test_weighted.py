@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import refused
-from ravi_otel._enforcement.ledger.claims import Claim, split
+from ravi_otel._enforcement.ledger.account import Claim
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -24,7 +24,7 @@ from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 
 LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL
-MODULES = ("_enforcement.shares", "ledger.account", "ledger.claims")
+MODULES = ("_enforcement.shares", "ledger.account")
 
 
 @pytest.fixture(params=["memory", "sqlite", "all shared"])
@@ -431,11 +431,11 @@ def test_a_split_goes_by_those_who_were_there_when_it_began(stepped, how):
         else:
             account.forgo(first.meter)
 
-    count = stepped(lambda: split(account), 0, ("split", "<genexpr>"), None)
+    count = stepped(account.split, 0, ("split", "<genexpr>"), None)
     assert count >= 3
     for at in range(1, count + 1):
         before = account.claims
-        stepped(lambda: split(account), at, ("split", "<genexpr>"), changes)
+        stepped(account.split, at, ("split", "<genexpr>"), changes)
         assert sum(claim.granted for claim in account.claims) <= 1500
         account.forgo(first.meter)
         for claim in before:

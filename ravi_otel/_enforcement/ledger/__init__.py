@@ -1,7 +1,7 @@
 """Keep the accounts of every scope: what is held, used and refused, wherever it is kept.
 
-* what all agree on: `contract` is the protocol, `account` one counter, `judging` (with `room`, `claims` and `rolling`) decides,
-  `serving` and `line` answer those who wait, `operators` is what may be seen and changed from outside.
+* what all agree on: `contract` is the protocol, `account` one counter, `judge` decides, `windows` lets go of what a rolling window
+  has left behind, `wait_queue` answers those who wait, `operators` is what may be seen and changed from outside.
 * where it is kept: `memory`, `sqlite/`, `redis/`. `choosing` opens what a URL names, `identity` says
   whether two are one.
 * what readings are told: `refreshing`.

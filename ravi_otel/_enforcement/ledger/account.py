@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
-from typing import TYPE_CHECKING
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy.windows import is_calendar, longest_s, roll_ns, same_window
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.ledger.claims import Claim
 
 
 class Nature(IntEnum):
@@ -65,6 +61,29 @@ def kept_back(limit: Limit, value: int) -> int:
     return int(limit.kind in _DRAINING_KINDS and value > 1)
 
 
+class Claim:
+    """Promise `granted` to whoever is counted by `meter`, from when that stood at `base`; nothing before the first `Account.split`.
+
+    A claim keeps for each of several agents what is its own of a limit they share, without holding it: of what was left when the agents
+    that have one last changed, each may still use its part by weight. Whoever asks is refused what others claim, and never what it claims
+    itself. What an agent uses is taken off its claim first, so that the claims of all together are never more than what is left. What is
+    promised changes under the ledger's lock only; who has a claim comes and goes without it. Claims are known to this process alone.
+    """
+
+    __slots__ = ("base", "granted", "meter", "weight")
+
+    def __init__(self, meter: Account, weight: int) -> None:
+        self.meter = meter
+        self.weight = weight
+        self.granted = 0
+        self.base = 0
+
+    @property
+    def left(self) -> int:
+        """Return what of it is not used and not held by now."""
+        return max(0, self.granted - (self.meter.used + self.meter.held - self.base))
+
+
 class Account:
     """Keep one limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
 
@@ -76,12 +95,13 @@ class Account:
     `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
-    `ledger.rolling` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
+    `ledger.windows` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
     `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `ledger.refreshing`.
     `ends_s` is when its window of the calendar ends, in UTC epoch seconds, None without one; `wall_s` reads the clock that windows go by.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
+    `changes` grows whenever its limit or one of its flags is written.
     """
 
     __slots__ = (
@@ -93,6 +113,7 @@ class Account:
         "_part",
         "asked_ns",
         "buckets",
+        "changes",
         "copy",
         "declared",
         "denied",
@@ -152,6 +173,7 @@ class Account:
         self.used = used
         self.held = 0
         self.denied = 0
+        self.changes = 0
         self.refused_at: int | None = None
         self._near = self._exceeded = self._draining = False
         self._claims: dict[Claim, None] = {}
@@ -208,7 +230,7 @@ class Account:
         return tuple(self._claims)
 
     def admit(self, claim: Claim) -> None:
-        """Have one more claim, of which nothing is promised before it is retuned.
+        """Have one more claim, of which nothing is promised before the next `split`.
 
         No lock is needed: each change is one step, whichever thread or signal's handler comes in between.
         """
@@ -220,6 +242,19 @@ class Account:
         for claim in gone:
             self._claims.pop(claim, None)
         return bool(gone)
+
+    def split(self) -> None:
+        """Promise what is left to those who have a claim, by their weights; of what drains nothing is. Under the ledger's lock."""
+        left = 0 if self.draining else max(0, self.remaining - self.reserved)
+        claims = self.claims  # once: another may come or go meanwhile, and has all split anew afterwards
+        total = sum(claim.weight for claim in claims)
+        for claim in claims:
+            claim.granted = left * claim.weight // total
+            claim.base = claim.meter.used + claim.meter.held
+
+    def promised(self, *, to: Collection[Account] | None = None, but: Collection[Account] = ()) -> int:
+        """Return what of it is promised and not used yet: to those whom a meter of `to` counts, or to all but those of `but`."""
+        return sum(claim.left for claim in self.claims if (claim.meter not in but if to is None else claim.meter in to))
 
     @property
     def near(self) -> bool:
@@ -253,6 +288,7 @@ class Account:
 
     def tune(self) -> None:
         """Write what a quick look goes by; under the ledger's lock."""
+        self.changes += 1
         if self.value > 0 and not self._near:
             self.quiet_until: float = self.warn_value
         else:

@@ -88,6 +88,7 @@ class Reservation:
     called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
     elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
     called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
+    `meters` are the accounts whose claims are the asker's own, where its lines alone do not say so: a part of a request is asked here.
     A `slot` is held while somebody lives: when its process goes silent it is given back, where anything else is settled at its grant.
     """
 
@@ -103,6 +104,7 @@ class Reservation:
     wraps_up: bool = False
     sure: bool = False
     slot: bool = False
+    meters: Collection[Account] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ from functools import partial
 from typing import TypeVar, cast
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
-from ravi_otel._enforcement.ledger import judging, serving
+from ravi_otel._enforcement.ledger import judge, wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
-from ravi_otel._enforcement.ledger.judging import Operation
-from ravi_otel._enforcement.ledger.line import Waiter, wake
+from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger.wait_queue import Waiter, wake
 from ravi_otel._flow import Done, Flow, run_sync
 
-_SETTLED = cast("Flow[Settled]", Done(judging.PLAIN))
+_SETTLED = cast("Flow[Settled]", Done(judge.PLAIN))
 _RELEASED = cast("Flow[None]", Done(None))
 T = TypeVar("T")
 
@@ -61,10 +61,10 @@ class MemoryLedger:
             self._sweep()
         with self._lock:
             below = self._alones
-            answer: Grant | Denied | None = None if below or self._standing else judging.at_once(request, self._operations)
+            answer: Grant | Denied | None = None if below or self._standing else judge.at_once(request, self._operations)
             if answer is None:  # as always where a window rolls
                 answer = self._alone(partial(self._judge, request))
-        if below or request.patience_s <= 0 or not serving.contended(answer):
+        if below or request.patience_s <= 0 or not wait_queue.is_contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(request)
 
@@ -87,11 +87,11 @@ class MemoryLedger:
             if operation.held is not None or self._standing:
                 settled = self._alone(partial(self._settle, operation, actual or {}, woken, guessed=guessed))
             else:  # it was admitted at once, which none is where a window rolls
-                settled = judging.settle(operation, actual or {}, guessed=guessed)
+                settled = judge.settle(operation, actual or {}, guessed=guessed)
             self._operations.pop(op_id, None)
         if woken:
             wake(woken, self)
-        return _SETTLED if settled is judging.PLAIN else cast("Flow[Settled]", Done(settled))
+        return _SETTLED if settled is judge.PLAIN else cast("Flow[Settled]", Done(settled))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -108,11 +108,11 @@ class MemoryLedger:
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
-        return self._retune(account, partial(judging.retune, account, value))
+        return self._retune(account, partial(judge.retune, account, value))
 
     def declare(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.declare`."""
-        return self._retune(account, partial(judging.declare, account, value))
+        return self._retune(account, partial(judge.declare, account, value))
 
     def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
         woken: list[Waiter] = []
@@ -124,7 +124,7 @@ class MemoryLedger:
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         with self._lock:
-            crossings = judging.clock(account, elapsed, refuses=refuses)
+            crossings = judge.clock(account, elapsed, refuses=refuses)
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     def spans(self, account: Account) -> bool:  # noqa: ARG002 - all of them are this process's alone
@@ -168,25 +168,25 @@ class MemoryLedger:
         if self._is_below and not request.spent and request.op_id not in self._operations:
             firm = next((line for line in request.lines if not line.account.observe), None)
             if firm is not None:
-                return judging.deny(firm, "contended")
+                return judge.deny(firm, "contended")
         self._expire(line.account for line in request.lines)
-        return judging.judge(request, self._operations, newcomer=True)
+        return judge.reserve(request, self._operations, newcomer=True)
 
     def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
         if self._is_below:
-            return Extended({}, judging.deny(operation.lines[0], "contended"))
+            return Extended({}, judge.deny(operation.lines[0], "contended"))
         self._expire(line.account for line in operation.lines)
-        return judging.extend(operation, more)
+        return judge.extend(operation, more)
 
     def _settle(self, operation: Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
         self._expire(line.account for line in operation.lines)
-        settled = judging.settle(operation, actual, guessed=guessed)
+        settled = judge.settle(operation, actual, guessed=guessed)
         self._let_in(operation, woken)
         return settled
 
     def _release(self, operation: Operation, woken: list[Waiter]) -> None:
         self._expire(line.account for line in operation.lines)
-        judging.release(operation)
+        judge.release(operation)
         self._let_in(operation, woken)
 
     def _let_in(self, operation: Operation, woken: list[Waiter]) -> None:
@@ -196,7 +196,7 @@ class MemoryLedger:
             self._later.append(partial(self._let_in_later, operation))
             return
         self._expire_standing()
-        serving.let_in(operation, self._operations, woken)
+        wait_queue.serve(operation, self._operations, woken)
 
     def _let_in_later(self, operation: Operation) -> None:
         woken: list[Waiter] = []
@@ -210,7 +210,7 @@ class MemoryLedger:
         self._expire((account,))
         act()
         self._expire_standing()
-        serving.rejudge(account, self._operations, woken)
+        wait_queue.serve_line(account, self._operations, woken)
 
     def _expire(self, accounts: Iterable[Account]) -> None:
         """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
@@ -218,7 +218,7 @@ class MemoryLedger:
         if rolling:
             now_ns = self.clock.monotonic_ns()
             for account in rolling:
-                judging.expire(account, now_ns)
+                windows.expire(account, now_ns)
 
     def _expire_standing(self) -> None:
         for waiter in self._standing:
@@ -250,11 +250,11 @@ class MemoryLedger:
     def _stand(self, waiter: Waiter) -> Grant | Denied | Account:
         """Judge again, now that it can be woken, so that nothing freed since is missed; give where it stands, or its answer."""
         answer = self._judge(waiter.request)
-        if self._is_below or not serving.contended(answer):
+        if self._is_below or not wait_queue.is_contended(answer):
             return answer
         account = cast("Denied", answer).account
-        if serving.blocks_itself(waiter.request, account, self._operations):
-            return serving.last_word(waiter.request, self._operations, newcomer=True)
+        if wait_queue.blocks_itself(waiter.request, account, self._operations):
+            return judge.last_word(waiter.request, self._operations, newcomer=True)
         self._standing[waiter] = None  # before it stands there: nobody may pass it by
         account.line.append(waiter)
         return account
@@ -286,9 +286,9 @@ class MemoryLedger:
         left = [line.account for line in waiter.request.lines if waiter in line.account.line]
         for place in left:
             place.line.remove(waiter)
-        answer = serving.last_word(waiter.request, self._operations, newcomer=False) if wants and not waiter.woken else None
-        if answer is None or serving.contended(answer):
-            answer = judging.deny(Line(account, 0, 0), "contended")
+        answer = judge.last_word(waiter.request, self._operations, newcomer=False) if wants and not waiter.woken else None
+        if answer is None or wait_queue.is_contended(answer):
+            answer = judge.deny(Line(account, 0, 0), "contended")
         for place in left:
-            serving.rejudge(place, self._operations, woken)  # whoever stood behind may fit where this one did not
+            wait_queue.serve_line(place, self._operations, woken)  # whoever stood behind may fit where this one did not
         return answer

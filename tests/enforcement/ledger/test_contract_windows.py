@@ -11,8 +11,8 @@ from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservat
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.link import Link
-from ravi_otel._enforcement.ledger.rolling import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.windows import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind

@@ -12,11 +12,10 @@ from ravi_otel._runtime.handles import Run
 
 STEPS = (
     "ledger/memory.py",
-    "ledger/judging.py",
-    "ledger/serving.py",
-    "ledger/rolling.py",
-    "ledger/room.py",
-    "ledger/claims.py",
+    "ledger/judge.py",
+    "ledger/wait_queue.py",
+    "ledger/windows.py",
+    "ledger/account.py",
     "_runtime/state.py",
 )
 

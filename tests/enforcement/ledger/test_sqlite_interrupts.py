@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from ravi_otel._enforcement.ledger import judging
+from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
@@ -17,7 +17,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
-FILES = {module.__file__ for module in (judging, sqlite_ledger, owed, page, quick, steps, store)}
+FILES = {module.__file__ for module in (judge, sqlite_ledger, owed, page, quick, steps, store)}
 
 
 class Interruption(BaseException):

@@ -10,7 +10,7 @@ from typing import Final, Literal, cast
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.judging import Operation
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.redis.places import Sight, Twin, bounded, show
 from ravi_otel.hooks.records import Phase
 

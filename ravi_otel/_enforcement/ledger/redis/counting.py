@@ -11,11 +11,11 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
-from ravi_otel._enforcement.ledger import rolling, serving
+from ravi_otel._enforcement.ledger import wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Reservation, new_op_id
 from ravi_otel._enforcement.ledger.failing import StoreError, unkept
-from ravi_otel._enforcement.ledger.judging import Operation
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.pulse import Pulse
 from ravi_otel._enforcement.ledger.redis.answers import Reply, Shared, numbers
@@ -135,7 +135,7 @@ class Counting(ABC):
 
     def rolled(self, operation: Operation) -> Operation:
         """Let go of what rolling windows of this process's own have left behind."""
-        rolling.expire_all(operation.lines, self.now_ns())
+        windows.expire_all(operation.lines, self.now_ns())
         return operation
 
     def now_ns(self) -> int:
@@ -161,7 +161,7 @@ class Counting(ABC):
     def blocks_itself(self, request: Reservation, account: Account) -> bool:
         """Tell that the asker's own chain holds what stands in the way."""
         with self.lock:
-            return serving.blocks_itself(request, account, {**self.local, **self.operations})
+            return wait_queue.blocks_itself(request, account, {**self.local, **self.operations})
 
     def leave(self, stander: Stander) -> None:
         """Take somebody out of line in the store."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ravi_otel._enforcement.ledger import judging, room
+from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.claims import of_others
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Settled
 from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.redis.answers import Reply, Shared, in_order, overage
 from ravi_otel._enforcement.ledger.redis.asking import OBSERVED, ONLY_LOOK, WRAPS_UP
 from ravi_otel._enforcement.ledger.redis.counting import Counting
@@ -58,7 +58,7 @@ def release(ledger: Counting, operation: Shared) -> Flow[None]:
 
     def released(reply: Reply) -> Settled:
         _shown(ledger, operation, reply)
-        return judging.PLAIN
+        return judge.PLAIN
 
     yield from _end(ledger, operation, Sent(RELEASE, _keys(operation), words, released))
 
@@ -105,7 +105,7 @@ def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow
     given = {kind: amount for kind, amount in more.items() if amount > 0}
     with ledger.lock:
         local = operation.local
-        refused = None if local is None else room.first_short(ledger.rolled(local), given)
+        refused = None if local is None else _first_short(ledger.rolled(local), given)
         if isinstance(refused, int):
             among = [at for at in operation.shared if at < operation.own[refused]]
         else:
@@ -123,7 +123,7 @@ def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow
     if extended.short is not None or local is None:
         return extended
     with ledger.lock:
-        own = judging.extend(local, extended.more)
+        own = judge.extend(local, extended.more)
         operation.show_own()
     return Extended(own.more, own.short, in_order(operation.lines, extended.crossings, own.crossings))
 
@@ -136,7 +136,7 @@ def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int]
     for at in operation.shared:
         line, sight = operation.lines[at], cast("Sight", operation.sights[at])
         amount = bounded(given[line.account.kind]) if at in among else 0
-        others = bounded(of_others(line.account, operation.request)) if line.account.claims else 0
+        others = bounded(line.account.promised(but={each.account for each in operation.request.lines})) if line.account.claims else 0
         facts = facts_of(sight, line.account, line)
         words += (line.account.epoch or "", f"{facts} {amount} {kinds.get(line.account.kind, 0)} {others} {sight.warn}")
     keys = _keys(operation)
@@ -170,3 +170,9 @@ def _extended(ledger: Counting, operation: Shared, reply: Reply, given: Mapping[
                 more[operation.lines[at].account.kind] = amount
                 held[at] += 0 if look else amount
     return Extended(more, None, reply.crossed(accounts, "stream", "observed"))
+
+
+def _first_short(operation: Operation, given: Mapping[str, int]) -> int | dict[str, int]:
+    """Return the number of the first line that has nothing more for the operation, else how much of each kind it gets."""
+    decision = judge.decide_more(operation, given)
+    return next(at for at, line in enumerate(operation.lines) if line.account is decision) if isinstance(decision, Account) else decision

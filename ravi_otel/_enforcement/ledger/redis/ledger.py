@@ -1,6 +1,6 @@
 """Share accounts among the processes of many machines, through one Redis.
 
-Each step is one script, which does what judging.py does on the accounts that are everybody's. Those that are not are counted in
+Each step is one script, which does what judge.py does on the accounts that are everybody's. Those that are not are counted in
 memory, in the same step, so that a refusal leaves all of them alone: the store is asked first, and gives back what it granted should
 this process refuse after all.
 
@@ -14,9 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar, cast
 
-from ravi_otel._enforcement.ledger import judging
+from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.claims import split
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
 from ravi_otel._enforcement.ledger.failing import StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
@@ -80,7 +79,7 @@ class RedisLedger(Counting):
             return ending.extend(self, operation, more)
         with self.lock:
             local = self.local.get(op_id)
-            extended = Extended({}) if local is None else judging.extend(self.rolled(local), more)
+            extended = Extended({}) if local is None else judge.extend(self.rolled(local), more)
         return cast("Flow[Extended]", Done(extended))
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
@@ -88,7 +87,7 @@ class RedisLedger(Counting):
         told = actual or {}
         with self.lock:
             operation, local = self.operations.pop(op_id, None), self.local.pop(op_id, None)
-            settled = judging.PLAIN if local is None else judging.settle(self.rolled(local), told, guessed=guessed)
+            settled = judge.PLAIN if local is None else judge.settle(self.rolled(local), told, guessed=guessed)
         if operation is not None:
             return ending.settle(self, operation, told, settled, guessed=guessed)
         if local is not None:
@@ -100,7 +99,7 @@ class RedisLedger(Counting):
         with self.lock:
             operation, local = self.operations.pop(op_id, None), self.local.pop(op_id, None)
             if local is not None:
-                judging.release(self.rolled(local))
+                judge.release(self.rolled(local))
         if operation is not None:
             return ending.release(self, operation)
         if local is not None:
@@ -112,7 +111,7 @@ class RedisLedger(Counting):
         sight = self.sight(account)
         if sight.place is None or value is None:
             with self.lock:
-                judging.retune(account, value)
+                judge.retune(account, value)
             wake_first((), [account])
             return cast("Flow[None]", Done(None))
         return self._retune(account, sight, sight.place, value)
@@ -120,7 +119,7 @@ class RedisLedger(Counting):
     def declare(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.declare`: the store hears of it with what is asked next."""
         with self.lock:
-            judging.declare(account, value)
+            judge.declare(account, value)
         if self.sight(account).place is None:
             wake_first((), [account])
         return cast("Flow[None]", Done(None))
@@ -131,7 +130,7 @@ class RedisLedger(Counting):
         if sight.place is not None:
             return self._clocked(account, sight, sight.place, elapsed, refuses=refuses)
         with self.lock:
-            crossings = judging.clock(account, elapsed, refuses=refuses)
+            crossings = judge.clock(account, elapsed, refuses=refuses)
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     def spans(self, account: Account) -> bool:
@@ -230,7 +229,7 @@ class RedisLedger(Counting):
             if value > TOP:
                 account.revalue(value)
             if account.claims:
-                split(account)
+                account.split()
         wake_first((), [account])
 
     def _clocked(self, account: Account, sight: Sight, place: Place, elapsed: int, *, refuses: bool) -> Flow[Sequence[Crossing]]:
@@ -245,7 +244,7 @@ class RedisLedger(Counting):
         except StoreError:
             self.failed()
             with self.lock:
-                return judging.clock(account, elapsed, refuses=refuses)  # time passes without the store
+                return judge.clock(account, elapsed, refuses=refuses)  # time passes without the store
         return crossings
 
     # -- operators ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from ravi_otel._enforcement.ledger import serving
+from ravi_otel._enforcement.ledger import wait_queue
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.asking import LAST, NEWCOMER, STAND, Ask
@@ -97,7 +97,7 @@ def wait(ledger: Counting, ask: Ask, denied: Denied, attempt: Attempt) -> Flow[G
         return (yield from attempt(ledger, ask, LAST | NEWCOMER, None))
     stander = Stander(ask.request, ledger.name)
     answer = yield from attempt(ledger, ask, NEWCOMER | STAND, stander)  # again, now that it has a ticket
-    if not serving.contended(answer):
+    if not wait_queue.is_contended(answer):
         return answer
     stander.move(ask, cast("Denied", answer).account)
     forget = None if ask.request.on_stop is None else ask.request.on_stop(stander.stop)
@@ -133,7 +133,7 @@ def _stand(ledger: Counting, ask: Ask, stander: Stander, answer: Denied, attempt
         if not stander.first:
             continue
         found = yield from attempt(ledger, ask, STAND, stander)
-        if not serving.contended(found):
+        if not wait_queue.is_contended(found):
             return found
         answer = cast("Denied", found)
         if answer.account is not stander.account and ledger.blocks_itself(ask.request, answer.account):

@@ -10,10 +10,9 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from ravi_otel._enforcement.ledger.account import Account, kept_back
-from ravi_otel._enforcement.ledger.claims import of_asker, of_others
 from ravi_otel._enforcement.ledger.contract import Line, Reservation
 from ravi_otel._enforcement.ledger.losses import KEEP_S, kept_s
-from ravi_otel._enforcement.ledger.rolling import width_ns
+from ravi_otel._enforcement.ledger.windows import width_ns
 from ravi_otel.policy.limits import ScopeKind
 
 TOP: Final = 1 << 53
@@ -120,7 +119,8 @@ def asked(sight: Sight, line: Line, request: Reservation) -> str:
         return f"{facts} {want} {minimum} {sight.warn}"
     if by_hand:
         sight.used = account.used
-    others, mine = bounded(of_others(account, request)), bounded(of_asker(account, request))
+    asking = request.meters or {each.account for each in request.lines}
+    others, mine = bounded(account.promised(but=asking)), bounded(account.promised(to=asking))
     return f"{facts} {want} {minimum} {sight.warn} {others} {mine} {bounded(by_hand)}"
 
 

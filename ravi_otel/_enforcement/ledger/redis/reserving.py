@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from ravi_otel._enforcement.ledger import judging, rolling, room, serving
+from ravi_otel._enforcement.ledger import judge, wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Settled, Told, new_op_id
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.judging import Operation
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.redis.answers import STRANGE, Reply, Shared, in_order
 from ravi_otel._enforcement.ledger.redis.asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
 from ravi_otel._enforcement.ledger.redis.counting import Counting
@@ -30,7 +30,7 @@ _TOKENS: Final = "tokens"
 def reserve(ledger: Counting, ask: Ask) -> Flow[Grant | Denied]:
     """Ask, and stand in line where others hold what is needed."""
     answer = yield from attempt(ledger, ask, NEWCOMER)
-    if ask.request.patience_s > 0 and serving.contended(answer):
+    if ask.request.patience_s > 0 and wait_queue.is_contended(answer):
         answer = yield from wait(ledger, ask, cast("Denied", answer), attempt)
     return ledger.owed.tell(answer)
 
@@ -44,8 +44,9 @@ def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = Non
     answer: Grant | Denied | None = None
     for _ in range(_TURNS):  # between the look and the step another thread may come in
         with ledger.lock:
-            rolling.expire_all(local.lines, ledger.now_ns())
-            refused = room.first_refused(local, newcomer=newcomer)
+            windows.expire_all(local.lines, ledger.now_ns())
+            decision = judge.decide(local, newcomer=newcomer)
+            refused = local.lines.index(decision.line) if isinstance(decision, judge.Refused) else None
         among = ask.shared if refused is None else [at for at in ask.shared if at < ask.own[refused]]
         if among:
             only = 0 if refused is None else ONLY_LOOK
@@ -53,7 +54,7 @@ def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = Non
             if isinstance(answer, (Denied, Told)):
                 return answer
         with ledger.lock:
-            own = judging.judge(local, ledger.local, newcomer=newcomer)
+            own = judge.reserve(local, ledger.local, newcomer=newcomer)
             if isinstance(own, Operation) and refused is None:
                 return _both(answer, own, ask) if isinstance(answer, Shared) else own
         if isinstance(own, Denied):
@@ -63,7 +64,7 @@ def attempt(ledger: Counting, ask: Ask, mode: int, stander: Stander | None = Non
                 yield from release(ledger, answer)
             return own
         _let_go(ledger, own)  # refused before, and not any more: from the beginning
-    return judging.deny(ask.lines[ask.own[0]], "contended")
+    return judge.deny(ask.lines[ask.own[0]], "contended")
 
 
 def _both(shared: Shared, own: Operation, ask: Ask) -> Shared:
@@ -268,4 +269,4 @@ def _let_go(ledger: Counting, own: Grant) -> None:
     with ledger.lock:
         operation = ledger.local.pop(own.op_id, None)
         if operation is not None:
-            judging.release(operation)
+            judge.release(operation)

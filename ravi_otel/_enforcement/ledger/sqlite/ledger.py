@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, cast
 
-from ravi_otel._enforcement.ledger import judging, serving
+from ravi_otel._enforcement.ledger import judge, wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.judging import Operation
-from ravi_otel._enforcement.ledger.line import Waiter, wake
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite import operators, quick
 from ravi_otel._enforcement.ledger.sqlite.page import Page, Stander
 from ravi_otel._enforcement.ledger.sqlite.rows import LOCAL
 from ravi_otel._enforcement.ledger.sqlite.steps import Steps
+from ravi_otel._enforcement.ledger.wait_queue import Waiter, wake
 from ravi_otel._flow import Done, Flow, run_sync
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class SqliteLedger(Steps):
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
         answer = self._take(request)
-        if request.patience_s <= 0 or not serving.contended(answer):
+        if request.patience_s <= 0 or not wait_queue.is_contended(answer):
             return cast("Flow[Grant | Denied]", Done(answer))
         return self._wait(request)
 
@@ -61,7 +61,7 @@ class SqliteLedger(Steps):
             if shared:
                 extended = self._step(lambda page: page.extend(op_id, more))
             elif operation is not None:
-                extended = self._locally(lambda: judging.extend(self._expired(operation), more))
+                extended = self._locally(lambda: judge.extend(self._expired(operation), more))
         except StoreError as error:
             if not all(account.observe for account in shared):
                 raise self._refusal(error, None) from None
@@ -73,29 +73,29 @@ class SqliteLedger(Steps):
         """See `Ledger.settle`."""
 
         def act(operation: Operation) -> Settled:
-            return judging.settle(operation, actual or {}, guessed=guessed)
+            return judge.settle(operation, actual or {}, guessed=guessed)
 
         spent = self._taken_out(op_id)
         if spent is not None:
             self._owed.settle(spent, actual or {}, guessed=guessed)
-            return cast("Flow[Settled]", Done(judging.PLAIN))
+            return cast("Flow[Settled]", Done(judge.PLAIN))
         return cast("Flow[Settled]", Done(self._settle_at_once(op_id, actual or {}, guessed=guessed) or self._end(op_id, act)))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
         if self._taken_out(op_id) is None:
-            self._end(op_id, judging.release)
+            self._end(op_id, judge.release)
         return cast("Flow[None]", Done(None))
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
 
         def act(page: Page) -> None:
-            judging.retune(page.at_hand(account), value)
+            judge.retune(page.at_hand(account), value)
             page.serve()
 
         try:
-            self._step(act) if self._shared(account) or self._waiters else self._locally(lambda: judging.retune(account, value))
+            self._step(act) if self._shared(account) or self._waiters else self._locally(lambda: judge.retune(account, value))
         except StoreError as error:
             raise self._refusal(error, account) from None
         return cast("Flow[None]", Done(None))
@@ -106,11 +106,11 @@ class SqliteLedger(Steps):
         def act(page: Page) -> None:
             at = page.at_hand(account)
             if operators.declare(page.store, account.key, value):
-                judging.declare(at, value)
+                judge.declare(at, value)
             page.serve()
 
         try:
-            self._step(act) if self._shared(account) else self._locally(lambda: judging.declare(account, value))
+            self._step(act) if self._shared(account) else self._locally(lambda: judge.declare(account, value))
         except StoreError as error:
             raise self._refusal(error, account) from None
         return cast("Flow[None]", Done(None))
@@ -119,12 +119,12 @@ class SqliteLedger(Steps):
         """See `Ledger.clocked`."""
         try:
             if self._shared(account):
-                crossings = self._step(lambda page: judging.clock(page.at_hand(account), elapsed, refuses=refuses))
+                crossings = self._step(lambda page: judge.clock(page.at_hand(account), elapsed, refuses=refuses))
             else:
-                crossings = self._locally(lambda: judging.clock(account, elapsed, refuses=refuses))
+                crossings = self._locally(lambda: judge.clock(account, elapsed, refuses=refuses))
         except StoreError:
             self.failed()
-            crossings = judging.clock(account, elapsed, refuses=refuses)  # time passes without the file
+            crossings = judge.clock(account, elapsed, refuses=refuses)  # time passes without the file
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
@@ -174,12 +174,12 @@ class SqliteLedger(Steps):
             return self._without_store(request, shared, error, again=again)
 
     def _judge_own(self, request: Reservation) -> Grant | Denied:
-        judging.expire_all(request.lines, self.now_ns())
-        return judging.judge(request, self._operations, newcomer=True)
+        windows.expire_all(request.lines, self.now_ns())
+        return judge.reserve(request, self._operations, newcomer=True)
 
     def _expired(self, operation: Operation) -> Operation:
         """Have the windows of an operation's accounts, all of this process's own, let go of what is over."""
-        judging.expire_all(operation.lines, self.now_ns())
+        windows.expire_all(operation.lines, self.now_ns())
         return operation
 
     def _take_at_once(self, request: Reservation) -> Operation | None:
@@ -247,7 +247,7 @@ class SqliteLedger(Steps):
     def _end(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
         if operation is None and not self._owed:
-            return judging.PLAIN
+            return judge.PLAIN
 
         def step(page: Page) -> Settled | None:
             ended = page.end(op_id)
@@ -261,19 +261,19 @@ class SqliteLedger(Steps):
         try:
             if alone and not self._waiters:
                 return self._locally(lambda: self._end_alone(op_id, act))
-            return self._owed.tell_settled(self._step(step) or judging.PLAIN)
+            return self._owed.tell_settled(self._step(step) or judge.PLAIN)
         except StoreError:
             self.failed()
             if alone:
                 return self._end_alone(op_id, act)
             self._owed.add(step)
-            return judging.PLAIN
+            return judge.PLAIN
 
     def _end_alone(self, op_id: str, act: Callable[[Operation], Settled | None]) -> Settled:
         operation = self._operations.get(op_id)
         settled = None if operation is None else act(self._expired(operation))
         self._operations.pop(op_id, None)
-        return settled or judging.PLAIN
+        return settled or judge.PLAIN
 
     # -- the line -------------------------------------------------------------------------------------------------
 
@@ -318,7 +318,7 @@ class SqliteLedger(Steps):
         except StoreError:
             self.failed()
             self._owed.add(act)
-        return waiter.answer or judging.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
+        return waiter.answer or judge.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
 
     def _give_up(self, waiter: Stander) -> None:
         if isinstance(self._leave(waiter, wants=False), Grant):

@@ -28,7 +28,7 @@ def listing(store: Store, most: int) -> Listing:
 
 
 def set_limit(page: Page, counter: Counter, value: int) -> Counter | None:
-    """Set another limit on a row, as `judging.retune` does on an account."""
+    """Set another limit on a row, as `judge.retune` does on an account."""
     found = _found(page.store, counter)
     if found is None:
         return None

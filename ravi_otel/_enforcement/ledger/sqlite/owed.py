@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from ravi_otel._enforcement.ledger import judging
+from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
@@ -134,7 +134,7 @@ def _charge(page: Page, account: Account, amount: int) -> Settled:
     op_id = new_op_id()
     crossings = page.judge(Reservation(op_id, [Line(account, amount, 0)], {}, spent=True), newcomer=False).crossings
     ended = page.end(op_id)
-    settled = judging.PLAIN if ended is None else judging.settle(ended, {account.kind: amount}, guessed=False)
+    settled = judge.PLAIN if ended is None else judge.settle(ended, {account.kind: amount}, guessed=False)
     return Settled([*crossings, *settled.crossings], settled.overage)
 
 

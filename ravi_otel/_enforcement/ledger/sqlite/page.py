@@ -7,15 +7,13 @@ from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final
 
-from ravi_otel._enforcement.ledger import judging, serving
+from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Told, asked_once
 from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
-from ravi_otel._enforcement.ledger.judging import Operation
-from ravi_otel._enforcement.ledger.line import Waiter
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import forget, kept_s, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.refreshing import Copy
-from ravi_otel._enforcement.ledger.rolling import expire
 from ravi_otel._enforcement.ledger.sqlite.past import is_fresh, is_over, note
 from ravi_otel._enforcement.ledger.sqlite.rows import (
     COLUMNS,
@@ -32,6 +30,8 @@ from ravi_otel._enforcement.ledger.sqlite.rows import (
     written,
 )
 from ravi_otel._enforcement.ledger.sqlite.store import Store, from_sql, to_sql
+from ravi_otel._enforcement.ledger.wait_queue import Waiter
+from ravi_otel._enforcement.ledger.windows import expire
 
 LIVE, PROVISIONAL, OVER, GIVEN_BACK = 0, 1, 2, 3
 _SELECT: Final = f"SELECT {COLUMNS} FROM accounts WHERE id = ?"  # noqa: S608 - constants alone
@@ -211,7 +211,7 @@ class Page:
                 return told
             note(request.op_id)
             self._begun.append(request.op_id)
-        return judging.judge(request, self.operations, newcomer=newcomer)
+        return judge.reserve(request, self.operations, newcomer=newcomer)
 
     def _told(self, op_id: str) -> Told | None:
         found = self.store.all("SELECT granted FROM operations WHERE op = ?", (op_id,))
@@ -243,7 +243,7 @@ class Page:
         if not found or found[0][0] != LIVE:
             return Extended({})
         self._extended.append((operation, list(operation.share()), operation.observed))
-        return judging.extend(operation, more)
+        return judge.extend(operation, more)
 
     def bring(self, operation: Operation, *, ends: bool = False) -> None:
         """Put an operation on the accounts that count in here; one that `ends` goes without those that were lost."""
@@ -302,16 +302,16 @@ class Page:
         self._known = frozenset(self.operations) if self._known is None else self._known
         for account in (*self._at_hand.values(), *(account for account in self._before if account.row is LOCAL)):
             if account.line:
-                serving.rejudge(account, self.operations, self.woken)
+                wait_queue.serve_line(account, self.operations, self.woken)
         self._begun.extend(waiter.request.op_id for waiter in self.woken if waiter.request.op_id not in self._begun)
 
     def stand(self, waiter: Stander) -> Grant | Denied | None:
         """Put somebody of ours at the end of the line for what stands in the way, or answer when nobody has to wait."""
         waiter.request = self.request_at_hand(waiter.request)
         answer = self.judge(waiter.request, newcomer=True)
-        if not isinstance(answer, Denied) or not serving.contended(answer):
+        if not isinstance(answer, Denied) or not wait_queue.is_contended(answer):
             return answer
-        if serving.blocks_itself(waiter.request, answer.account, self.operations):
+        if wait_queue.blocks_itself(waiter.request, answer.account, self.operations):
             return self.judge(replace(waiter.request, patience_s=0.0), newcomer=True)
         waiter.blocked_by = answer.account
         self._joined.append(waiter)
@@ -322,7 +322,7 @@ class Page:
     def answer(self, waiter: Stander) -> None:
         """Give somebody of ours whose patience is over what there is, if it is the least that is needed."""
         answer = self.judge(replace(waiter.request, patience_s=0.0), newcomer=False)
-        if not serving.contended(answer):
+        if not wait_queue.is_contended(answer):
             waiter.answer = answer
             self._answered.append(waiter)
 

@@ -1,6 +1,6 @@
 """Admit and settle what needs no closer look, which is nearly every call, in as few words with the file as there can be.
 
-Where all of a request fits whole, nobody stands in line and nothing is crossed, the answer is what `judging.judge` would give; in all
+Where all of a request fits whole, nobody stands in line and nothing is crossed, the answer is what `judge.judge` would give; in all
 other cases these give None, have changed nothing, and a whole step follows. Everything in here is inside the ledger's lock.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ravi_otel._enforcement.ledger import judging
+from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Nature
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, Settled
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.judging import Operation
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.sqlite.page import BEGIN
 from ravi_otel._enforcement.ledger.sqlite.past import is_fresh, note
 from ravi_otel._enforcement.ledger.sqlite.rows import COLUMNS, LOCAL, STEADY, Row
@@ -77,7 +77,7 @@ def settle(store: Store, operation: Operation, actual: Mapping[str, int], now_s:
     try:
         store.begin()
         if before.read(store, alone=False) and _is_quiet(operation, most) and store.run(_END, (now_s, operation.op_id)).rowcount == 1:
-            settled = judging.settle(operation, actual, guessed=guessed)
+            settled = judge.settle(operation, actual, guessed=guessed)
             before.write(store, now_s)
             store.commit()
             store.seen_s = now_s
@@ -145,7 +145,7 @@ def _reading(count: int, *, alone: bool) -> str:
 
 
 def _take(operation: Operation) -> bool:
-    """Charge every line as `judging.at_once` does, unless one does not fit."""
+    """Charge every line as `judge.at_once` does, unless one does not fit."""
     for line in operation.lines:
         account, want = line.account, line.want
         if account.used + account.held + want > account.open_to:

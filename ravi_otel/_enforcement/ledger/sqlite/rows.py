@@ -10,9 +10,9 @@ from typing import Any, Final
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.judging import Operation
-from ravi_otel._enforcement.ledger.rolling import packed, unpack
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.sqlite.store import from_sql, to_sql
+from ravi_otel._enforcement.ledger.windows import packed, unpack
 
 _MOST_EVENTS: Final = 10_000
 _EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})

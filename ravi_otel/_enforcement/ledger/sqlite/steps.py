@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.failing import StoreError, unkept, warn_uncounted
-from ravi_otel._enforcement.ledger.judging import Operation
-from ravi_otel._enforcement.ledger.line import Waiter
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S
 from ravi_otel._enforcement.ledger.pulse import Pulse
 from ravi_otel._enforcement.ledger.refreshing import Copy
@@ -24,6 +23,7 @@ from ravi_otel._enforcement.ledger.sqlite.page import Page, Stander, copies, loo
 from ravi_otel._enforcement.ledger.sqlite.past import Past
 from ravi_otel._enforcement.ledger.sqlite.rows import LOCAL, Row
 from ravi_otel._enforcement.ledger.sqlite.store import Store, sentence
+from ravi_otel._enforcement.ledger.wait_queue import Waiter
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind, public_amount
 

@@ -25,11 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.ledger.account import Account
-    from ravi_otel._enforcement.ledger.contract import Line
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line
 
 BUCKETS: Final = 60
 """How many parts of a window are told apart; one more is the part that goes on now."""

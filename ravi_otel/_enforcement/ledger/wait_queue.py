@@ -1,0 +1,87 @@
+"""Wait in line for what others hold, in either colour, and answer those who stand there in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Ledger, Reservation
+from ravi_otel._enforcement.ledger.judge import Operation, Operations, last_word, reserve
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._flow import Step, run_sync
+
+
+class Waiter(Sleeper):
+    """Stand in line for one reservation; `answer` is set, under the ledger's lock, before `wake` is called without it."""
+
+    __slots__ = ("answer", "request")
+
+    def __init__(self, request: Reservation) -> None:
+        super().__init__(request.meanwhile)
+        self.request = request
+        self.answer: Grant | Denied | None = None
+
+    def step(self) -> Step:
+        """Return the step that waits, as long as the request has patience."""
+        patience_s = self.request.patience_s
+        return Step(partial(self.block, patience_s), partial(self.wait, patience_s))
+
+
+def wake(woken: Sequence[Waiter], ledger: Ledger) -> None:
+    """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
+    for waiter in woken:
+        if not waiter.wake() and isinstance(waiter.answer, Grant):
+            run_sync(ledger.release(waiter.request.op_id))
+
+
+def is_contended(answer: Grant | Denied) -> bool:
+    """Whether waiting may help."""
+    return isinstance(answer, Denied) and answer.reason == "contended"
+
+
+def blocks_itself(request: Reservation, account: Account, operations: Operations) -> bool:
+    """Whether the asker's own chain holds what stands in the way: waiting would never end."""
+    own = [owner for owner in (request.owner, *request.around) if owner is not None]
+    return any(each.request.owner in own and _holds(each, account) for each in operations.values()) if own else False
+
+
+def _holds(operation: Operation, account: Account) -> bool:
+    return any(line.account is account and hold > 0 for line, hold in operation.holds)
+
+
+def serve(operation: Operation, operations: Operations, woken: list[Waiter]) -> None:
+    """Judge again those who wait for what an operation gave back; only once all of it is back."""
+    for line in operation.lines:
+        if line.account.line:
+            serve_line(line.account, operations, woken)
+
+
+def serve_line(account: Account, operations: Operations, woken: list[Waiter]) -> None:
+    """Answer those in line, first come first served, until one has to go on waiting, or stands there for another process.
+
+    Where there are claims one may have to wait for what another is promised, and lets that one pass.
+    """
+    at = 0
+    while at < len(account.line):
+        waiter = account.line[at]
+        if not isinstance(waiter, Waiter):
+            if not account.claims:
+                return
+            at += 1
+            continue
+        answer = reserve(waiter.request, operations, newcomer=False)
+        if isinstance(answer, Denied) and answer.reason == "contended":
+            if answer.account is account and not account.claims:
+                return
+            if answer.account is account:
+                at += 1
+                continue
+            if not blocks_itself(waiter.request, answer.account, operations):
+                account.line.pop(at)
+                answer.account.line.append(waiter)  # now another account stands in the way
+                continue
+            answer = last_word(waiter.request, operations, newcomer=False)
+        account.line.pop(at)
+        waiter.answer = answer
+        woken.append(waiter)
