@@ -7,7 +7,7 @@ Where what is:
 * counting: `ledger/` keeps the accounts; `admission` says what a call asks of them, `charges` counts what is known beforehand, `series`
   counts by window and by user, `last_call` keeps a rest for the end.
 * refusing: `errors_text` writes the errors, `retry` says how often a crashed agent begins again.
-* time: `clock` reads it, `clocks` measure scopes by it.
+* time: `clock` reads it, `deadlines` measures scopes by it and looks at their limits when they are due.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
   `limits` holds the other limits of agents, `shared` the slots that several processes give out, `reservations` slots that are
   kept for agents to come.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.errors_text import place
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
@@ -39,14 +38,14 @@ def take(scope: Scope) -> Snapshot:
 def _photograph(run: Scope, run_id: str) -> Snapshot:
     """Read what a run has charged, with the lock held under which it charges: the id of no work that is not counted, too."""
     tally = run.usage
-    now = run.engine.clock.monotonic_ns() if run.ended_ns is None else run.ended_ns
-    elapsed = max(0, now - run.started_ns)
+    now = run.clock.until_ns
+    elapsed = max(0, now - run.clock.started_ns)
     return Snapshot(
         run_id=run_id,
         session_id=run.facts.session_id,
         tenant_id=run.facts.tenant_id,
         elapsed_ns=elapsed,
-        waited_ns=max(0, min(elapsed, clocks.waited_ns(run, now))),
+        waited_ns=max(0, min(elapsed, run.clock.waited_ns(now))),
         tally={name: max(0, getattr(tally, name)) for name in TALLIED},
         charged=dict(tally.charged),
         counters=tuple(_counter(owner, account, now) for owner, account in (*_accounts(run), *_renewing(run)))[:MOST_ENTRIES],
@@ -71,7 +70,7 @@ def _renewing(run: Scope) -> Iterator[tuple[Scope, Account]]:
 def _counter(owner: Scope, account: Account, now: int) -> Counter:
     used = account.held + account.used  # in this order: a call in flight, taken to use all that it was granted, is never missed
     if account.nature is Nature.CLOCK:
-        used = max(used, clocks.elapsed_ns(account, owner, now))
+        used = max(used, owner.clock.elapsed_ns(account, now))
     return Counter(
         scope=owner.facts.kind.value,
         kind=account.kind,
@@ -179,9 +178,9 @@ def _begin_at(owner: Scope, account: Account, used: int) -> list[Crossing]:
     """Have a counter say at least `used`; never less than it says already."""
     if account.nature is Nature.CLOCK:
         if owner.facts.kind in _SHARED:
-            now = owner.engine.clock.monotonic_ns()
-            owner.started_ns -= max(0, used - clocks.elapsed_ns(account, owner, now))
-            clocks.arm(owner, account)
+            now = owner.engine.now_ns()
+            owner.clock.started_ns -= max(0, used - owner.clock.elapsed_ns(account, now))
+            owner.clock.watch(account)
         return []
     ledger, op_id = owner.engine.ledger, new_op_id()
     read = getattr(ledger, "read", None)
@@ -200,8 +199,8 @@ def _begin_at(owner: Scope, account: Account, used: int) -> list[Crossing]:
 
 def _go_on(scope: Scope, snapshot: Snapshot) -> None:
     """Go on with what the run has counted besides its limits: time, statistics, and the work it has charged."""
-    scope.started_ns = scope.engine.clock.monotonic_ns() - snapshot.elapsed_ns
-    scope.waits = (0, 0, snapshot.waited_ns)
+    scope.clock.started_ns = scope.engine.now_ns() - snapshot.elapsed_ns
+    scope.clock.waits = (0, 0, snapshot.waited_ns)
     for name, amount in snapshot.tally.items():
         setattr(scope.usage, name, amount)
     scope.usage.charged = dict(snapshot.charged)
@@ -212,5 +211,4 @@ def _go_on(scope: Scope, snapshot: Snapshot) -> None:
     if scope.tracker is not None:
         tally = scope.usage
         scope.tracker.resume(tally.tokens, tally.cost_nano, tally.turns)
-    for account in scope.accounts:
-        clocks.arm(scope, account)
+    scope.clock.watch_again()

@@ -7,10 +7,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
+from ravi_otel._enforcement.deadlines import Deadlines
 from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -22,9 +23,6 @@ from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Admission, Limit, Outcome, public_amount
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.clocks import Timer
 
 ScopeT = TypeVar("ScopeT")
 _MOST_JOINED = 10_000
@@ -42,7 +40,7 @@ class Engine:
     beyond 10,000; one that is in use stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
     `outliving` are the parts of closed agents in which something has settled since, `newcomers` the limits that joined a session
     while calls were in flight there. `lock` may be taken twice by one thread: from Python 3.14 on a signal's handler, which may open a
-    scope, can come right where it was taken. `timer` looks at clocks when nobody calls anything; None looks at them with each call only.
+    scope, can come right where it was taken. `deadlines` are of all scopes, and `when_stopped` ends what is in flight and must not go on.
     """
 
     ledger: Ledger = field(default_factory=MemoryLedger)
@@ -63,10 +61,12 @@ class Engine:
     revision: int = 0
     outliving: deque[Any] = field(default_factory=deque[Any])
     newcomers: list[Any] = field(default_factory=list[Any])
-    timer: Timer | None = None
+    when_stopped: Callable[[], object] | None = None
+    deadlines: Deadlines = field(init=False)
 
     def __post_init__(self) -> None:
         """Have what is counted in this process alone go by the same clock."""
+        self.deadlines = Deadlines(self.clock, self.now_ns, self._write_elapsed, self.tell, self.stopped)
         if isinstance(self.ledger, MemoryLedger):
             self.ledger.clock = self.clock
 
@@ -75,10 +75,17 @@ class Engine:
         told = getattr(self.ledger, "wall_s", None)
         return self.clock.time() if told is None else told()
 
+    def now_ns(self) -> int:
+        """Read the monotonic clock."""
+        return self.clock.monotonic_ns()
+
+    def _write_elapsed(self, account: Account, elapsed: int) -> Sequence[Crossing]:
+        return run_sync(self.ledger.clocked(account, elapsed, refuses=False))
+
     def stopped(self) -> None:
-        """End what is in flight and must not go on: something was closed or cancelled."""
-        if self.timer is not None:
-            self.timer.stopped()
+        """End what is in flight and must not go on: something was closed or cancelled, or has no time left."""
+        if self.when_stopped is not None:
+            self.when_stopped()
 
     def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None, refused: Denied | None = None) -> None:
         """Tell listeners what accounts crossed, and of what `refused` somebody how much was asked for; called without any lock."""

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.checkpoints import restore
 from ravi_otel._enforcement.declaring import declare, declare_budget, declare_slots, inherit
 from ravi_otel._enforcement.engine import Engine
@@ -123,7 +122,7 @@ def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
 def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
     scope = _make(engine, parent, ask, also)
     if ask.started_ns is not None:
-        scope.started_ns = ask.started_ns
+        scope.clock.started_ns = ask.started_ns
     tracker = scope.tracker
     used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
     try:
@@ -139,7 +138,7 @@ def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) 
         if ask.kind is ScopeKind.AGENT:
             _enter_agent(scope, ask)
     except BaseException:
-        clocks.disarm(scope)
+        scope.clock.forget()
         give_back(scope, opened=False)
         if scope.admission is not None:
             scope.admission.undo(scope)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import Kind, ScopeKind
@@ -63,7 +64,7 @@ class Plan:
     facts: ScopeFacts
     limits: tuple[tuple[Scope, Account | Series], ...]
     chain: tuple[Account | Series, ...]
-    clocks: tuple[tuple[Account, Scope], ...]
+    clocks: tuple[tuple[Account, ScopeClock], ...]
     suspended: frozenset[str]
     carved: tuple[object, ...]
     formulas: frozenset[Formula]
@@ -91,10 +92,10 @@ class Plan:
             limits=limits,
             chain=chain,
             clocks=tuple(
-                (account, owner)
+                (account, owner.clock)
                 for owner in reversed(around)
-                for account in tuple(owner.accounts)
-                if account.nature is Nature.CLOCK and account.limit.agent in (None, agent)
+                for account in tuple(owner.clock.limits)
+                if account.limit.agent in (None, agent)
             ),
             suspended=frozenset(kind for each in around for kind in each.rules.suspended),
             carved=tuple(each.rules.carved for each in around if each.rules.carved is not None),

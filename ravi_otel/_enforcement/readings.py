@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
@@ -52,8 +51,7 @@ def _used(scope: Scope, account: Account) -> int:
         scope.engine.ledger.read(account)
     kind, used = account.limit.kind, account.used
     if account.nature is Nature.CLOCK:
-        end = scope.engine.clock.monotonic_ns() if scope.ended_ns is None else scope.ended_ns
-        return max(used, clocks.elapsed_ns(account, scope, end))
+        return max(used, scope.clock.elapsed_ns(account, scope.clock.until_ns))
     if kind == Kind.AGENTS and scope.spawn is not None:
         return scope.spawn.stats().active
     return most_children(scope, account) if kind == Kind.FAN_OUT else used
@@ -74,9 +72,13 @@ def readings_around(scope: Scope) -> list[LimitReading]:
 
 def _around(scope: Scope) -> Iterator[tuple[Scope, Account]]:
     held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
-    held += [(owner, account) for account, owner in scope.plan.clocks]
+    held += [(owner, account) for owner in scope.upwards()[1:] for account in owner.clock.limits if _binds(account, scope)]
     depth = {id(each): at for at, each in enumerate(scope.upwards())}
     yield from sorted((pair for pair in held if pair[0] is not scope), key=lambda pair: depth.get(id(pair[0]), len(depth)))
+
+
+def _binds(account: Account, scope: Scope) -> bool:
+    return account.limit.agent in (None, scope.facts.agent_name)
 
 
 def _counting(limit: Account | Series, scope: Scope) -> list[Account]:
@@ -87,7 +89,7 @@ def remaining(scope: Scope, kind: str) -> float | None:
     """See `Scope.remaining`."""
     asked = read_kind("remaining(kind)", kind)
     if asked.kind in CLOCKS:
-        held = [(owner, account) for account, owner in scope.plan.clocks]
+        held = [(owner, account) for owner in scope.upwards() for account in tuple(owner.clock.limits) if _binds(account, scope)]
     else:
         held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
         if asked.agent is not None and asked.agent != scope.facts.agent_name:  # what an agent of that name would have

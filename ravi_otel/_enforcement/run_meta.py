@@ -8,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from ravi_otel import _current
-from ravi_otel._enforcement import clocks, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
@@ -42,10 +42,10 @@ def _deadline(scope: Scope) -> Deadline | None:
     """Give the tightest deadline around, as its scope has it; `working` limits have none, since waits put them off."""
     now = scope.engine.clock.monotonic_ns()
     found = [
-        (account.value - passed, passed, account, owner.facts)
-        for account, owner in scope.plan.clocks
+        (account.value - passed, passed, account, account.facts)
+        for account, clock in scope.plan.clocks
         if account.kind == Kind.TIME and not account.observe
-        for passed in [clocks.elapsed_ns(account, owner, now)]
+        for passed in [clock.elapsed_ns(account, now)]
     ]
     left, passed, account, facts = min(found, key=lambda each: each[0], default=(math.inf, 0, None, None))
     if account is None or facts is None or left > _FAR_S * NANO:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ravi_otel._enforcement import charges, checkpoints, clocks, errors_text
+from ravi_otel._enforcement import charges, checkpoints, deadlines, errors_text
+from ravi_otel._enforcement.deadlines import NO_WAITS, ScopeClock
 from ravi_otel._enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
@@ -21,8 +22,7 @@ from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
 from ravi_otel._flow import run_sync
-from ravi_otel._forksafe import renew_in_child
-from ravi_otel.errors import CancellationError, ConfigurationError
+from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy import checks
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ravi_otel._enforcement.tracker import ExecutionTracker
 
 CountingT = TypeVar("CountingT", Account, Series)
-
-_generation = 0
 
 
 def _same(known: Account, other: Account) -> bool:
@@ -62,12 +60,6 @@ def _named(declared: list[CountingT], name: str, agent: str | None) -> list[Coun
     own = [each for each in declared if each.limit.agent == agent]
     exact = [each for each in own if each.kind == name]
     return exact or [each for each in own if each.limit.kind == name and each.limit.detail is None]
-
-
-@renew_in_child
-def _forked() -> None:
-    global _generation  # noqa: PLW0603 - one number per process, written in the forked child before anything runs
-    _generation += 1
 
 
 class Scope:
@@ -112,8 +104,7 @@ class Scope:
         self.accounts: list[Account] = []
         self.series: list[Series] = []  # limits that renew, or count by somebody
         self.templates: list[tuple[Limit, str]] = []
-        self.started_ns = engine.clock.monotonic_ns()
-        self.ended_ns: int | None = None
+        self.clock = ScopeClock(engine.deadlines)
         self.stranded = False
         self.status: Status = "open"
         self.stop_reason: str | None = None
@@ -126,11 +117,8 @@ class Scope:
         self.wrapped = False  # the last call, on what is kept back, was made
         self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
-        self._generation = _generation
         self._plan: Plan | None = None
-        self.waits = clocks.NO_WAITS
         self.when_dropped: Callable[[Scope], object] | None = None
-        self.alarms: dict[Account, Any] = {}
         self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
         self.tallies: Tallies = tuple(scope.usage for scope in self.charged())
 
@@ -142,7 +130,7 @@ class Scope:
     @property
     def abandoned(self) -> bool:
         """Tell that this process was forked while the scope was open: it is the parent process's."""
-        return self._generation != _generation
+        return self.clock.generation != deadlines.generation
 
     @property
     def parent_id(self) -> str | None:
@@ -240,7 +228,7 @@ class Scope:
             else:
                 bound = twin
                 self.engine.declare_again([one for one in known if one.key == twin.key], account.value)
-        clocks.arm(self, bound)
+        self.clock.watch(bound)
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
         """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.
@@ -258,9 +246,62 @@ class Scope:
             if scope.lease is not None and scope.lease.paused:
                 scope.pauses += 1
                 raise errors_text.paused(scope.lease, scope.partial)
-        late = clocks.overdue(self, at) if self.plan.clocks else None
+        late = self.overdue(at) if self.plan.clocks else None
         if late is not None:
             raise late
+
+    def overdue(self, at: CallRecord | ToolRecord | None = None, slack_ns: int = 0) -> DeadlineExceededError | None:
+        """Return the error of the outermost limit of time that has run out, or will in `slack_ns`; emits the events of all of them."""
+        engine = self.engine
+        now = engine.now_ns()
+        for account, clock in self.plan.clocks:
+            elapsed = clock.elapsed_ns(account, now)
+            over = elapsed + slack_ns >= account.value
+            if over:
+                elapsed = max(elapsed, account.value)
+            elif elapsed < account.warn_value:
+                continue
+            engine.tell(run_sync(engine.ledger.clocked(account, elapsed)), at)
+            if not over:
+                continue
+            if not account.observe:
+                engine.count("denied", account)
+                return owned(errors_text.late(account), account)
+            charges.observed(self, account, at, "deadline")
+        return None
+
+    def left_ns(self) -> int | None:
+        """Return how much time is left before the first limit of time around runs out, not above 0 past it; None without one.
+
+        Limits that only observe, and those that stand still, leave all the time there is.
+        """
+        clocks = self.plan.clocks
+        if not clocks:
+            return None
+        now = self.engine.now_ns()
+        left = [
+            account.value - clock.elapsed_ns(account, now)
+            for account, clock in clocks
+            if not account.observe and not clock.is_still(account)
+        ]
+        return min(left, default=None)
+
+    def is_over(self) -> bool:
+        """Whether what is in flight in here must end: it was cancelled or closed, or its time is up."""
+        if self.cancellation is not None and self.cancellation.cancelled:
+            return True
+        if any(outer.closed for outer in self.upwards()):
+            return True
+        left = self.left_ns()
+        return left is not None and left <= 0
+
+    def begin_wait(self) -> None:
+        """Stop the `working` limits of this scope and of every one around it; each is to be ended by one `end_wait`."""
+        ScopeClock.begin_wait([one.clock for one in self.upwards()], self.engine.now_ns())
+
+    def end_wait(self, ended_ns: int | None = None) -> None:
+        """Let the `working` limits go on that no other wait keeps; `ended_ns` is when it was over, on the monotonic clock."""
+        ScopeClock.end_wait([one.clock for one in self.upwards()], self.engine.now_ns() if ended_ns is None else ended_ns)
 
     def charge(self, kind: str, amount: int = 1, *, op_id: str | None = None) -> None:
         """Charge `amount` of a kind of your own, such as SQL rows, against every enclosing limit `charge.KIND`.
@@ -361,7 +402,7 @@ class Scope:
             if account.reserved and inner > account.value:
                 self.wrapped = False  # what is kept back is kept for a last call again
             run_sync(self.engine.ledger.retune(account, inner))
-            clocks.arm(self, account)
+            self.clock.watch(account)
         for each in series:
             each.retune(inner)
 
@@ -409,16 +450,12 @@ class Scope:
     @property
     def duration_s(self) -> float:
         """Give how long it has been open, or was."""
-        return (self._until_ns - self.started_ns) / NANO
-
-    @property
-    def _until_ns(self) -> int:
-        return self.engine.clock.monotonic_ns() if self.ended_ns is None else self.ended_ns
+        return (self.clock.until_ns - self.clock.started_ns) / NANO
 
     def spend(self) -> Spend:
         """Photograph what was used in it."""
         spend = self.usage.photograph(self.duration_s)
-        return spend if self.waits == clocks.NO_WAITS else replace(spend, waited_s=clocks.waited_ns(self, self._until_ns) / NANO)
+        return spend if self.clock.waits == NO_WAITS else replace(spend, waited_s=self.clock.waited_ns(self.clock.until_ns) / NANO)
 
     stats = spend
 
@@ -463,9 +500,7 @@ class Scope:
 
     def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
         """Write how the body ended; tell whether it swallows the error: by its own limits' outcome, or by `catch`."""
-        if self.ended_ns is None:  # else it was left in a finaliser, and the rest comes later
-            self.ended_ns = self.engine.clock.monotonic_ns()
-        clocks.conclude(self, self.ended_ns)
+        self.clock.end()
         self.error = error
         if error is None:
             self.end_as(self._concluded or Ending.returned(self, wrapped_up(self)))

@@ -9,7 +9,7 @@ Where what is:
   `unseen` walks those of a client that no wrapper sees.
 * one tool call: `tool` wraps a function, `tool_call` runs it, `gate_review` asks a gate about it; `parameters` names what it is given,
   `tool_timeout` gives it up after its time; `inferring` remembers what models asked for, `inferred` tells what nobody saw run.
-* time and ends: `alarms` looks at clocks, `stopping` ends what is in flight, `late` what was dropped; `patience` and `pausing` are waits.
+* time and ends: `stopping` ends what is in flight, `late` what was dropped; `patience` and `pausing` are waits.
 * being followed: `board` hears, `progress` reads.
 * the process: `state` knows the engine and the open runs, `settings` and `options` what was chosen, `surroundings` the launcher;
   `config/` reads limits, `carrying` is for threads, `wrapping` for other people's classes, `footers` the line under an answer that was cut.

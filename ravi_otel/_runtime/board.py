@@ -70,7 +70,7 @@ class _Board(Listener):
             scope.engine.listeners.add_once(self)
             self._clear()
             self._seats[run_id] = (*self._seats.get(run_id, ()), _Seat(reader, scope.facts.scope_id))
-        if scope.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
+        if scope.clock.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
             self._end(scope.facts)
 
     def _clear(self) -> None:
@@ -280,7 +280,7 @@ def read(run: Scope, most: int = MOST) -> Progress:
 def _is_inside(held: weakref.ref[Scope]) -> bool:
     """Tell that the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
     run = held()
-    if run is None or run.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
+    if run is None or run.clock.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
         return False
     scope, entered = STATE.locate()
     return entered and run in scope.upwards()

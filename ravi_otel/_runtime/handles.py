@@ -260,7 +260,7 @@ def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -
 
 def _end_now(scope: Scope, ending: Ending) -> None:
     """Write how it ended, and when: its clocks stand still from here on, and nobody joins it, whoever does the rest; takes no lock."""
-    scope.ended_ns = scope.engine.clock.monotonic_ns()
+    scope.clock.ended_ns = scope.engine.clock.monotonic_ns()
     scope.end_as(ending)
     STATE.forget(scope)
 

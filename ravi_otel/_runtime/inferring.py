@@ -147,7 +147,7 @@ class Inferring:
         name = _OUTSIDE if owner is None else owner.facts.scope_id
         with self._lock:
             opened = self._streams.pop(record.op_id, None)
-            if owner is not None and owner.ended_ns is not None:
+            if owner is not None and owner.clock.ended_ns is not None:
                 return  # a stream that outlived its run: no request of the run will answer it
             noted: Collection[str] = () if opened is None else opened.noted
             for use in uses:

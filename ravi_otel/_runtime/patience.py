@@ -9,7 +9,6 @@ import weakref
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
 from contextvars import ContextVar
 
-from ravi_otel._enforcement.clocks import left_ns
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_event_loop
 from ravi_otel._flow import gevent_here, trio_here
@@ -105,5 +104,5 @@ def patience(scope: Scope, *, blocking: bool) -> float:
     """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
     if blocking and on_event_loop():
         return 0.0
-    left = left_ns(scope)
+    left = scope.left_ns()
     return LONGEST_WAIT_S if left is None else max(0.0, min(LONGEST_WAIT_S, left / NANO))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-from ravi_otel._enforcement import clocks, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_event_loop
 from ravi_otel._enforcement.spawn.slots import Lease
@@ -23,7 +23,7 @@ _SLACK_S: Final = 0.001
 
 def in_time(scope: Scope, timeout_s: float | None) -> float | None:
     """Wait no longer than the deadlines around allow, and until they are over for certain."""
-    left = clocks.left_ns(scope)
+    left = scope.left_ns()
     if left is None:
         return timeout_s
     left_s = max(0, left) / NANO + _SLACK_S
@@ -47,7 +47,7 @@ class _Unpaused:
         scope = self._scope
         scope.refuse_cancelled()
         scope.refuse_closed()
-        late = clocks.overdue(scope, None)
+        late = scope.overdue()
         if late is not None:
             raise late
 
@@ -107,7 +107,7 @@ def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:
     stops.checkpoint()
     if paused.spawn is None:
         return
-    clocks.begin_wait(scope)  # before it is asked how much time is left: `working` limits stand still
+    scope.begin_wait()  # before it is asked how much time is left: `working` limits stand still
     quiet = False
     try:
         yield from paused.spawn.resumption(lease, in_time(scope, None), stops=stops)
@@ -121,9 +121,9 @@ def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:
     finally:
         ended_ns = scope.engine.clock.monotonic_ns()
         if quiet:
-            later(partial(clocks.end_wait, scope, ended_ns))  # a finaliser may be running, which must not take a lock
+            later(partial(scope.end_wait, ended_ns))  # a finaliser may be running, which must not take a lock
         else:
-            clocks.end_wait(scope, ended_ns)
+            scope.end_wait(ended_ns)
 
 
 def _refused(scope: Scope, at: CallRecord | ToolRecord | None) -> AgentPausedError | None:

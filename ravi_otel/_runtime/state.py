@@ -14,8 +14,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.alarms import Alarms
 from ravi_otel._runtime.options import Options
+from ravi_otel._runtime.stopping import stop_what_is_over
 from ravi_otel.policy.limits import Limit
 
 _log = logging.getLogger("ravi_otel")
@@ -39,7 +39,7 @@ class _Place:
         self.around = around
         self.origins = origins
         self.service = service
-        engine.timer = Alarms(engine)
+        engine.when_stopped, engine.deadlines.active = stop_what_is_over, True
         self.root = process_root(engine, limits, origins, service=service)
         self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
         self.untold = around is not None

@@ -17,7 +17,6 @@ from asyncio import (
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, runtime_checkable
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import renew_in_child
@@ -78,7 +77,7 @@ def stop_what_is_over() -> None:
 
 def _stop(one: InFlight) -> None:
     try:
-        if clocks.is_over(one.scope):
+        if one.scope.is_over():
             one.stop()
     except Exception as bug:  # noqa: BLE001 - our own bug keeps nobody else from being stopped
         swallow("stop", bug)

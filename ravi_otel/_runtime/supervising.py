@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.ending import Ending, leaves
 from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.retry import RetryPolicy
@@ -248,7 +247,7 @@ class _Crew:
 
     def _pause_s(self, around: Scope, ask: Opening) -> float:
         """Give how long to wait before the next attempt: no longer than its own deadline and those around allow."""
-        left = clocks.left_ns(around)
+        left = around.left_ns()
         if ask.started_ns is not None and isinstance(ask.budget, ExecutionTracker) and ask.budget.budget.deadline_s is not None:
             own = ask.started_ns + round(ask.budget.budget.deadline_s * NANO) - around.engine.clock.monotonic_ns()
             left = own if left is None else min(left, own)

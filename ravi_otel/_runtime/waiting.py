@@ -6,7 +6,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.state import STATE
@@ -34,7 +33,7 @@ class Waiting:
         inner, _ = STATE.locate()
         chosen = self._chosen
         scope = inner if chosen is None or chosen in inner.upwards() else chosen
-        clocks.begin_wait(scope)
+        scope.begin_wait()
         self._open = scope
         return self
 
@@ -43,10 +42,10 @@ class Waiting:
         if scope is None:
             return
         if isinstance(error, GeneratorExit):
-            later(partial(clocks.end_wait, scope, scope.engine.clock.monotonic_ns()))  # a finaliser may be running
+            later(partial(scope.end_wait, scope.engine.clock.monotonic_ns()))  # a finaliser may be running
         else:
             drain()
-            clocks.end_wait(scope)
+            scope.end_wait()
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._runtime.stopping import IN_FLIGHT
@@ -22,7 +21,7 @@ GRACE_S: Final = 0.25
 
 
 class _Hanging:
-    """Be what is at work in a scope, as something that can be stopped: an `InFlight`, which alarms and whoever stops its run wake."""
+    """Be what is at work in a scope, as something that can be stopped: an `InFlight`, which deadlines and whoever stops its run wake."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -44,7 +43,7 @@ class _Hanging:
         try:
             while True:
                 sleeper = self._sleeper = Sleeper()  # before it looks, so that nobody wakes one that is left
-                if clocks.is_over(self._scope):
+                if self._scope.is_over():
                     return
                 await sleeper.wait(None)
         finally:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Final
 
 from ravi_otel import _current
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.identity import store_id
 from ravi_otel._enforcement.scope import Scope
@@ -150,13 +149,13 @@ def _none_of(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
     """Give limits of working time, and the first deadline there is, in ms since 1970."""
-    now = scope.engine.clock.monotonic_ns()
+    now = scope.engine.now_ns()
     working: list[int] = []
     left: list[int] = []
-    for account, owner in scope.plan.clocks:
+    for account, clock in scope.plan.clocks:
         if account.observe:
             continue
-        rest = max(0, account.value - clocks.elapsed_ns(account, owner, now))
+        rest = max(0, account.value - clock.elapsed_ns(account, now))
         (working if account.kind == Kind.WORKING else left).append(rest)
     return (
         [Limit(kind=Kind.WORKING, value=min(working))] if working else [],

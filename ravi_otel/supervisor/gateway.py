@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.admission import tool_lines
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
@@ -60,7 +59,7 @@ class _Tab:
 
     def _worked_ns(self) -> int:
         now = self.run.engine.clock.monotonic_ns()
-        return now - clocks.waited_ns(self.run, now)
+        return now - self.run.clock.waited_ns(now)
 
     def seconds(self) -> float:
         """Give the time since it began, without what the run has waited for people meanwhile."""

@@ -146,7 +146,7 @@ class Tree(RuleBasedStateMachine):
     def close(self, index: int) -> None:
         """Leave a scope; what goes on in it is charged as before, and what it has set aside refuses again."""
         scope, place = self.pick(index)
-        if place.kind != "process" and scope.ended_ns is None:
+        if place.kind != "process" and scope.clock.ended_ns is None:
             close_scope(scope, None)
             place.sets_aside = False
 

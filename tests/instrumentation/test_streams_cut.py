@@ -280,7 +280,7 @@ def test_a_time_out_that_comes_before_the_clocks_were_looked_at_is_the_deadline(
     reader: Reader, talk: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk.answer = words(3, pause_s=30)
-    monkeypatch.setattr("ravi_otel._runtime.alarms.stop_what_is_over", lambda *_: None)  # as when its thread has to wait its turn
+    monkeypatch.setattr(STATE.engine, "when_stopped", None)  # as when its thread has to wait its turn
     with ravi_otel.run("r", limits=["time=300ms"]) as run, pytest.raises(DeadlineExceededError, match="deadline exceeded"):
         reader.read()
     assert run.limits[0].held == 0

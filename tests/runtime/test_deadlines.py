@@ -280,7 +280,7 @@ def test_without_a_clock_and_in_a_wait_of_working_time_they_are_left_alone(on_cl
 
 def test_a_time_out_that_we_caused_is_the_deadline(held, instrumented, client, ask, settings):
     with settings() as heard:
-        STATE.engine.timer = None  # which may be faster
+        STATE.engine.deadlines.active = False  # which may be faster
         with ravi_otel.run("r", limits=["time=300ms"]), pytest.raises(DeadlineExceededError) as raised:
             ask(client)
     assert isinstance(raised.value.__cause__, openai.APITimeoutError)
@@ -299,7 +299,7 @@ class Slow(openai.OpenAI):
 
 
 def test_time_that_runs_out_while_a_request_is_made_is_the_deadline_too(held, on_clock, ask):
-    STATE.engine.timer = None  # which may be faster
+    STATE.engine.deadlines.active = False  # which may be faster
     with Slow(base_url=held.server.base_url, api_key="any", max_retries=0) as client:
         client.on_clock = on_clock
         with ravi_otel.run("r", limits=["time=10s"]), pytest.raises(DeadlineExceededError):
@@ -308,7 +308,7 @@ def test_time_that_runs_out_while_a_request_is_made_is_the_deadline_too(held, on
 
 async def test_so_it_is_for_awaited_calls(held, instrumented, aclient, ask, settings):
     with settings():
-        STATE.engine.timer = None
+        STATE.engine.deadlines.active = False
         async with ravi_otel.run("r", limits=["time=300ms"]):
             with pytest.raises(DeadlineExceededError) as raised:
                 await ask(aclient)

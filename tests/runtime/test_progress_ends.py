@@ -64,12 +64,12 @@ def test_a_run_in_an_async_generator_that_is_closed_is_told_of_at_the_loops_next
         chunks = stream(given)
         await chunks.__anext__()
         await chunks.aclose()
-        over = given[0].scope.ended_ns
+        over = given[0].scope.clock.ended_ns
         await asyncio.sleep(0)
         return given[0], over
 
     run, over = asyncio.run(main())
-    assert (run.status, run.scope.ended_ns) == ("error", over)
+    assert (run.status, run.scope.clock.ended_ns) == ("error", over)
     assert over is not None
 
 
@@ -94,7 +94,7 @@ def test_the_clocks_of_a_run_stand_still_from_when_its_generator_was_dropped():
     del chunks
     gc.collect()
     took = run.stats().duration_s
-    assert (run.scope.ended_ns is not None, run.stats().duration_s) == (True, took)
+    assert (run.scope.clock.ended_ns is not None, run.stats().duration_s) == (True, took)
     with ravi_otel.run("the next, which does the rest"):
         assert (run.status, run.stats().duration_s) == ("error", took)
 

@@ -233,7 +233,7 @@ def test_one_cancellation_looks_once_through_what_is_in_flight(instrumented, mon
         for handle in handles:
             handle.__enter__()
         looks, engine = [], run.scope.engine
-        monkeypatch.setattr(type(engine.timer), "stopped", lambda timer: looks.append(1))
+        monkeypatch.setattr(engine, "when_stopped", lambda: looks.append(1))
         run.cancel()
         run.cancel()
         for handle in reversed(handles):

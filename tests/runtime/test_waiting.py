@@ -4,7 +4,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, DeadlineExceededError
-from ravi_otel._runtime.state import STATE
+from ravi_otel._enforcement.deadlines import Deadlines
 
 
 def used(handle):
@@ -144,14 +144,14 @@ def test_a_wait_that_begins_after_one_was_dropped_counts_for_itself(on_clock):
 
 
 def test_a_wait_whose_beginning_is_interrupted_is_none(on_clock, monkeypatch):
-    watch = STATE.engine.timer.watch
+    watch = Deadlines.watch
 
-    def interrupted(scope, account):
-        monkeypatch.setattr(STATE.engine.timer, "watch", watch)
+    def interrupted(*_):
+        monkeypatch.setattr(Deadlines, "watch", watch)
         raise KeyboardInterrupt
 
     with ravi_otel.run("r", limits=["working=10s"]) as run:
-        monkeypatch.setattr(STATE.engine.timer, "watch", interrupted)
+        monkeypatch.setattr(Deadlines, "watch", interrupted)
         with pytest.raises(KeyboardInterrupt), ravi_otel.waiting("approval"):
             pass
         on_clock.advance(10)

@@ -117,7 +117,7 @@ def test_whatever_ends_it_ends_the_wait(full, work, stop, error):
         take_over()
         with once_in_line(lambda: stop(run, agent)):
             work()
-    assert (slots.stats().waiting, slots.stats().denied_total, run.scope.waits[0]) == (0, 0, 0)
+    assert (slots.stats().waiting, slots.stats().denied_total, run.scope.clock.waits[0]) == (0, 0, 0)
 
 
 def test_a_deadline_ends_the_wait(full, work):
@@ -132,13 +132,13 @@ def test_working_limits_stand_still_while_it_waits(full, work):
         urgent = take_over()
 
         def look():
-            waited.append((run.scope.waits[0], agent.scope.waits[0]))
+            waited.append((run.scope.clock.waits[0], agent.scope.clock.waits[0]))
             urgent.release()
 
         with once_in_line(look):
             work()
         assert waited == [(1, 1)]
-        assert (run.scope.waits[0], run.stats().waited_s > 0) == (0, True)
+        assert (run.scope.clock.waits[0], run.stats().waited_s > 0) == (0, True)
 
 
 def test_the_agents_below_wait_for_it_as_it_chose(instrumented, work):
@@ -162,7 +162,7 @@ async def test_a_blocking_call_on_a_thread_that_runs_a_loop_is_refused(full, cli
         take_over()
         ask(client)
     assert (agent.status, caught.value.partial, stage.sent) == ("paused", "half", 0)
-    assert agent.scope.waits[0] == 0
+    assert agent.scope.clock.waits[0] == 0
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(full, aclient, ask):
@@ -174,7 +174,7 @@ async def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(full, acl
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert (slots.stats().waiting, agent.scope.waits[0], agent.paused) == (0, 0, True)
+        assert (slots.stats().waiting, agent.scope.clock.waits[0], agent.paused) == (0, 0, True)
 
 
 async def test_a_call_that_is_dropped_while_it_waits_leaves_the_line(full):
@@ -187,11 +187,11 @@ async def test_a_call_that_is_dropped_while_it_waits_leaves_the_line(full):
         take_over()
         call = look()
         call.send(None)
-        assert (slots.stats().waiting, agent.scope.waits[0]) == (1, 1)
+        assert (slots.stats().waiting, agent.scope.clock.waits[0]) == (1, 1)
         call.close()
         with ravi_otel.apply_limits([]):  # what was left for later is done
             pass
-        assert (slots.stats().waiting, agent.scope.waits[0]) == (0, 0)
+        assert (slots.stats().waiting, agent.scope.clock.waits[0]) == (0, 0)
 
 
 def test_it_goes_on_when_an_operator_lets_it(instrumented, work):
@@ -202,7 +202,7 @@ def test_it_goes_on_when_an_operator_lets_it(instrumented, work):
 
         def let_go():
             for _ in range(3_000):
-                if run.scope.waits[0] and slots.resume("low"):
+                if run.scope.clock.waits[0] and slots.resume("low"):
                     break
                 done.wait(0.01)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._instrumentation.formats.fields import get
 from ravi_otel._instrumentation.formats.format import Collector, WireFormat, read_body, read_events
@@ -130,7 +129,7 @@ class Ends:
         opened()
         if self._live.record.call.offers_tools and not self._over:
             INFERRING.follow(self._live.scope, self._live.record, self)
-        if clocks.is_over(self._live.scope):  # just now
+        if self._live.scope.is_over():  # just now
             self.stop()
 
     def asks(self) -> tuple[Sequence[ToolUse], int]:
@@ -200,7 +199,7 @@ class Ends:
         """Give the deadline that a time-out of the HTTP library was: it may come before whoever looks at the clocks does."""
         if error is None or self._stopped or self._over or not timed_out(error):
             return None
-        return clocks.overdue(self._live.scope, self._live.record, EARLY_NS)
+        return self._live.scope.overdue(self._live.record, EARLY_NS)
 
     def _settle_anyhow(self, error: BaseException | None) -> None:
         """Settle at what was held what a bug of ours kept from being settled; nothing of what was."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.limits import NANO
 
@@ -26,7 +25,7 @@ def shorten(request: Any, scope: Scope) -> bool:
 
     Nothing that is sent changes. A request without time-outs of its own, made by no client that we know, stays as it is.
     """
-    left = clocks.left_ns(scope)
+    left = scope.left_ns()
     if left is None:
         return False
     own = request.extensions.get(TIMEOUT)
@@ -47,9 +46,9 @@ def back_off(wait_s: Any, scope: Scope) -> Any:
     """Give the pause before a retry, no longer than the time that is left: past it the retry will be refused."""
     if not isinstance(wait_s, (int, float)):
         return wait_s
-    if clocks.is_over(scope):
+    if scope.is_over():
         return 0.0
-    left = clocks.left_ns(scope)
+    left = scope.left_ns()
     return wait_s if left is None else min(wait_s, (left + EARLY_NS) / NANO)
 
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Final
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._flow import Step
 from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
@@ -163,7 +162,7 @@ class HttpWire:
             if stopped:
                 late = why_over(live.scope, live.record)
             elif self._shortened and timed_out(error):
-                late = clocks.overdue(live.scope, live.record, EARLY_NS)
+                late = live.scope.overdue(live.record, EARLY_NS)
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the client's error
             swallow("deadline", bug)
         self._late = late is not None

@@ -54,7 +54,7 @@ def forget_at_the_end(store: object) -> bool:
     if not around:
         return False
     outermost = around[-1]
-    if outermost.ended_ns is not None:
+    if outermost.clock.ended_ns is not None:
         return False
     if isinstance(store, ForgetsAtOnce) and not outermost.facts.surrounding:
         _ENDS.note(outermost, store)

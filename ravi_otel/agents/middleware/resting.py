@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ravi_otel._enforcement.clocks import left_ns
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._runtime.waiting import Waiting
@@ -18,7 +17,7 @@ T = TypeVar("T")
 
 def left_s(scope: Scope) -> float | None:
     """Tell how many seconds are left before the first clock around runs out; None without one."""
-    left = left_ns(scope)
+    left = scope.left_ns()
     return None if left is None else max(0.0, left / NANO)
 
 

@@ -173,12 +173,12 @@ class Watch(Listener):
         """Give an open scope by its id; None when it is not open, or the parent process's."""
         known = self._open.get(scope_id)
         scope = None if known is None else known.scope()
-        return None if scope is None or scope.abandoned or scope.ended_ns is not None else scope
+        return None if scope is None or scope.abandoned or scope.clock.ended_ns is not None else scope
 
     def photograph(self, most: int = MOST_SCOPES) -> ProcessState:
         """Read all that is open, at most so many scopes, the oldest first."""
         alive = [(known, scope) for known in list(self._open.values()) if (scope := known.scope()) is not None and not scope.abandoned]
-        kept = [(known, scope) for known, scope in alive if scope.ended_ns is None]
+        kept = [(known, scope) for known, scope in alive if scope.clock.ended_ns is None]
         rates = _rates(kept)
         runs: dict[str | None, list[tuple[Scope, ScopeState]]] = {}
         for known, scope in kept[:most]:
@@ -274,7 +274,7 @@ def _status(scope: Scope) -> str:
         return "closed"
     if scope.lease is not None and scope.lease.paused:
         return "paused"
-    if scope.waits[0] > 0:
+    if scope.clock.waits[0] > 0:
         return "waiting"
     token = scope.cancellation if scope.facts.kind is ScopeKind.AGENT else None  # a run's is told of the whole run
     return "cancelled" if token is not None and token.cancelled else "open"

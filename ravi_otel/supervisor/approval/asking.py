@@ -9,7 +9,6 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import anyio
 
-from ravi_otel._enforcement import clocks
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
@@ -48,11 +47,11 @@ def wall_clock() -> float:
 
 def refuse_ended(scope: Scope) -> None:
     """Raise what ended the scope: cancelled, closed, or its time is up; a pause ends no wait for a person."""
-    if not clocks.is_over(scope):
+    if not scope.is_over():
         return
     scope.refuse_cancelled()
     scope.refuse_closed()
-    late = clocks.overdue(scope, None)
+    late = scope.overdue()
     if late is not None:
         raise late
 
@@ -83,7 +82,7 @@ class Patience:
         refuse_ended(self.scope)
         pause_s = self._pause_s
         self._pause_s = min(pause_s * 2, self._longest_s)
-        left_ns = clocks.left_ns(self.scope)
+        left_ns = self.scope.left_ns()
         if left_ns is not None:
             pause_s = min(pause_s, max(0, left_ns) / NANO + 0.001)
         if until_s is not None:

@@ -105,7 +105,7 @@ async def test_a_cancelled_run_waits_no_longer(let):
     assert await let(pipeline)
 
     async def cancel(run):
-        while not run.scope.waits[0]:
+        while not run.scope.clock.waits[0]:
             await anyio.lowlevel.checkpoint()
         run.cancel("enough")
 
@@ -123,7 +123,7 @@ async def test_the_programs_own_cancellation_ends_the_wait(let):
     with ravi_otel.run("r") as run, anyio.CancelScope() as mine:
 
         async def cancel():
-            while not run.scope.waits[0]:
+            while not run.scope.clock.waits[0]:
                 await anyio.lowlevel.checkpoint()
             mine.cancel()
 

@@ -227,10 +227,10 @@ async def test_a_deadline_ends_the_pause(instrumented, chat):
 async def test_the_pause_is_a_declared_wait(instrumented, chat, waits):
     with ravi_otel.run("r") as run:
         waited = []
-        waits[1]["then"] = lambda wait_s: waited.append(run.scope.waits[0])
+        waits[1]["then"] = lambda wait_s: waited.append(run.scope.clock.waits[0])
         await MiddlewarePipeline(Retry(**QUICK)).run_chat(chat(), failing(errors.LLMEmpty("e")))
     assert waited == [1]
-    assert run.scope.waits[0] == 0
+    assert run.scope.clock.waits[0] == 0
 
 
 @BOTH

@@ -11,8 +11,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ExecutionBudget
+from ravi_otel._enforcement import deadlines
 from ravi_otel._enforcement.opening import Opening, open_scope
-from ravi_otel._runtime import alarms
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, Blocked
 from ravi_otel.hooks.listener import Listener
@@ -74,7 +74,7 @@ def test_a_scope_that_is_over_tells_nothing_more(on_clock, heard):
         on_clock.advance(1)
     on_clock.advance(100)
     assert heard.events() == []
-    assert len(STATE.engine.timer._schedule) == 0
+    assert len(STATE.engine.deadlines) == 0
 
 
 def test_a_limit_set_anew_moves_the_alarm(on_clock, heard):
@@ -117,13 +117,13 @@ def test_an_alarm_keeps_no_scope_alive(on_clock):
 def test_scopes_that_were_closed_leave_nothing_behind(settings):
     limits = [ravi_otel.time_limit(90)]
     with settings():
-        before = len(alarms._THREAD.schedule)
+        before = len(deadlines._THREAD.schedule)
         with ravi_otel.run("r", limits=limits):
             for _ in range(SCOPES):
                 with ravi_otel.apply_limits(limits):
                     pass
-            assert len(alarms._THREAD.schedule) <= before + alarms._STALE + 2
-        assert len(alarms._THREAD.schedule) <= before
+            assert len(deadlines._THREAD.schedule) <= before + deadlines._STALE + 2
+        assert len(deadlines._THREAD.schedule) <= before
 
 
 def test_on_the_machines_clock_a_thread_waits_for_it(settings):
@@ -147,12 +147,12 @@ PROGRAM = """
 import os, threading, ravi_otel
 
 def names():
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ravi-otel-alarms")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ravi-otel-deadlines")]
 
 with ravi_otel.run("r", limits=["tokens=5"]):
     assert names() == [], names()
 with ravi_otel.run("r", limits=["time=1h"]) as run:
-    assert names() == ["ravi-otel-alarms"], names()
+    assert names() == ["ravi-otel-deadlines"], names()
     pid = os.fork()
     if not pid:
         over = threading.Event()
@@ -250,9 +250,9 @@ def test_who_closes_a_scope_tells_what_was_not_told_of_it(settings, monkeypatch)
         def limit_event(self, event, at):
             told.append((event.event, threading.current_thread()))
 
-    nobody = alarms._Telling()
+    nobody = deadlines._Telling()
     monkeypatch.setattr(nobody, "_live", taken.set)  # a thread that never comes to it
-    monkeypatch.setattr(alarms, "_TELLING", nobody)
+    monkeypatch.setattr(deadlines, "_TELLING", nobody)
     with settings():
         STATE.engine.listeners.add(Told())
         with ravi_otel.run("r", limits=["time=1ms"]):

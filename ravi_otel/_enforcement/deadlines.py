@@ -1,0 +1,477 @@
+"""Measure how long scopes have been at it, and look at their limits of time when they are due, though nobody calls anything.
+
+A limit of time binds everything inside its scope, an agent's children too. `time` is all that passes; `working` leaves out the time in
+which somebody inside has declared to wait for a person or another system.
+
+One thread waits for all deadlines of the process, in one heap. It is started by the first limit of time, and never in a program without
+one. It ends what is over, and leaves the telling to another: listeners are the program's, and may take their time. A clock that is moved
+by hand has no thread: who moves it does what is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.contract import Crossing
+from ravi_otel._forksafe import ForkLock, renew_in_child
+from ravi_otel._threads import Turns, without_signals
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.policy.limits import Kind
+
+Waits = tuple[int, int, int]
+"""How many waits are open, since when on the monotonic clock in ns, and what the ones before took; replaced as one."""
+
+NO_WAITS: Final[Waits] = (0, 0, 0)
+
+_WORKING: Final = Kind.WORKING.value
+_STALE: Final = 64
+"""Cancelled deadlines that a heap keeps before it is rebuilt, besides one for each that is not."""
+
+_LONGEST_S: Final = 3_600.0
+_NS: Final = 1_000_000_000
+_BREATHER_S: Final = 0.1
+"""How long the thread rests after a fault, so that one that stays does not keep a processor busy."""
+
+_waiting: Final = ForkLock()
+"""One that may be taken twice by one thread: a signal may begin a wait while another is begun."""
+
+generation = 0
+"""How many forks lie between this process and the one that loaded the package."""
+
+
+@renew_in_child
+def _forked() -> None:
+    global generation  # noqa: PLW0603 - one number per process, written in the forked child before anything runs
+    generation += 1
+
+
+# -- one scope --------------------------------------------------------------------------------------------------------
+
+
+class ScopeClock:
+    """Know how long one scope is open, what of that was a declared wait, and which limits of time it has.
+
+    Who still waits is counted in `waits`; waits at the same time count once. It refers to no scope, so that a deadline keeps none alive.
+    """
+
+    __slots__ = ("__weakref__", "deadlines", "ended_ns", "generation", "limits", "started_ns", "waits", "watched")
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self.started_ns = deadlines.now_ns()
+        self.ended_ns: int | None = None
+        self.waits = NO_WAITS
+        self.limits: list[Account] = []  # of time, the scope's own
+        self.watched: dict[Account, Deadline] = {}
+        self.generation = generation
+
+    @property
+    def until_ns(self) -> int:
+        """Return when the scope ended, or now."""
+        return self.deadlines.now_ns() if self.ended_ns is None else self.ended_ns
+
+    def elapsed_ns(self, account: Account, now: int) -> int:
+        """Return how much of a limit of time has passed."""
+        passed = now - self.started_ns
+        return passed if account.kind != _WORKING else passed - self.waited_ns(now)
+
+    def is_still(self, account: Account) -> bool:
+        """Whether a limit of the scope stands still, because a wait is declared."""
+        return account.kind == _WORKING and self.waits[0] > 0
+
+    def waited_ns(self, now: int) -> int:
+        """Return for how long a declared wait was open."""
+        count, since, total = self.waits
+        return total + (now - since if count else 0)
+
+    def watch(self, account: Account) -> None:
+        """Have one limit of the scope looked at when it is due; for any limit but of time this is nothing."""
+        if account.nature is Nature.CLOCK:
+            if account not in self.limits:
+                self.limits.append(account)
+            self.deadlines.watch(self, account)
+
+    def watch_again(self) -> None:
+        """Have every limit of the scope looked at when it is due by now, after the clock was set."""
+        for account in tuple(self.limits):
+            self.deadlines.watch(self, account)
+
+    def forget(self) -> None:
+        """Have no limit of the scope looked at any more; what was not told of it yet is told now, before its end is."""
+        if self.limits:
+            self.deadlines.forget(self)
+
+    def end(self) -> None:
+        """Write how far the limits had come when the scope ended, and have them looked at no more."""
+        if self.ended_ns is None:  # else it was left in a finaliser, and the rest comes later
+            self.ended_ns = self.deadlines.now_ns()
+        for account in self.limits:
+            account.used = max(account.used, self.elapsed_ns(account, self.ended_ns))
+        self.forget()
+
+    @classmethod
+    def begin_wait(cls, clocks: Sequence[ScopeClock], now: int) -> None:
+        """Stop the `working` limits of all these; each call is to be followed by one `end_wait`."""
+        begun: list[ScopeClock] = []
+        try:
+            with _waiting.own:
+                for each in clocks:
+                    count, since, total = each.waits
+                    begun.append(each)
+                    each.waits = (count + 1, since if count else now, total)
+            cls._move_on(clocks)
+        except BaseException:  # a signal: nobody will end what was not begun
+            cls.end_wait(begun, now)
+            raise
+
+    @classmethod
+    def end_wait(cls, clocks: Sequence[ScopeClock], now: int) -> None:
+        """Let the `working` limits go on that no other wait keeps; `now` is when it was over."""
+        with _waiting.own:
+            for each in clocks:
+                count, since, total = each.waits
+                each.waits = (count - 1, since, total) if count > 1 else (0, 0, total + (max(0, now - since) if count else 0))
+        cls._move_on(clocks)
+
+    @classmethod
+    def _move_on(cls, clocks: Sequence[ScopeClock]) -> None:
+        for each in clocks:
+            if each.ended_ns is None:
+                for account in tuple(each.limits):
+                    if account.kind == _WORKING:
+                        each.deadlines.watch(each, account)
+
+    def due_ns(self, account: Account, now: int) -> int | None:
+        """Return when a limit has to be looked at next, None when nothing more can come of it."""
+        if self.is_still(account):
+            return None
+        elapsed = self.elapsed_ns(account, now)
+        if elapsed < account.warn_value and not account.near:
+            return now + account.warn_value - elapsed
+        if elapsed < account.value:
+            return now if not account.near else now + account.value - elapsed
+        return None if account.exceeded else now
+
+
+class Deadline:
+    """Look at one limit of one scope once."""
+
+    __slots__ = ("account", "armed", "clock")
+
+    def __init__(self, clock: ScopeClock, account: Account) -> None:
+        self.clock = weakref.ref(clock)
+        self.account = account
+        self.armed = True
+
+
+# -- all of them ------------------------------------------------------------------------------------------------------
+
+
+class Schedule:
+    """Keep deadlines in the order in which they are due; what is cancelled is forgotten once it outnumbers what is not."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Deadline]] = []
+        self._numbers = itertools.count()
+        self._live = 0
+        self._lock = threading.RLock()  # may be taken twice by one thread: a signal may open a scope
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def put(self, due_ns: int, deadline: Deadline) -> None:
+        """Keep one until it is due."""
+        with self._lock:
+            heapq.heappush(self._heap, (due_ns, next(self._numbers), deadline))
+            self._live += 1
+
+    def cancel(self, deadline: Deadline) -> None:
+        """Let one be forgotten; one that is over stays so."""
+        with self._lock:
+            if not deadline.armed:
+                return
+            deadline.armed = False
+            self._live -= 1
+            if self._live <= 0:
+                self._heap.clear()
+                self._live = 0
+            elif len(self._heap) > 2 * self._live + _STALE:
+                self._heap = [entry for entry in self._heap if entry[2].armed]
+                heapq.heapify(self._heap)
+
+    def take(self, now_ns: int) -> list[Deadline]:
+        """Take out what is due."""
+        due: list[Deadline] = []
+        with self._lock:
+            while self._heap and (self._heap[0][0] <= now_ns or not self._heap[0][2].armed):
+                deadline = heapq.heappop(self._heap)[2]
+                if deadline.armed:
+                    deadline.armed = False
+                    self._live -= 1
+                    due.append(deadline)
+        return due
+
+    def renew(self) -> None:
+        """Start anew in a forked child, where the parent's deadlines are nobody's."""
+        for _, _, deadline in self._heap:
+            deadline.armed = False
+        self._heap = []
+        self._live = 0
+        self._lock = threading.RLock()
+
+    def next_ns(self) -> int | None:
+        """Return when the first is due, None when there is none."""
+        with self._lock:
+            return self._heap[0][0] if self._heap else None
+
+
+class Deadlines:
+    """Know the deadlines of one engine's scopes; unless it is `active`, limits of time are looked at with each call only.
+
+    `write` has the ledger write how much of a limit has passed, and returns what that crossed; `tell` tells it, and `stop` ends what is
+    in flight in scopes that are over.
+    """
+
+    __slots__ = ("_moved", "_schedule", "_system", "_watching", "active", "now_ns", "stop", "tell", "write")
+
+    def __init__(
+        self,
+        clock: Clock,
+        now_ns: Callable[[], int],
+        write: Callable[[Account, int], Sequence[Crossing]],
+        tell: Callable[[Sequence[Crossing]], object],
+        stop: Callable[[], object],
+    ) -> None:
+        self.now_ns, self.write, self.tell, self.stop = now_ns, write, tell, stop
+        self.active = False
+        self._moved = clock if isinstance(clock, Moved) else None
+        self._system = isinstance(clock, SystemClock)
+        self._schedule = _THREAD.schedule if self._moved is None else Schedule()
+        self._watching = False
+
+    def __len__(self) -> int:
+        """Count what is scheduled, and what was cancelled and is not forgotten yet."""
+        return len(self._schedule)
+
+    def watch(self, clock: ScopeClock, account: Account) -> None:
+        """Look at a limit when it is due next; called again whenever that has moved."""
+        if not self.active:
+            return
+        known = clock.watched.pop(account, None)
+        if known is not None:
+            self._schedule.cancel(known)
+        now = self.now_ns()
+        due = clock.due_ns(account, now)
+        if due is None:
+            return
+        deadline = clock.watched[account] = Deadline(clock, account)
+        if self._moved is not None:
+            if not self._watching:
+                self._watching = True
+                self._moved.watch(self._ring)
+            self._schedule.put(due, deadline)
+        else:
+            # A clock of the program's own may run apart from the machine's: it is asked again when the deadline comes.
+            _THREAD.put(due if self._system else time.monotonic_ns() + due - now, deadline)
+
+    def forget(self, clock: ScopeClock) -> None:
+        """Look at no limit of a scope any more."""
+        while clock.watched:
+            try:
+                _, deadline = clock.watched.popitem()
+            except KeyError:  # another thread was faster
+                break
+            self._schedule.cancel(deadline)
+        if self._moved is None:
+            _TELLING.tell(clock)
+
+    def _ring(self) -> None:
+        _ring(self._schedule.take(self.now_ns()), lambda clock, crossing: clock.deadlines.tell((crossing,)))
+
+    def look(self, deadline: Deadline, clock: ScopeClock) -> tuple[bool, Sequence[Crossing]]:
+        """Write what a limit has crossed, and wait for what comes next; return whether the scope is over, and what to tell."""
+        account, crossings = deadline.account, list[Crossing]()
+        known = clock.watched.pop(account, None)  # before the clock is read: a limit that is set anew from here on gets one of its own
+        if known is not deadline:
+            if known is not None:
+                clock.watched.setdefault(account, known)
+            return False, ()
+        elapsed = clock.elapsed_ns(account, self.now_ns())
+        over = elapsed >= account.value
+        if over or elapsed >= account.warn_value:
+            try:
+                crossings.extend(self.write(account, elapsed))
+            except Exception as bug:  # noqa: BLE001 - what cannot be written is over all the same
+                account.near = True  # not tried again at once, and for ever
+                swallow("deadline", bug)
+        if not over:
+            self.watch(clock, account)
+        return over and not account.observe, crossings
+
+
+Tell = Callable[[ScopeClock, Crossing], object]
+
+
+def _ring(due: list[Deadline], tell: Tell) -> None:
+    """Look at what is due, end what is in flight under limits that ran out, and then tell."""
+    over, news = dict[Callable[[], object], None](), list[tuple[ScopeClock, Crossing]]()
+    for deadline in due:
+        clock = deadline.clock()
+        if clock is None or clock.generation != generation or clock.ended_ns is not None:
+            continue
+        try:
+            is_over, crossings = clock.deadlines.look(deadline, clock)
+        except Exception as bug:  # noqa: BLE001 - our own bug keeps no other limit from being looked at
+            swallow("deadline", bug)
+            continue
+        news.extend((clock, crossing) for crossing in crossings)
+        if is_over:
+            over[clock.deadlines.stop] = None
+    for stop in over:
+        stop()
+    for clock, crossing in news:
+        tell(clock, crossing)
+
+
+class _Telling:
+    """Tell listeners what the thread has found, in another that lives while there is something to tell."""
+
+    def __init__(self) -> None:
+        self._news: deque[tuple[ScopeClock, Crossing]] = deque()
+        self._lock = threading.RLock()  # may be taken twice by one thread: a signal may close a scope
+        self._running = False
+
+    def put(self, clock: ScopeClock, crossing: Crossing) -> None:
+        """Have it told soon, without waiting for it."""
+        with self._lock:
+            self._news.append((clock, crossing))
+            if self._running:
+                return
+            self._running = True
+        try:
+            with without_signals():
+                threading.Thread(target=self._live, name="ravi-otel-events", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending, or has no room: who closes the scope tells it
+            self._running = False
+
+    def tell(self, clock: ScopeClock) -> None:
+        """Tell in this thread what is left to be told of one scope."""
+        while self._news and (one := self._next_of(clock)) is not None:
+            self._say(*one)
+
+    def _say(self, clock: ScopeClock, crossing: Crossing) -> None:
+        clock.deadlines.tell((crossing,))
+
+    def _next_of(self, clock: ScopeClock) -> tuple[ScopeClock, Crossing] | None:
+        with self._lock:
+            one = next((one for one in self._news if one[0] is clock), None)
+            if one is not None:
+                self._news.remove(one)
+            return one
+
+    def _live(self) -> None:
+        while (one := self._next()) is not None:
+            try:
+                self._say(*one)
+            except Exception as bug:  # noqa: BLE001 - one listener's fault keeps nothing else from being told
+                swallow("deadline", bug)
+            except BaseException:  # noqa: BLE001, S110 - a handler that would end its thread, as by SystemExit, ends nothing here
+                pass
+
+    def _next(self) -> tuple[ScopeClock, Crossing] | None:
+        with self._lock:
+            if self._news:
+                return self._news.popleft()
+            self._running = False
+            return None
+
+    def renew(self) -> None:
+        """Start anew in a forked child: what was to be told there, the parent tells."""
+        self._news = deque()
+        self._lock = threading.RLock()
+        self._running = False
+
+
+class _Thread:
+    """Wait for the next deadline of the process, in a thread of its own that is started by the first."""
+
+    def __init__(self) -> None:
+        self.schedule = Schedule()
+        self._started = False
+        self._starting = Turns()
+        self._until_ns = 0
+        self._gate = threading.Lock()
+
+    def put(self, due_ns: int, deadline: Deadline) -> None:
+        """Keep a deadline, and wake the thread only when it would sleep past it."""
+        self.schedule.put(due_ns, deadline)
+        if not self._started:
+            self._starting.alone(self._start)  # else somebody is at it; the thread looks at the schedule before it sleeps
+        elif due_ns < self._until_ns:
+            self._until_ns = due_ns
+            with suppress(RuntimeError):  # woken already
+                self._gate.release()
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        self._started, self._until_ns = True, 0
+        self._gate = threading.Lock()  # of now: where threads were made greenlets meanwhile, an older one would stop all of them
+        try:
+            with without_signals():
+                threading.Thread(target=self._live, name="ravi-otel-deadlines", daemon=True).start()
+        except RuntimeError:  # the interpreter is ending, or has no room: limits of time are still looked at by every call
+            self._started = False
+
+    def _live(self) -> None:
+        try:
+            while True:
+                self._survive()
+        finally:
+            self._started = False  # whatever ended it, the next deadline starts another
+
+    def _survive(self) -> None:
+        try:
+            self._wait_and_ring()
+        except Exception as bug:  # noqa: BLE001 - one fault, ours or a client's, keeps no other deadline from being held
+            swallow("deadline", bug)
+            time.sleep(_BREATHER_S)
+        except BaseException:  # noqa: BLE001 - what would end a thread, such as SystemExit, comes from code of the program's
+            time.sleep(_BREATHER_S)
+
+    def _wait_and_ring(self) -> None:
+        now = time.monotonic_ns()
+        # Written before the schedule is read, as `put` reads it after it has written there: one of the two sees the other.
+        # It is not put off when what it was for is cancelled: else each scope of many, one after another, would wake it.
+        if self._until_ns <= now:
+            self._until_ns = now + round(_LONGEST_S * _NS)
+        first = self.schedule.next_ns()
+        if first is not None and first < self._until_ns:
+            self._until_ns = first
+        if self._until_ns > now:
+            self._gate.acquire(timeout=(self._until_ns - now) / _NS)
+        _ring(self.schedule.take(time.monotonic_ns()), _TELLING.put)
+
+    def renew(self) -> None:
+        """Start anew in a forked child: the scopes are the parent's, and so is the thread."""
+        self.schedule.renew()
+        self._started = False
+        self._starting.renew()
+        self._until_ns = 0
+        self._gate = threading.Lock()
+
+
+_TELLING: Final = _Telling()
+_THREAD: Final = _Thread()
+renew_in_child(_THREAD.renew)
+renew_in_child(_TELLING.renew)
