@@ -6,12 +6,11 @@ HTTP client that the carrier's wrappers stand in, and the clients of other packa
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
@@ -22,15 +21,12 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.http.model_hosts import asks_model, provider_at
 from ravi_otel._instrumentation.http.wire import is_sent_elsewhere
+from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allowed
 from ravi_otel._runtime.packages import Package
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unseen import is_around
 from ravi_otel._runtime.wrapping import Wraps
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.switches import switch
-
-ALLOW: Final = "RAVI_ALLOW_UNSEEN"
-"""The environment variable that accepts such calls."""
 
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _MOST: Final = 256
@@ -38,38 +34,6 @@ _MOST: Final = 256
 
 _REST: Final = "other hosts"
 _log = logging.getLogger("ravi_otel")
-
-
-@dataclass(frozen=True, slots=True)
-class Uncovered:
-    """Say what went to one host: how many requests, and how many clients were made for it; `library` is "" for plain HTTP."""
-
-    library: str
-    host: str
-    requests: int = 0
-    clients: int = 0
-
-    def __str__(self) -> str:
-        """Put it as part of a sentence."""
-        if not self.library:
-            return f"{_number(self.requests, 'request')} to {self.host}"
-        if not self.requests:
-            return f"{_number(self.clients, 'client')} of {self.library} for {self.host}"
-        return f"{_number(self.requests, 'request')} of {self.library} to {self.host}"
-
-
-def read_uncovered(text: str) -> Uncovered | None:
-    """Read what another process wrote as JSON of its fields; None for what is none."""
-    try:
-        given: Any = json.loads(text)
-        return Uncovered(str(given["library"]), str(given["host"]), int(given["requests"]), int(given["clients"]))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
-
-
-def is_allowed(environ: Mapping[str, str]) -> bool:
-    """Tell whether calls that no limit covers are accepted."""
-    return switch(environ, ALLOW, default=False, safe=False)
 
 
 class UncoveredCalls:
@@ -145,10 +109,6 @@ UNCOVERED: Final = UncoveredCalls()
 """Those of this process."""
 
 renew_in_child(UNCOVERED.start_anew)
-
-
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _warn(first: Uncovered, scope: Scope) -> None:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
-from urllib.parse import unquote
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import LEASE, MEMORY, VARIABLE, Choice, lease_of
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._pricing import PriceBook
+from ravi_otel._runtime.config.effective import service_in
 from ravi_otel._runtime.settings import Settings
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.surroundings import Surroundings
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy import checks
 from ravi_otel.policy.limits import Admission, Limit
-
-_SERVICE: Final = "OTEL_SERVICE_NAME"
-_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
-_UNNAMED: Final = "default"
 
 
 def make_engine(settings: Settings, around: Surroundings | None, listeners: Listeners) -> Engine:
@@ -83,21 +77,6 @@ def service_of(settings: Settings, around: Surroundings | None, environ: Mapping
     if choice is None or not choice.many:
         return None
     return service_in(environ)
-
-
-def service_in(environ: Mapping[str, str]) -> str:
-    """Name the service that OpenTelemetry's variables name."""
-    named = environ.get(_SERVICE, "").strip() or _attribute_in(environ.get(_RESOURCE, ""))
-    return _UNNAMED if checks.flaw_of_name(named) else named
-
-
-def _attribute_in(attributes: str) -> str:
-    """Read the service's name out of a list such as `service.name=shop,team=a`, percent-encoded; empty without one."""
-    for pair in attributes.split(","):
-        key, _, value = pair.partition("=")
-        if key.strip() == "service.name":
-            return unquote(value.strip())
-    return ""
 
 
 def close_ledger(settings: Settings, around: Surroundings | None, engine: Engine, *, at_exit: bool) -> None:

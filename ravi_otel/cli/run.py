@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.uncovered import is_allowed
+from ravi_otel._instrumentation.uncovered_hosts import is_allowed
 from ravi_otel._runtime.config import check_for_run, effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result

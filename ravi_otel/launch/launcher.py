@@ -19,8 +19,7 @@ from ravi_otel._enforcement.opening import open_scope, process_root
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import counters
 from ravi_otel._extras import load
-from ravi_otel._runtime.config import Policy
-from ravi_otel._runtime.engines import service_in
+from ravi_otel._runtime.config import Policy, service_in
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target

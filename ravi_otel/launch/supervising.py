@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from ravi_otel._instrumentation.uncovered import Uncovered, read_uncovered
+from ravi_otel._instrumentation.uncovered_hosts import Uncovered, read_uncovered
 from ravi_otel.launch.brake import FREE
 from ravi_otel.launch.notes import Note, Reader
 from ravi_otel.launch.plan import DESCRIPTOR

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import stat
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,7 +120,7 @@ def _bytes(path: Path) -> bytes:
 
 def _toml(shown: str, text: str) -> Document:
     try:
-        content = tomllib.loads(text)
+        content = _extras.load("tomllib").loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"policy file {shown} is no TOML that can be read: {_said(error)}.") from None
     return Document(shown, content)

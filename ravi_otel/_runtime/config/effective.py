@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
@@ -15,7 +16,6 @@ from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._pricing.overrides import PriceMap
 from ravi_otel._runtime.config.file import CODE, FLAG, VARIABLES, GateSection, PolicyFile, Sourced, check_mode, once, parsed, read_file
-from ravi_otel._telemetry.conventions import LIMIT_LOG
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit
@@ -27,6 +27,11 @@ WARN_AT: Final = "RAVI_WARN_AT"
 POLICY: Final = "RAVI_POLICY"
 PROFILE: Final = "RAVI_PROFILE"
 
+_SERVICE: Final = "OTEL_SERVICE_NAME"
+_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_UNNAMED: Final = "default"
+_LOG: Final = "RAVI_LIMIT_LOG"
+"""How limits are told in the log: a variable of telemetry's, which begins as those of limits do."""
 _ADMISSION: Final = OPTIONS["admission"]
 _KINDS: Final = {spelling: kind for kind in Kind for spelling in (kind.value, kind.removesuffix("s"))}
 
@@ -219,7 +224,7 @@ def from_environment(environ: Mapping[str, str]) -> list[Sourced]:
     """Read `RAVI_LIMIT_TOKENS=500k` and its sisters, by name; an unknown one is an error that lists the kinds."""
     found: list[Sourced] = []
     for name in sorted(environ):
-        if not name.startswith(VARIABLES) or name == LIMIT_LOG:
+        if not name.startswith(VARIABLES) or name == _LOG:
             continue
         kind = _KINDS.get(name.removeprefix(VARIABLES).lower())
         if kind is None:
@@ -260,3 +265,18 @@ def read_tags(pairs: Sequence[str], parameter: str = "--tag") -> dict[str, str]:
             )
         tags[key] = value
     return checks.tags(parameter, tags)
+
+
+def service_in(environ: Mapping[str, str]) -> str:
+    """Name the service that OpenTelemetry's variables name."""
+    named = environ.get(_SERVICE, "").strip() or _attribute_in(environ.get(_RESOURCE, ""))
+    return _UNNAMED if checks.flaw_of_name(named) else named
+
+
+def _attribute_in(attributes: str) -> str:
+    """Read the service's name out of a list such as `service.name=shop,team=a`, percent-encoded; empty without one."""
+    for pair in attributes.split(","):
+        key, _, value = pair.partition("=")
+        if key.strip() == "service.name":
+            return unquote(value.strip())
+    return ""
