@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -11,10 +11,13 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation, UpDownCounter
 from opentelemetry.util.types import AttributeValue
 
+from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
+from ravi_otel._telemetry.cardinality import Guard, optional_text, short, text
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.names import METRICS
 from ravi_otel.hooks.records import CallRecord
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
 
@@ -23,6 +26,10 @@ Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 ESTIMATED: Final = "estimated"
 """What marks tokens that no provider counted; those it did have no mark."""
+
+_MOST_KEPT: Final = 1_024
+_MOST_TENANTS: Final = 200
+"""Tenants that a sum tells apart; all later ones are `_other`, so that their number does not hide agents and models."""
 
 _UNKNOWN: Final = "unknown"
 _NO_INFERENCE: Final = frozenset({names.EMBEDDINGS, names.FETCH_RESPONSE})
@@ -181,36 +188,109 @@ def _spread(to: Counter, total: int, audio: int, image: int, series: Series, con
         to.add(rest, series.of(_UNKNOWN), context)
 
 
+class _Sum:
+    """Hold one sum of costs: what it is now, and what it was when it was told last."""
+
+    __slots__ = ("attributes", "nano", "told")
+
+    def __init__(self, attributes: Attributes) -> None:
+        self.attributes = attributes
+        self.nano = self.told = 0
+
+
+class CostSums:
+    """Sum up what model calls cost, by agent, model, provider, tenant and tags, for an observable counter.
+
+    A call adds a whole number under a lock, and nothing is recorded for it.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[tuple[str, AttributeValue], ...], _Sum] = {}
+        self._kept: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Sum]] = {}
+        self._guard = Guard()
+        self._tenants = Guard(_MOST_TENANTS)
+        self._lock = ForkLock()
+        renew_while_alive(self, CostSums._leave_to_the_parent)
+
+    def add(self, record: CallRecord, cost_nano: int) -> None:
+        """Add what a call cost; where that is, is found once per scope and model: the guards never change their mind about a name."""
+        facts, call = record.facts, record.call
+        key = (facts.scope_id, call.provider, short(call.model), record.usage is not None and record.usage.source != "reported")
+        kept = self._kept.get(key)
+        found = kept[1] if kept is not None and kept[0] is facts else self._keep(key, record)
+        with self._lock.own:
+            found.nano += cost_nano
+
+    def observe(self) -> Iterator[Observation]:
+        """Give every sum there is."""
+        for one in list(self._sums.values()):
+            one.told = one.nano
+            if one.told:
+                yield Observation(one.told / NANO, one.attributes)
+
+    def _keep(self, key: tuple[str, str, str | None, bool], record: CallRecord) -> _Sum:
+        attributes = self._attributes(record, estimated=key[-1])
+        with self._lock.own:
+            found = self._sums.setdefault(tuple(attributes.items()), _Sum(attributes))
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = (record.facts, found)
+        return found
+
+    def _attributes(self, record: CallRecord, *, estimated: bool) -> Attributes:
+        facts, call = record.facts, record.call
+        (tenant,) = self._tenants.admit(optional_text(facts.tenant_id))
+        named = (optional_text(facts.agent_name), optional_text(call.model), tenant, *map(optional_text, facts.tags.values()))
+        agent, model, tenant, *values, source = self._guard.admit(*named, ESTIMATED if estimated else None)
+        known = {
+            names.PROVIDER_NAME: text(call.provider),
+            names.AGENT_NAME: agent,
+            names.REQUEST_MODEL: model,
+            names.TENANT_ID: tenant,
+            **{f"{names.TAG_PREFIX}{key}": value for key, value in zip(facts.tags, values, strict=True)},
+            names.USAGE_SOURCE: None if source is None else ESTIMATED,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def _leave_to_the_parent(self) -> None:
+        """Take back, in a forked child, what the parent has not told yet: it will."""
+        for one in self._sums.values():
+            one.nano = one.told
+
+
 class Collection:
     """Be what the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
 
-    It asks whoever tells now. `observe` gives the callbacks of the gauges by metric name, `before` what is to be told before they are read.
+    `observe` gives the callbacks of the gauges by metric name, of whoever tells now. The sums of `costs` go on when another one comes:
+    what only grows may not begin again.
     """
 
-    _of: ClassVar[weakref.WeakKeyDictionary[Any, Collection]] = weakref.WeakKeyDictionary()
+    _of: ClassVar[weakref.WeakKeyDictionary[Any, dict[str, Collection]]] = weakref.WeakKeyDictionary()
+    _of_global: ClassVar[dict[str, Collection]] = {}
 
     def __init__(self) -> None:
         self.observe: Mapping[str, Observe] = {}
-        self.before: Callable[[], object] | None = None
+        self.costs = CostSums()
 
     @classmethod
-    def of(cls, provider: object, *, is_global: bool) -> Collection:
-        """Return the one of a provider; the global one is the same before and after the application sets it."""
+    def of(cls, provider: object, schema_url: str, *, is_global: bool) -> Collection:
+        """Return the one of a provider's meter; that of the global one is the same before and after the application sets it."""
         try:
-            found = cls._of.get(provider)
-            return found or (_OF_GLOBAL if is_global else cls._of.setdefault(provider, cls()))
+            known = cls._of.get(provider)
+            if known is None:
+                known = cls._of_global if is_global else cls._of.setdefault(provider, {})
         except TypeError:  # it cannot be remembered
             return cls()
+        return known.setdefault(schema_url, cls())
 
     def read(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
         """Return what a gauge shows now; nothing where nobody tells any more."""
-        if self.before is not None:
-            self.before()
         observe = self.observe.get(name)
         return () if observe is None else observe(options)
 
-
-_OF_GLOBAL: Final = Collection()
+    def read_costs(self, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the callback's signature
+        """Return the sums of costs."""
+        return self.costs.observe()
 
 
 class Instruments:
@@ -224,7 +304,7 @@ class Instruments:
         "agent_paused",
         "agent_tool_calls",
         "calls",
-        "cost",
+        "costs",
         "counted",
         "dropped",
         "guardrails",
@@ -248,7 +328,7 @@ class Instruments:
         self.tool_duration = histogram(meter, names.TOOL_DURATION)
         self.workflow_duration = histogram(meter, names.WORKFLOW_DURATION)
         self.limit_final_ratio = histogram(meter, names.LIMIT_FINAL_RATIO)
-        self.cost = counter(meter, names.COST)
+        self.costs = collection.costs
         self.limit_events = counter(meter, names.LIMIT_EVENTS)
         self.spawn_events = counter(meter, names.SPAWN_EVENTS)
         self.review_decisions = counter(meter, names.REVIEW_DECISIONS)
@@ -274,6 +354,8 @@ class Instruments:
             "restarted": self.retries,
             "carrier_rejected": counter(meter, names.CARRIER_REJECTED),
         }
+        row = METRICS[names.COST]
+        meter.create_observable_counter(row.name, [collection.read_costs], unit=row.unit, description=row.description)
         for name in collection.observe:
             read = partial(collection.read, name)
             meter.create_observable_gauge(name, [read], unit=METRICS[name].unit, description=METRICS[name].description)

@@ -18,7 +18,7 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._forksafe import ForkLock, renew_while_alive
+from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import conventions, names, outcomes
 from ravi_otel._telemetry.cardinality import (
     MOST_SERIES,
@@ -35,12 +35,11 @@ from ravi_otel._telemetry.cardinality import (
 from ravi_otel._telemetry.conventions import Convention
 from ravi_otel._telemetry.elsewhere import ELSEWHERE, Elsewhere, elsewhere
 from ravi_otel._telemetry.identity import kept_identity
-from ravi_otel._telemetry.instruments import ESTIMATED, Attributes, Instruments, Series
+from ravi_otel._telemetry.instruments import Attributes, Instruments, Series
 from ravi_otel._telemetry.pipeline import Pipeline
 from ravi_otel._telemetry.spans import MARK, Open
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
-from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Call, Usage
 
@@ -59,7 +58,6 @@ _MOST_OTHERS: Final = 64
 _MOST_KNOWN: Final = MOST_SERIES - _MOST_OTHERS - 1
 """With those of `_other` names, and the two that hold all the rest, a metric has 2,001 at most."""
 
-_MOST_KEPT: Final = 1_024
 _STATUSES: Final = range(100, 600)
 _API_TYPES: Final = {"chat.completions": "chat_completions", "responses": "responses"}
 _OPENAI: Final = frozenset({"openai", "azure.ai.openai"})
@@ -310,17 +308,6 @@ def _add_headers(attributes: Attributes, provider: str, request_id: str | None, 
 # What is counted of calls.
 
 
-class _Spent:
-    """Hold what calls with these attributes have cost since it was told last, and the context of the latest, for an exemplar."""
-
-    __slots__ = ("attributes", "context", "nano")
-
-    def __init__(self, attributes: Attributes) -> None:
-        self.attributes = attributes
-        self.nano = 0
-        self.context: Context | None = None
-
-
 class CallMetrics:
     """Record durations, tokens, first chunks, cost and retries of model calls.
 
@@ -333,10 +320,6 @@ class CallMetrics:
         self._rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
         self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, names.ERROR_OTHER))
         self._lock = ForkLock()
-        self._costs = Guard()
-        self._kept_costs: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Spent]] = {}
-        self._spent: list[_Spent] = []
-        renew_while_alive(self, CallMetrics._leave_to_the_parent)
         self._retries = Guard()
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
@@ -352,7 +335,7 @@ class CallMetrics:
     def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
         """Tell of a call only what no other instrumentation knows."""
         if record.cost_nano:
-            self._spend(record, record.cost_nano, context)
+            instruments.costs.add(record, record.cost_nano)
         for retry in record.retries:
             instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
 
@@ -376,63 +359,6 @@ class CallMetrics:
                 found = self._others[other] = Series(_series_attributes(operation, provider, hidden, None, error))
             return found
 
-    def _spend(self, record: CallRecord, cost_nano: int, context: Context | None) -> None:
-        """Add to what is told with the next collection, once for all calls of a scope and model."""
-        spent = self._spent_by(record)
-        with self._lock.own:
-            if not spent.nano:
-                self._spent.append(spent)
-            spent.nano += cost_nano
-            spent.context = context
-
-    def tell_spent(self, instruments: Instruments) -> None:
-        """Tell what calls have cost since this was told last."""
-        if not self._spent:
-            return
-        with self._lock.own:
-            told = [(spent.nano, spent.attributes, spent.context) for spent in self._spent]
-            for spent in self._spent:
-                spent.nano, spent.context = 0, None
-            self._spent.clear()
-        for nano, attributes, context in told:
-            instruments.cost.add(nano / NANO, attributes, context)
-
-    def _leave_to_the_parent(self) -> None:
-        """Forget, in a forked child, what the parent has not told yet: it will."""
-        for spent in self._spent:
-            spent.nano, spent.context = 0, None
-        self._spent.clear()
-
-    def _spent_by(self, record: CallRecord) -> _Spent:
-        """Return where its cost is added up, made once per scope and model: the guard never changes its mind about a name."""
-        facts, call = record.facts, record.call
-        key = (facts.scope_id, call.provider, short(call.model), _is_estimate(record))
-        found = self._kept_costs.get(key)
-        if found is not None and found[0] is facts:
-            return found[1]
-        made = _Spent(self._make_cost_attributes(record))
-        if len(self._kept_costs) >= _MOST_KEPT:
-            self._kept_costs.clear()
-        self._kept_costs[key] = (facts, made)
-        return made
-
-    def _make_cost_attributes(self, record: CallRecord) -> Attributes:
-        tags = record.facts.tags
-        named = (optional_text(record.facts.agent_name), optional_text(record.call.model), *map(optional_text, tags.values()))
-        estimated = ESTIMATED if _is_estimate(record) else None
-        agent, model, _, *values = self._costs.admit(*named[:2], estimated, *named[2:])
-        attributes: Attributes = {names.PROVIDER_NAME: text(record.call.provider)}
-        if agent is not None:
-            attributes[names.AGENT_NAME] = agent
-        if model is not None:
-            attributes[names.REQUEST_MODEL] = model
-        for key, value in zip(tags, values, strict=True):
-            if value is not None:
-                attributes[f"{names.TAG_PREFIX}{key}"] = value
-        if estimated is not None:
-            attributes[names.USAGE_SOURCE] = estimated
-        return attributes
-
     def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
         """Give the attributes of one retry, without a status where no answer came."""
         name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
@@ -440,11 +366,6 @@ class CallMetrics:
         if status is not None and told not in {None, OTHER}:
             attributes[names.HTTP_STATUS] = status
         return attributes
-
-
-def _is_estimate(record: CallRecord) -> bool:
-    """Tell that a cost is of tokens that no provider counted."""
-    return record.usage is not None and record.usage.source != "reported"
 
 
 def _series_attributes(operation: object, provider: object, named: tuple[str | None, ...], port: object, error: object) -> Attributes:
@@ -475,7 +396,6 @@ class ModelCalls(Listener):
         self._metrics = CallMetrics()
         self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
         self._shapes: dict[tuple[object, ...], _Shape] = {}
-        pipeline.before_collection = self._tell_spent
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
@@ -506,8 +426,9 @@ class ModelCalls(Listener):
         """End the span and record the metrics; a refused call was never sent and has none."""
         told = record.marks.pop(ELSEWHERE, None)
         if told is not None and told is not Elsewhere.SPAN:
-            if told is Elsewhere.TOLD and _has_metrics(record) and self._pipeline.metered:
-                self._metrics.record_own(self._pipeline.signals().instruments, record, None)
+            instruments = self._instruments(record) if told is Elsewhere.TOLD else None
+            if instruments is not None:
+                self._metrics.record_own(instruments, record, None)
             return
         mark = record.marks.pop(MARK, None)
         error = outcomes.error_of(record)
@@ -517,14 +438,19 @@ class ModelCalls(Listener):
                 context = mark.context
                 _finish(mark.span, record, error, self._at_end)
         finally:
-            if _has_metrics(record) and self._pipeline.metered:
-                self._metrics.record(self._pipeline.signals().instruments, record, error, context)
+            instruments = self._instruments(record)
+            if instruments is not None:
+                self._metrics.record(instruments, record, error, context)
             if record.status == "error" and record.error is not None and is_told(record.call):
                 self._pipeline.signals().logger.emit(_exception(record, record.error, error, context))
 
-    def _tell_spent(self) -> None:
-        if self._pipeline.decided:
-            self._metrics.tell_spent(self._pipeline.signals().instruments)
+    def _instruments(self, record: CallRecord) -> Instruments | None:
+        """Return what a call is measured with: nothing of what was refused and never sent, of a connection, and where nobody hears it."""
+        call = record.call
+        if not (call.generative or call.fetches) or call.session or record.status == "refused":
+            return None
+        instruments = self._pipeline.signals().instruments  # asked first: until that is decided nobody knows who hears
+        return instruments if self._pipeline.metered else None
 
     def _shape(self, call: Call) -> _Shape:
         key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint, call.session)
@@ -534,12 +460,6 @@ class ModelCalls(Listener):
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[key] = found
         return found
-
-
-def _has_metrics(record: CallRecord) -> bool:
-    """Tell whether a call has metrics: what was refused was never sent, and a connection is no call."""
-    call = record.call
-    return (call.generative or call.fetches) and record.status != "refused" and not call.session
 
 
 def _make_shape(call: Call) -> _Shape:

@@ -444,7 +444,8 @@ AGENT_TOOL_CALLS: Final = _LATEST.histogram("gen_ai.invoke_agent.tool_calls", "T
 TOOL_DURATION: Final = _LATEST.seconds("gen_ai.execute_tool.duration", "Duration of a tool call.")
 WORKFLOW_DURATION: Final = _LATEST.seconds("gen_ai.invoke_workflow.duration", "Duration of a run.", RUN_BUCKETS)
 COST: Final = _OURS.counter("ravi.usage.cost",
-    f"Cost of model calls with a price, which is of tokens; what is our own count has `{USAGE_SOURCE}`.", "USD")
+    "Cost of model calls with a price, which is of tokens, by agent, model, provider, tenant and tags; an observable sum. What is our "
+    f"own count has `{USAGE_SOURCE}`.", "USD")
 _OURS.gauge(LIMIT_USED, "Used of the most used active limit, in the kind's unit.")
 _OURS.gauge(LIMIT_THRESHOLD, "Value of the most used active limit, in the kind's unit.")
 LIMIT_FULLEST_USED: Final = _OURS.gauge("ravi.limit.fullest.used",

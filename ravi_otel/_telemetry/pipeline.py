@@ -98,7 +98,6 @@ class Pipeline:
         self.full = False
         self.above = Above()
         self.before_exit: Callable[[], object] = lambda: None
-        self.before_collection: Callable[[], object] = lambda: None
         self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
             private.import_exporters()
@@ -143,10 +142,8 @@ class Pipeline:
     def retire(self) -> None:
         """Make our processors inert on the providers they were added to; providers take no processor back."""
         self._retired = True
-        if self._collection is not None:
-            self.before_collection()
-            if self._collection.observe is self.observe:  # nobody else tells there meanwhile
-                self._collection.observe, self._collection.before = {}, None
+        if self._collection is not None and self._collection.observe is self.observe:  # nobody else tells there meanwhile
+            self._collection.observe = {}
         for processor in self._processors:
             processor.active = False
 
@@ -243,11 +240,9 @@ class Pipeline:
 
     def _instruments(self) -> Instruments:
         meter = metrics.get_meter(names.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
-        if self._collection is not None:
-            self.before_collection()
         provider = self._provider("metrics")
-        self._collection = Collection.of(provider, is_global=provider is _global("metrics"))
-        self._collection.observe, self._collection.before = self.observe, self.before_collection
+        self._collection = Collection.of(provider, self.convention.schema_url, is_global=provider is _global("metrics"))
+        self._collection.observe = self.observe
         return Instruments(meter, self._collection, self.convention)
 
     def _logger(self) -> Logger:

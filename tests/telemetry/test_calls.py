@@ -155,6 +155,7 @@ def test_the_metrics_of_a_call_add_up_to_its_usage(telemetry, backend, make):
         "gen_ai.agent.name": "researcher",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "gpt-4o",
+        "ravi.tenant.id": "t1",
     }
 
 
