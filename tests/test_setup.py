@@ -316,7 +316,7 @@ POINTS = [
     "ravi_otel._runtime.live.LiveCall._leave_nothing_held",
     "ravi_otel._runtime.live.LiveCall.instead_of",
     "ravi_otel._runtime.stopping.Blocked",
-    "ravi_otel._enforcement.plan.Plan.of",
+    "ravi_otel._enforcement.scope.Scope.compile_plan",
     "ravi_otel._enforcement.plan.Plan.accounts",
     "ravi_otel._enforcement.scope.Scope.overdue",
     "ravi_otel._enforcement.scope.Scope.left_ns",

@@ -6,16 +6,19 @@ before, or sets limits aside. Values of limits are not in it: they are read wher
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ravi_otel._enforcement.admission import NOTHING, Estimate, Worst
 from ravi_otel._enforcement.deadlines import ScopeClock
-from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel.policy.formula import ALL, Formula, formula_of
-from ravi_otel.policy.limits import Kind, ScopeKind
+from ravi_otel.policy.limits import SPENDS, Kind, ScopeKind
+from ravi_otel.policy.usage import Call, Usage
 
 if TYPE_CHECKING:
-    from ravi_otel._enforcement.scope import Scope
     from ravi_otel._enforcement.series import Series
     from ravi_otel._enforcement.shares import CarveOut
     from ravi_otel.policy.facts import ScopeFacts
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
 JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that several runs come to, each with limits."""
 
+_TOKENS: Final = Kind.TOKENS.value  # reading a member off its class costs more than all else that is done with it here
+_INPUT_TOKENS: Final = Kind.INPUT_TOKENS.value
+_OUTPUT_TOKENS: Final = Kind.OUTPUT_TOKENS.value
 _COST: Final = Kind.COST.value
+_MESSAGES: Final = Kind.MESSAGES.value
+_REQUESTS: Final = Kind.REQUESTS.value
+_TOOL_CALLS: Final = Kind.TOOL_CALLS.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,54 +62,46 @@ PLAIN: Final = ChargingRules()
 class Plan:
     """What a call made in one scope must satisfy, compiled for one revision of the limits.
 
-    `limits` are those that it is charged to, root to leaf, each with the scope it is of; clocks are in `clocks`. `chain` are the same
-    limits without their scopes, and the counters of weighted shares after them. A limit that renews or counts by somebody is in both as
-    a series, and `accounts` gives its counter of the moment. `suspended` are the kinds that are set aside here, and `carved` the parts of
-    the agents around: nothing in here waits for what they hold. `formulas` are what is counted besides all tokens, the input and the
-    output. `priced` says that cost is limited, `strict` that the worst case is held for some limit.
+    `chain` are the limits that it is charged to, root to leaf, and the counters of weighted shares after them; limits of time are in
+    `clocks`. A limit that renews or counts by somebody is in it as a series, and `accounts` gives its counter of the moment. `suspended`
+    are the kinds that are set aside here, and `carved` the parts of the agents around: nothing in here waits for what they hold.
+    `formulas` are what is counted besides all tokens, the input and the output. `priced` says that cost is limited, `sized` that cost or
+    tokens of any kind are, so that a call has to be estimated, and `strict` that the worst case is held for some limit.
     """
 
     revision: int = field(compare=False)
     facts: ScopeFacts
-    limits: tuple[tuple[Scope, Account | Series], ...]
     chain: tuple[Account | Series, ...]
     clocks: tuple[tuple[Account, ScopeClock], ...]
     suspended: frozenset[str]
     carved: tuple[object, ...]
     formulas: frozenset[Formula]
     priced: bool
+    sized: bool
     strict: bool
     fixed: tuple[Account, ...] | None  # the whole chain, where none of its limits has several counters
 
     @classmethod
-    def of(cls, scope: Scope, revision: int) -> Plan:
-        """Compile the plan of a scope; read `revision` before, so that what changes meanwhile makes it a stale one."""
-        agent, around, charged = scope.facts.agent_name, scope.upwards(), scope.charged()
-        left_out = {account for each in charged for account in each.rules.left_out}
-        limits = tuple(
-            (each, account)
-            for each in charged
-            for account in _declared(each)
-            if account.nature is not Nature.CLOCK and account.limit.agent in (None, agent) and account not in left_out
-        )
-        charged_to = tuple(account for _, account in limits)
-        meters = (meter for each in around for meter, sources in each.rules.metered if not sources.isdisjoint(charged_to))
-        chain = (*charged_to, *meters)
+    def of(
+        cls,
+        facts: ScopeFacts,
+        revision: int,
+        chain: tuple[Account | Series, ...],
+        clocks: tuple[tuple[Account, ScopeClock], ...],
+        rules: Iterable[ChargingRules],
+    ) -> Plan:
+        """Compile the plan of a scope with these `facts`; `rules` are its own and those of all scopes around."""
+        rules = tuple(rules)
         return cls(
             revision=revision,
-            facts=scope.facts,
-            limits=limits,
+            facts=facts,
             chain=chain,
-            clocks=tuple(
-                (account, owner.clock)
-                for owner in reversed(around)
-                for account in tuple(owner.clock.limits)
-                if account.limit.agent in (None, agent)
-            ),
-            suspended=frozenset(kind for each in around for kind in each.rules.suspended),
-            carved=tuple(each.rules.carved for each in around if each.rules.carved is not None),
+            clocks=clocks,
+            suspended=frozenset(kind for each in rules for kind in each.suspended),
+            carved=tuple(each.carved for each in rules if each.carved is not None),
             formulas=frozenset(formula_of(account.limit.count) for account in chain if account.limit.count != ALL),
             priced=any(account.kind == _COST for account in chain),
+            sized=any(account.limit.kind in SPENDS for account in chain),
             strict=any(account.strict for account in chain),
             fixed=_without_series(chain),
         )
@@ -111,6 +112,67 @@ class Plan:
             return self.fixed
         return tuple(each if isinstance(each, Account) else each.at(self.facts, model) for each in self.chain)
 
+    def lines(self, call: Call, expected: Estimate | None = None, worst: Worst | None = None) -> list[Line]:
+        """Return what a call asks of each account, by what is `expected` of it, and `worst` of it where limits are strict.
+
+        Nothing need be expected where no account is `sized`. Raises BudgetExhaustedError (`reason="unpriced_model"`) when a cost limit
+        meets a model without a price.
+        """
+        if not call.generative:
+            return []
+        expected = NOTHING if expected is None else expected
+        accounts = self.accounts(call.model)
+        if worst is None and not self.suspended:
+            return expected.lines(accounts, call)
+        lines: list[Line] = []
+        for account in accounts:
+            if self.sets_aside(account):
+                lines += expected.free_lines(account, call)
+            else:
+                lines += expected.lines((account,), call) if worst is None else worst.lines(account, expected)
+        return lines
+
+    def refuses_unbounded(self, call: Call, window: Callable[[], int | None]) -> Account | None:
+        """Return the account that refuses a call whose size cannot be told, root first; None when none does."""
+        if call.unbounded is None:
+            return None
+        for account in self.accounts(call.model):
+            if not account.strict or account.observe or self.sets_aside(account) or account.limit.on_unbounded == "admit":
+                continue
+            if account.limit.on_unbounded == "refuse" or not call.least_cap or window() is None:
+                return account
+        return None
+
+    def tool_lines(self, tool: str) -> list[Line]:
+        """Return what one execution of `tool` asks of each account."""
+        own = _TOOL_CALLS if not tool else f"tool.{tool}"
+        return [Line(account, 1, 1) for account in self.accounts() if account.kind in (_TOOL_CALLS, own)]
+
+    def passed_lines(self, tool: str) -> list[Line]:
+        """Ask each account that counts `tool` for nothing: one whose limit is passed already refuses even that."""
+        return [Line(line.account, 0, 0) for line in self.tool_lines(tool)]
+
+    def attempt_lines(self, model: str | None = None) -> list[Line]:
+        """Return what one more attempt of a call asks: a request."""
+        return [Line(account, 1, 1) for account in self.accounts(model) if account.kind == _REQUESTS]
+
+    def amounts(self, usage: Usage, cost_nano: int | None, messages: int | None) -> dict[str, int]:
+        """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted or told apart."""
+        amounts: dict[str, int] = {}
+        if usage.total_only:
+            amounts[_TOKENS] = usage.total_tokens
+        elif not usage.tokenless:
+            amounts[_TOKENS] = usage.total_tokens
+            amounts[_INPUT_TOKENS] = usage.input_tokens
+            amounts[_OUTPUT_TOKENS] = usage.output_tokens
+            for formula in self.formulas:
+                amounts[f"{_TOKENS}({formula.text})"] = formula.of(usage)
+        if cost_nano is not None:
+            amounts[_COST] = cost_nano
+        if messages is not None:
+            amounts[_MESSAGES] = messages
+        return amounts
+
     def sets_aside(self, account: Account | Series) -> bool:
         """Whether a limit of the chain counts what is done here and refuses none of it."""
         return bool(self.suspended) and account.limit.may_be_set_aside(account.kind, self.suspended)
@@ -118,10 +180,6 @@ class Plan:
     def in_force(self) -> list[Account]:
         """Return what limits a call made now: clocks with it and what only observes too, without what is set aside."""
         return [*(one for one in self.accounts() if not self.sets_aside(one)), *(account for account, _ in self.clocks)]
-
-
-def _declared(scope: Scope) -> list[Account | Series]:
-    return [*scope.accounts, *scope.series]
 
 
 def _without_series(chain: tuple[Account | Series, ...]) -> tuple[Account, ...] | None:

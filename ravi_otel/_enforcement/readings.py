@@ -71,7 +71,7 @@ def readings_around(scope: Scope) -> list[LimitReading]:
 
 
 def _around(scope: Scope) -> Iterator[tuple[Scope, Account]]:
-    held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
+    held = [(owner, account) for owner, limit in scope.limits_charged() for account in _counting(limit, scope)]
     held += [(owner, account) for owner in scope.upwards()[1:] for account in owner.clock.limits if _binds(account, scope)]
     depth = {id(each): at for at, each in enumerate(scope.upwards())}
     yield from sorted((pair for pair in held if pair[0] is not scope), key=lambda pair: depth.get(id(pair[0]), len(depth)))
@@ -91,7 +91,7 @@ def remaining(scope: Scope, kind: str) -> float | None:
     if asked.kind in CLOCKS:
         held = [(owner, account) for owner in scope.upwards() for account in tuple(owner.clock.limits) if _binds(account, scope)]
     else:
-        held = [(owner, account) for owner, limit in scope.plan.limits for account in _counting(limit, scope)]
+        held = [(owner, account) for owner, limit in scope.limits_charged() for account in _counting(limit, scope)]
         if asked.agent is not None and asked.agent != scope.facts.agent_name:  # what an agent of that name would have
             held += [(owner, account) for owner in scope.upwards() for account in counters(owner) if account.limit.agent == asked.agent]
     bounds = [(owner, account) for owner, account in held if _limits(account, asked) and not account.observe]

@@ -12,7 +12,7 @@ from ravi_otel._enforcement.ending import Ending, hand_over, partial_of, read_gr
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import LastCall, WrapUp, wrapped_up
-from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.readings import reading, readings_around, remaining
@@ -202,8 +202,37 @@ class Scope:
         """Return what a call made here at this moment must satisfy, compiled anew after any change of limits."""
         plan = self._plan
         if plan is None or plan.revision != self.engine.revision:
-            plan = self._plan = Plan.of(self, self.engine.revision)
+            plan = self._plan = self.compile_plan()
         return plan
+
+    def compile_plan(self) -> Plan:
+        """Compile the plan; the revision is read before, so that what changes meanwhile makes it a stale one."""
+        revision, agent, around = self.engine.revision, self.facts.agent_name, self.upwards()
+        charged_to = tuple(limit for _, limit in self.limits_charged())
+        meters = (meter for each in around for meter, sources in each.rules.metered if not sources.isdisjoint(charged_to))
+        clocks = tuple(
+            (account, owner.clock)
+            for owner in reversed(around)
+            for account in tuple(owner.clock.limits)
+            if account.limit.agent in (None, agent)
+        )
+        return Plan.of(self.facts, revision, (*charged_to, *meters), clocks, (each.rules for each in around))
+
+    @property
+    def declared(self) -> list[Account | Series]:
+        """Return the scope's own limits."""
+        return [*self.accounts, *self.series]
+
+    def limits_charged(self) -> list[tuple[Scope, Account | Series]]:
+        """Return, root to leaf, the limits that a call made here is charged to, each with the scope it is of; those of time are not."""
+        agent, charged = self.facts.agent_name, self.charged()
+        left_out = {account for each in charged for account in each.rules.left_out}
+        return [
+            (each, limit)
+            for each in charged
+            for limit in each.declared
+            if limit.nature is not Nature.CLOCK and limit.limit.agent in (None, agent) and limit not in left_out
+        ]
 
     def change_rules(self, **changes: Any) -> None:
         """Replace some of the `ChargingRules`; holds for the next call here and in every scope inside."""

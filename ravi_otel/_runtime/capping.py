@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.admission import Estimate, Worst, refused_by, worst_of
+from ravi_otel._enforcement.admission import Worst
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line
+from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import RateCard
 from ravi_otel._runtime.footers import footed
@@ -42,22 +42,18 @@ CUT_SHORT: Final[ContextVar[BudgetError | None]] = ContextVar("ravi_otel_cut_sho
 class Capped:
     """Remember what a strict limit made of one call."""
 
-    __slots__ = ("_cut", "_error", "_partial", "_tightest", "_worst")
+    __slots__ = ("_cut", "_error", "_partial", "_tightest", "worst")
 
     def __init__(self, worst: Worst) -> None:
-        self._worst = worst
+        self.worst = worst
         self._tightest: Account | None = None
         self._cut = False
         self._partial: str | None = None
         self._error: BudgetError | None = None  # which its caller gets, until it knows what was used
 
-    def lines(self, scope: Scope, expected: Estimate) -> list[Line]:
-        """Say what the call asks of each account in its chain."""
-        return self._worst.lines(scope, expected)
-
     def granted(self, grant: Grant, record: CallRecord) -> None:
         """Note the output cap that has to go out: the largest that every strict hold covers, unless the caller's own is no larger."""
-        found = self._worst.covered(grant)
+        found = self.worst.covered(grant)
         call = record.call
         if found is None or (call.output_cap is not None and call.output_cap <= found[0]):
             return
@@ -103,11 +99,11 @@ def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:
             windows.append(prices.window(call.provider, call.model))
         return windows[0]
 
-    refuses = refused_by(scope, call, window)
+    refuses = scope.plan.refuses_unbounded(call, window)
     if refuses is not None:
         return refuses
     longest = 0 if call.output_cap is not None else scope.engine.learned.longest(scope.facts.agent_name, call.model)
-    return Capped(worst_of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
+    return Capped(Worst.of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
 
 
 def _dearest(scope: Scope, call: Call) -> RateCard | None:

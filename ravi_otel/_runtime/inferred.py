@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ravi_otel._enforcement.admission import passed_lines, tool_lines
 from ravi_otel._enforcement.charges import charge_done
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
@@ -53,7 +52,7 @@ def _charged(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None
 
 def _again(scope: Scope, one: Asked) -> BudgetError | None:
     record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
-    refused = charge_done(scope, passed_lines(scope, one.name), record, refuses=True)
+    refused = charge_done(scope, scope.plan.passed_lines(one.name), record, refuses=True)
     if refused is None:
         INFERRING.release(one)
     return refused
@@ -67,7 +66,7 @@ def _owing(scope: Scope, one: Asked, *, refuses: bool) -> BudgetError | None:
 def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
     """Charge one that was told; BudgetError where that cannot be done, and it is owed."""
     one.owed = True
-    refused = charge_done(scope, tool_lines(scope, one.name), record, refuses=refuses)
+    refused = charge_done(scope, scope.plan.tool_lines(one.name), record, refuses=refuses)
     one.owed = False
     if refused is not None:
         INFERRING.keep(one)

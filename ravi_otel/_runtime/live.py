@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ravi_otel._enforcement import admission, charges, errors_text
+from ravi_otel._enforcement import charges, errors_text
+from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
@@ -74,20 +75,20 @@ class LiveCall(Settlement):
         scope, call = self.scope, self.record.call
         plan = scope.plan
         if not plan.chain:  # nobody is asked for anything: what is expected is the request alone
-            self._expected = admission.estimate(call, None)
+            self._expected = Estimate.of(call, None)
             return []
         learned = scope.engine.learned.p95(scope.facts.agent_name, call.model) if call.output_cap is None else None
         card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if plan.priced else None
-        self._expected = admission.estimate(call, card, learned)
+        self._expected = Estimate.of(call, card, learned)
         if not plan.strict:
-            return admission.call_lines(scope, call, self._expected)
+            return plan.lines(call, self._expected)
         capped = sized(scope, call, sizing)
         if isinstance(capped, Account):
             self._blame(capped, "unbounded_input")
             scope.engine.count("denied", capped)
             raise owned(errors_text.unbounded(capped, call), capped)
         self.capped = capped
-        return capped.lines(scope, self._expected)
+        return plan.lines(call, self._expected, capped.worst)
 
     def _answered(self, answer: Grant | Denied) -> None:
         record, engine = self.record, self.scope.engine
@@ -132,7 +133,7 @@ class LiveCall(Settlement):
             self._credit = self._between = False
             return
         self._settle_attempt()
-        lines = admission.attempt_lines(self.scope, self.record.call.model)
+        lines = self.scope.plan.attempt_lines(self.record.call.model)
         op_id = new_op_id()
         try:
             if self._doubtful and self.capped is not None:

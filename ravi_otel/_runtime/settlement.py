@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ravi_otel._enforcement import admission
+from ravi_otel._enforcement.admission import NOTHING
 from ravi_otel._enforcement.last_call import Claim
 from ravi_otel._enforcement.ledger.contract import Line, new_op_id
 from ravi_otel._enforcement.scope import Scope
@@ -84,7 +84,7 @@ class Settlement:
         self.built = False
         self.capped: Capped | None = None  # by a strict limit
         self.claim: Claim | None = None  # to what is kept back for a last call
-        self._expected = admission.NOTHING
+        self._expected = NOTHING
         self.holds: Sequence[tuple[Line, int]] = ()  # what was held, of a call that streams or meets a strict limit
         self._held = False
         self._asked = False  # the ledger may know this operation
@@ -164,7 +164,7 @@ class Settlement:
     def _settle_nothing(self) -> None:
         """Charge a request that went on with what another began, and that one pays for, with no more than itself."""
         if self._held:
-            self.scope.engine.settle(self.record.op_id, admission.actual_amounts(Usage(), 0, None, self.scope.plan.formulas), self.record)
+            self.scope.engine.settle(self.record.op_id, self.scope.plan.amounts(Usage(), 0, None), self.record)
             self._settled = True
 
     def collect(self, reply: Reply, at: CallRecord | None) -> Told:
@@ -177,7 +177,7 @@ class Settlement:
         add_counts(self.scope.tallies, unreported=-self._unknown)
         if self._held:
             messages = None if record.call.messages is None else record.call.messages + reply.answers
-            actual = None if reply.usage is None else admission.actual_amounts(reply.usage, cost, messages, self.scope.plan.formulas)
+            actual = None if reply.usage is None else self.scope.plan.amounts(reply.usage, cost, messages)
             self.scope.engine.settle(record.op_id, actual, at or record)
         return summed(record)
 
@@ -303,7 +303,7 @@ class Settlement:
             CONVERSATIONS.heard(call, reply.id, reply.answers)
         if self._held:
             messages = None if call.messages is None else call.messages + reply.answers
-            actual = None if spent is None else admission.actual_amounts(spent, cost, messages, self.scope.plan.formulas)
+            actual = None if spent is None else self.scope.plan.amounts(spent, cost, messages)
             # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
             guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
             if doubted and actual is not None and not guessed:

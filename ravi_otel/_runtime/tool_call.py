@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ravi_otel._enforcement.admission import tool_lines
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Done, Flow, Step, cause, run_async, run_sync
@@ -141,7 +140,7 @@ class ToolCall:
     def _admit(self) -> Flow[None]:
         """Charge it; give that back where a gate does not admit it: nothing was run."""
         scope, record, review = self._scope, self._record, self._review
-        lines = tool_lines(scope, self.name)
+        lines = scope.plan.tool_lines(self.name)
         if review is None:
             if lines:
                 scope.reserve_now(lines, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel._enforcement import admission, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
@@ -51,9 +51,9 @@ class Unasked(LiveCall):
         used = record.usage or record.charged or _sent(record.call)
         cost = record.cost_nano if record.usage is not None else record.charged_nano
         try:
-            amounts = admission.actual_amounts(used, cost, None, self.scope.plan.formulas)
+            amounts = self.scope.plan.amounts(used, cost, None)
             if used.total_only:
-                amounts = admission.actual_amounts(_sent(record.call), None, None, self.scope.plan.formulas) | amounts
+                amounts = self.scope.plan.amounts(_sent(record.call), None, None) | amounts
             self.scope.absorb(amounts, record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
             swallow("unasked", error)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ravi_otel._enforcement import admission
+from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.capping import Capped, sized
 from ravi_otel._runtime.scopes import apply_limits, current_scope
@@ -102,7 +102,7 @@ def _fits(scope: Scope, ctx: AgentContext, messages: Sequence[ChatMessage], answ
         if not isinstance(found, Capped):
             return True
         card = scope.engine.prices.card(call.provider, call.model)
-        lines = found.lines(scope, admission.estimate(call, card))
+        lines = scope.plan.lines(call, Estimate.of(call, card), found.worst)
     except BudgetError:  # no price is known: the call itself is judged by what the limit says of that
         return True
     return all(line.want <= line.account.remaining for line in lines if line.account.strict and not (line.free or line.account.observe))

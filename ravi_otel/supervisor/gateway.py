@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
-from ravi_otel._enforcement.admission import tool_lines
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
 from ravi_otel._enforcement.scope import Scope
@@ -68,7 +67,7 @@ class _Tab:
     def charge(self, tool: str, op_id: str) -> str | None:
         """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""
         own = self.scope.facts
-        return self.scope.charge_lines([line for line in tool_lines(self.scope, tool) if line.account.facts is own], None, op_id)
+        return self.scope.charge_lines([line for line in self.scope.plan.tool_lines(tool) if line.account.facts is own], None, op_id)
 
     def close(self) -> None:
         """Charge nothing any more."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_otel._enforcement.admission import OUTPUT_GUESS, actual_amounts, estimate
+from ravi_otel._enforcement.admission import OUTPUT_GUESS, Estimate
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.opening import process_root
 from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.usage import Call, Usage
 
@@ -22,7 +24,7 @@ SPOKEN = Usage(10, 60, audio_output_tokens=60, characters=40)
 
 
 def expected(model, **more):
-    return estimate(Call("any", "any", model=model, **more), PRICES.card("openai", model))
+    return Estimate.of(Call("any", "any", model=model, **more), PRICES.card("openai", model))
 
 
 def test_words_are_expected_at_their_size_and_the_callers_cap_or_a_guess():
@@ -61,6 +63,7 @@ def test_what_was_reserved_is_marked_as_that():
 
 
 def test_tokens_nobody_counted_settle_at_what_was_held():
-    assert actual_amounts(Usage(audio_ms=5), 7, None) == {"cost": 7}
-    assert actual_amounts(Usage(), None, None) == {"tokens": 0, "input_tokens": 0, "output_tokens": 0}
-    assert actual_amounts(Usage(3, 2, searches=1), 7, 4) == {"tokens": 5, "input_tokens": 3, "output_tokens": 2, "cost": 7, "messages": 4}
+    amounts = process_root(Engine()).plan.amounts
+    assert amounts(Usage(audio_ms=5), 7, None) == {"cost": 7}
+    assert amounts(Usage(), None, None) == {"tokens": 0, "input_tokens": 0, "output_tokens": 0}
+    assert amounts(Usage(3, 2, searches=1), 7, 4) == {"tokens": 5, "input_tokens": 3, "output_tokens": 2, "cost": 7, "messages": 4}

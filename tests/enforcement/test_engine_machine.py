@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from ravi_otel._enforcement.admission import Estimate, call_lines, tool_lines
+from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
@@ -204,7 +204,7 @@ class EngineMachine(RuleBasedStateMachine):
             choices=call["choices"],
             messages=call["messages"],
         )
-        lines = call_lines(leaf.scope, asked, Estimate(call["given"], call["guess"], most * CENT, least * CENT))
+        lines = leaf.scope.plan.lines(asked, Estimate(call["given"], call["guess"], most * CENT, least * CENT))
         request = Reservation(new_op_id(), lines, {})
         self.desk.begun.append(request.op_id)
         answer = run_sync(self.engine.ledger.reserve(request))
@@ -239,7 +239,7 @@ class EngineMachine(RuleBasedStateMachine):
     def start_tool(self, pick, tool):
         leaf = self.pick(pick)
         asks = [(book, 1, 1) for book in leaf.chain() if book.kind in ("tool_calls", f"tool.{tool}")]
-        lines = tool_lines(leaf.scope, tool)
+        lines = leaf.scope.plan.tool_lines(tool)
         taken, refused, observed = self.model.reserve(leaf, asks)
         if refused is not None:
             with pytest.raises(BudgetExhaustedError):

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel._enforcement.plan import Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
@@ -177,8 +176,8 @@ class Tree(RuleBasedStateMachine):
     @invariant()
     def no_plan_is_stale(self) -> None:
         for scope, _ in self.scopes:
-            assert scope.plan == Plan.of(scope, self.engine.revision)
-            assert scope.plan.accounts() == Plan.of(scope, self.engine.revision).accounts()
+            assert scope.plan == scope.compile_plan()
+            assert scope.plan.accounts() == scope.compile_plan().accounts()
 
 
 def _written(how: str, value: int, prefix: str = "") -> str:

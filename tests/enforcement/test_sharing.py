@@ -16,7 +16,6 @@ from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, ne
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel._enforcement.plan import Plan
 from ravi_otel._enforcement.shares import check_share, hold_late
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.grammar import parse_limit
@@ -604,7 +603,7 @@ class Tree:
 
     def check(self):
         for scope in (self.run, *self.agents):
-            assert scope.plan == Plan.of(scope, scope.engine.revision)
+            assert scope.plan == scope.compile_plan()
             for account in scope.accounts:
                 assert account.used + account.held <= account.value + self.over
                 assert account.held >= 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
-from ravi_otel._enforcement.admission import LEAST_ASKED, estimate, refused_by, worst_of
+from ravi_otel._enforcement.admission import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
 from ravi_otel._enforcement.opening import Opening, open_scope, process_root
@@ -31,14 +31,14 @@ def call_of(bound=100, cap=None, choices=1, **more):
 
 def asked(scope, call, longest=0, window=None):
     """Give what the call asks of each account: kind, want, minimum."""
-    lines = worst_of(call, longest, CARD, window).lines(scope, estimate(call, CARD))
+    lines = scope.plan.lines(call, Estimate.of(call, CARD), Worst.of(call, longest, CARD, window))
     return [(line.account.kind, line.want, line.minimum) for line in lines]
 
 
 def grant(scope, call):
     """Reserve for real; give the cap of each choice, or None where the call is refused, and the operation."""
-    worst, op_id = worst_of(call, 0, CARD, None), new_op_id()
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, worst.lines(scope, estimate(call, CARD)), {})))
+    worst, op_id = Worst.of(call, 0, CARD, None), new_op_id()
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, scope.plan.lines(call, Estimate.of(call, CARD), worst), {})))
     if isinstance(answer, Denied):
         return None, op_id
     found = worst.covered(answer)
@@ -137,12 +137,12 @@ def test_what_only_observes_caps_nothing():
 def test_what_has_no_bound_is_refused_held_at_the_window_or_admitted_as_an_estimate(option, window, least_cap, refused, line):
     scope = scope_of(token_limit(20_000, admission="strict", on_unbounded=option))
     call = call_of(bound=None, cap=50, unbounded="conversation", least_cap=least_cap)
-    assert (refused_by(scope, call, lambda: window) is not None) is refused
+    assert (scope.plan.refuses_unbounded(call, lambda: window) is not None) is refused
     if line is not None:
         assert asked(scope, call, window=window) == [line]
 
 
 def test_an_estimate_uses_what_was_learned_where_the_caller_states_no_cap():
-    assert estimate(call_of(), None, 70).output_tokens == 70
-    assert estimate(call_of(cap=5), None, 70).output_tokens == 5
-    assert estimate(call_of(), None).output_tokens == 1_024
+    assert Estimate.of(call_of(), None, 70).output_tokens == 70
+    assert Estimate.of(call_of(cap=5), None, 70).output_tokens == 5
+    assert Estimate.of(call_of(), None).output_tokens == 1_024
