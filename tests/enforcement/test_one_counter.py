@@ -15,8 +15,8 @@ from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, ne
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
 from ravi_otel._enforcement.ledger.identity import name_store
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
@@ -63,7 +63,7 @@ def _ledger(kind, request, path, namespace):
         return MemoryLedger()
     if kind == "sqlite":
         return EnduringLedger(SqliteLedger(path))
-    redis = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=namespace)
+    redis = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=namespace)
     return EnduringLedger(redis)
 
 

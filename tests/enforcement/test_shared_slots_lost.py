@@ -4,8 +4,8 @@ import pytest
 import redis_servers
 
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel.errors import SpawnDeniedError
@@ -29,7 +29,7 @@ def process(store, request, tmp_path):
             ledger = SqliteLedger(tmp_path / "ledger.db", lease_s=lease_s)
         else:
             server = request.getfixturevalue("redis_server")
-            ledger = RedisLedger(Link(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s)
+            ledger = RedisLedger(RedisClient(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s)
         ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=4, allow_preempt=False)

@@ -6,8 +6,8 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening, open_scope, process_root
 from ravi_otel.errors import BudgetExhaustedError
@@ -36,7 +36,7 @@ def engine_over(kind, request, path, clock, heard):
     if kind == "sqlite":
         ledger = SqliteLedger(path / "ledger.db", clock=clock)
     else:
-        ledger = RedisLedger(Link(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        ledger = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
     yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
     ledger.close()
 

@@ -15,8 +15,8 @@ from stores import REDIS, SQLITE, Store, finish, start
 import ravi_otel
 from ravi_otel._enforcement.ledger.choosing import is_shared
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture, ManualClock
@@ -54,7 +54,7 @@ def opened(place, clock):
     if place.kind == SQLITE:
         ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=is_shared, clock=clock)
     else:
-        ledger = RedisLedger(Link(place.url), shares=is_shared, clock=clock)
+        ledger = RedisLedger(RedisClient(place.url), shares=is_shared, clock=clock)
     return EnduringLedger(ledger)
 
 

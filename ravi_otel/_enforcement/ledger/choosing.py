@@ -135,9 +135,9 @@ class Choice:
                 self.url, shares=shares, lease_s=lease_s, keep_s=keep_s, failed=failed
             )
         else:
-            link = load("ravi_otel._enforcement.ledger.redis.link").Link(self.url)
+            client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
             made = load("ravi_otel._enforcement.ledger.redis.ledger").RedisLedger
-            ledger = made(link, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
+            ledger = made(client, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
         return cast("Ledger", ledger)
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from ravi_otel._enforcement.ledger.choosing import Choice
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.redis import url as redis_url
+from ravi_otel._enforcement.ledger.redis.client import Connection, ServerError, connect, find_slots, prepare
 from ravi_otel._enforcement.ledger.redis.url import Address, Host
-from ravi_otel._enforcement.ledger.redis.wire import Wire, WireError, open_wire, prepare, slots
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
@@ -50,24 +50,24 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
             yield broken("ledger.opens", f"{shown} is no Redis: {stranger}", "Check host and port in the URL.")
             continue
         try:
-            wire = open_wire(address, place, asked.left_s(_PATIENCE_S))
+            connection = connect(address, place, asked.left_s(_PATIENCE_S))
         except StoreError as error:
             yield broken("ledger.opens", f"{shown} cannot be used, {error.why}", _REACH)
             continue
         if address.kind == "sentinel":
             yield well("ledger.sentinel", f"sentinels name the master of {clean(address.service)}")
         try:
-            yield from _look(_Said(wire, asked), shown, address)
+            yield from _look(_Said(connection, asked), shown, address)
         except StoreError as error:
             yield broken("ledger.opens", f"{shown} broke off, {error.why}", _REACH)
         finally:
-            wire.close()
+            connection.close()
 
 
 def _places(address: Address, asked: Asked) -> list[Host | None]:
     if address.kind != "cluster":
         return [None]
-    return [*sorted(set(slots(address, asked.left_s(_PATIENCE_S)).values()))]
+    return [*sorted(set(find_slots(address, asked.left_s(_PATIENCE_S)).values()))]
 
 
 def _stranger(address: Address, place: Host | None, asked: Asked) -> str | None:
@@ -107,18 +107,18 @@ def _connected(address: Address, place: Host | None, patience_s: float) -> socke
 class _Said:
     """Say commands that change nothing, within the time that is left."""
 
-    def __init__(self, wire: Wire, asked: Asked) -> None:
-        self._wire = wire
+    def __init__(self, connection: Connection, asked: Asked) -> None:
+        self._connection = connection
         self._asked = asked
 
     def __call__(self, *words: str) -> Any:
-        return run_sync(self._wire.say(words, time.monotonic() + self._asked.left_s(_PATIENCE_S)))
+        return run_sync(self._connection.ask(words, time.monotonic() + self._asked.left_s(_PATIENCE_S)))
 
     def allowed(self, *words: str) -> Any:
         """Say a command that this user may not be allowed; None where the server says no."""
         try:
             return self(*words)
-        except WireError as error:
+        except ServerError as error:
             if not error.answered:  # its answer may still come, and would be taken for the next one's
                 raise
             return None
@@ -168,7 +168,7 @@ def _round_trip(say: _Said, shown: str, address: Address) -> Finding:
 def _script(say: _Said, shown: str) -> Finding:
     try:
         say("EVAL", "return 1", "0")
-    except WireError as error:
+    except ServerError as error:
         if not error.answered:
             raise
         return broken("ledger.scripts", f"{shown} runs no script for this user, {error.why}", "Allow this user EVAL and EVALSHA.")

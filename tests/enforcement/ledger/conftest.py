@@ -7,8 +7,8 @@ import pytest
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.redis.places import TOP
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
@@ -31,7 +31,7 @@ class Shelf:
         if self.kind == "sqlite":
             ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
         else:
-            ledger = RedisLedger(Link(self.server().url), namespace=uuid.uuid4().hex, **options)
+            ledger = RedisLedger(RedisClient(self.server().url), namespace=uuid.uuid4().hex, **options)
         self.made.append(ledger)
         return ledger
 

@@ -26,8 +26,8 @@ import redis_servers
 from ravi_otel._enforcement.clock import SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -55,7 +55,7 @@ def account(scope="faults", value=HUGE):
 
 @contextlib.contextmanager
 def opened(url, *, timeout_s=None, **options):
-    ledger = RedisLedger(Link(url, timeout_s=timeout_s), **options)
+    ledger = RedisLedger(RedisClient(url, timeout_s=timeout_s), **options)
     try:
         yield ledger
     finally:
@@ -132,7 +132,7 @@ def lost_replies(times):
 def paid(ledger):
     if ledger.owed:
         ledger.pay_now()
-    return not ledger.owed and not ledger.link.failing
+    return not ledger.owed and not ledger.client.failing
 
 
 def killed_holders(times):
@@ -175,7 +175,7 @@ def hold(url, count):
             os.setpgid(child, group)
             group = group or child
             continue
-        ledger = RedisLedger(Link(url), lease_s=LEASE_S)
+        ledger = RedisLedger(RedisClient(url), lease_s=LEASE_S)
         ask(ledger, account())
         os.write(1, b"held\n")
         while True:
@@ -193,7 +193,7 @@ def stopped(times):
                 redis_servers.until(lambda ledger=ledger, one=one: refused(ledger, one) is None, "it did not answer")
                 with server.paused():
                     first_ms += [taken_ms(ledger, one) for _ in range(3)]
-                    wrong += not ledger.link.failing
+                    wrong += not ledger.client.failing
                     later_ms += [taken_ms(ledger, one) for _ in range(100)]
     later_ms.sort()
     told = f"adds {max(first_ms):.1f} ms at most, then {later_ms[len(later_ms) // 2]:.3f} ms (worst {later_ms[-1]:.2f} ms)"

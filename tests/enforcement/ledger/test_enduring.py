@@ -13,8 +13,8 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -34,7 +34,7 @@ class Store:
         self.ledger = self._opened(self.clock)
 
     def _opened(self, clock=None):
-        link = Link(f"{self.server.quick_url}?timeout_s=5", clock=clock)
+        link = RedisClient(f"{self.server.quick_url}?timeout_s=5", clock=clock)
         return EnduringLedger(RedisLedger(link, shares=choosing.is_shared, failed=lambda: self.failures.append(1)))
 
     def go(self):
@@ -48,7 +48,7 @@ class Store:
     def caught_up(self):
         self.clock.advance(20)
         self.ledger.inner.pay_now()
-        return not self.ledger.inner.link.failing and not self.ledger.inner.owed
+        return not self.ledger.inner.client.failing and not self.ledger.inner.owed
 
     def seen_by_another(self, account):
         """Read what a new process finds."""

@@ -10,8 +10,8 @@ from ravi_otel._enforcement.ledger import choosing, losses
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
@@ -60,7 +60,7 @@ class InRedis(Place):
         self.url, self.namespace = url, uuid.uuid4().hex[:8]
 
     def opened(self):
-        return RedisLedger(Link(self.url), clock=self.clock, namespace=self.namespace)
+        return RedisLedger(RedisClient(self.url), clock=self.clock, namespace=self.namespace)
 
     def forget(self):
         client = redis.Redis.from_url(self.url.partition("?")[0])

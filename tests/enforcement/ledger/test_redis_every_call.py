@@ -18,8 +18,8 @@ from ravi_otel._enforcement.ledger import choosing
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
 from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -167,7 +167,7 @@ class Play:
 
 
 def opened(port, namespace, timeout_s):
-    link = Link(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
+    link = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
     return EnduringLedger(RedisLedger(link, shares=choosing.is_shared, namespace=namespace))
 
 
@@ -246,7 +246,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     if ends:
         run_sync(ledger.reserve(request))
     with monkeypatch.context() as patched:
-        patched.setattr(ledger.inner.link, "call", lambda *_: Done(said))
+        patched.setattr(ledger.inner.client, "call", lambda *_: Done(said))
         if ends:
             run_sync(ledger.settle(op, {TOKENS: 3}))
             assert ledger.inner.owed
@@ -263,8 +263,8 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
 
 def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatch):
     ledger = opened(path.server.port, uuid.uuid4().hex, 5)
-    call = ledger.inner.link.call
-    monkeypatch.setattr(ledger.inner.link, "call", lambda script, *rest: Done(b"N;") if script.name == "reserve" else call(script, *rest))
+    call = ledger.inner.client.call
+    monkeypatch.setattr(ledger.inner.client, "call", lambda script, *rest: Done(b"N;") if script.name == "reserve" else call(script, *rest))
     with pytest.raises(BudgetExhaustedError, match="no script of ours"):
         run_sync(ledger.reserve(Reservation(new_op_id(), [Line(limit(None), 1, 1)], {})))
     monkeypatch.undo()

@@ -14,8 +14,8 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.redis import counting
 from ravi_otel._enforcement.ledger.redis import owed as owed_module
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -40,7 +40,7 @@ def used(ledger):
 
 @pytest.fixture
 def ledger(redis_server):
-    made = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
+    made = RedisLedger(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
     yield made
     redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
     made.close()
@@ -142,7 +142,7 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     monkeypatch.undo()
     (left,) = re.findall(r"is not all counted in it: the process ended, and (\d+) messages could not be sent", caplog.text)
     assert 60 < int(left) < 80  # of two each
-    following = RedisLedger(Link(f"{redis_server.quick_url}?timeout_s=5"))
+    following = RedisLedger(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
     assert 1 < used(following) < 10
     following.close()
 
@@ -203,7 +203,7 @@ def test_a_caller_looks_for_the_dead_while_a_quarter_of_its_time_has_not_passed(
         clock.now += each_s
         return Done([16, 200, 1_700_000_000_000])
 
-    monkeypatch.setattr(ledger.link, "call", call)
+    monkeypatch.setattr(ledger.client, "call", call)
     run_sync(ledger.reap_tag("{ravi:default}"))
     monkeypatch.undo()
     assert asked == ["reap"] * steps

@@ -11,8 +11,8 @@ import pytest
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind
@@ -32,7 +32,7 @@ def forked(url, task, kind, value, times):
 
 @pytest.fixture
 def ledger(redis_server):
-    opened = RedisLedger(Link(redis_server.url))
+    opened = RedisLedger(RedisClient(redis_server.url))
     yield opened
     opened.close()
 

@@ -19,9 +19,9 @@ from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.pulse import Pulse
 from ravi_otel._enforcement.ledger.redis.answers import Reply, Shared, numbers
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.leases import Lease, Leases
 from ravi_otel._enforcement.ledger.redis.line import Stander
-from ravi_otel._enforcement.ledger.redis.link import Link
 from ravi_otel._enforcement.ledger.redis.owed import Owed, Sent
 from ravi_otel._enforcement.ledger.redis.places import Graves, Place, Sight, digest, tag_of
 from ravi_otel._enforcement.ledger.redis.scripts import ACCEPT, BEAT, LEAVE, REAP
@@ -47,7 +47,7 @@ class Counting(ABC):
 
     def __init__(
         self,
-        link: Link,
+        client: RedisClient,
         *,
         shares: Callable[[Account], bool] = lambda _: True,
         namespace: str = "default",
@@ -56,7 +56,7 @@ class Counting(ABC):
         clock: Clock | None = None,
         failed: Callable[[], object] = lambda: None,
     ) -> None:
-        self.link: Final = link
+        self.client: Final = client
         self.failed = failed
         self._shares = shares
         self._namespace = namespace
@@ -84,7 +84,7 @@ class Counting(ABC):
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
-        self.link.reset_after_fork()
+        self.client.reset_after_fork()
         self._renew()
 
     def sight(self, account: Account) -> Sight:
@@ -111,7 +111,7 @@ class Counting(ABC):
         ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
         why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
         if why is None:
-            since_ms = numbers([(yield from self.link.call(ACCEPT, [self._accepted], [0]))], 1)[0]
+            since_ms = numbers([(yield from self.client.call(ACCEPT, [self._accepted], [0]))], 1)[0]
             since_s = (since_ms - 1) / 1_000 if since_ms else None
             why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
         if why is None:
@@ -119,13 +119,13 @@ class Counting(ABC):
         with self.lock:
             forget(account)
             sight.known, sight.revision, sight.used = False, 0, 0
-        tell(account, why, self.link.address.shown)
+        tell(account, why, self.client.address.shown)
         return True
 
     def accept_loss(self) -> Flow[None]:
         """See `Operated.accept_loss`."""
         try:
-            yield from self.link.call(ACCEPT, [self._accepted], [round(self._keep_s)])
+            yield from self.client.call(ACCEPT, [self._accepted], [round(self._keep_s)])
         except StoreError as error:
             raise self.refusal(error, None) from None
 
@@ -156,7 +156,7 @@ class Counting(ABC):
     def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
         """Write the error of a step that the store could not take."""
         self.failed()
-        return unkept(self.link.sentence(error), error.reason, account)
+        return unkept(self.client.sentence(error), error.reason, account)
 
     def blocks_itself(self, request: Reservation, account: Account) -> bool:
         """Tell that the asker's own chain holds what stands in the way."""
@@ -185,9 +185,9 @@ class Counting(ABC):
         """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
         self.pulse.start()
         try:
-            yield from self.owed.pay(self.link, most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
+            yield from self.owed.pay(self.client, most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
         except StoreError:
-            if not self.link.clustered:  # where it may be another server that fails
+            if not self.client.clustered:  # where it may be another server that fails
                 raise
 
     def pay_now(self) -> None:
@@ -208,11 +208,11 @@ class Counting(ABC):
         with self.lock:
             own, silence = self.leases.on(tag).name, self.leases.silence_ms
         ended, left = 0, 1
-        until = time.monotonic() + self.link.timeout_s / 4
+        until = time.monotonic() + self.client.timeout_s / 4
         for step in range(_MOST_STEPS_OF_ALL if everybody else _MOST_STEPS):
             if not left or (step and not everybody and time.monotonic() >= until):
                 break
-            answer = yield from self.link.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
+            answer = yield from self.client.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
             now_ended, left, now_ms = numbers(answer, 3)
             ended += now_ended
             left += now_ended if everybody else 0
@@ -245,7 +245,7 @@ class Counting(ABC):
         for lease in leases:
             if time.monotonic() >= until:
                 break
-            yield from self.link.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1, *self.leases.silence_ms])
+            yield from self.client.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1, *self.leases.silence_ms])
             with self.lock:
                 self.leases.over(lease)
             yield from self.reap_tag(lease.tag)
@@ -276,10 +276,10 @@ class Counting(ABC):
         for lease in leases:
             run_sync(self._live_on(lease))
         run_sync(self.retake())
-        run_sync(self.owed.pay(self.link, for_s=_PAID_IN_A_BEAT_S))
+        run_sync(self.owed.pay(self.client, for_s=_PAID_IN_A_BEAT_S))
 
     def _live_on(self, lease: Lease) -> Flow[None]:
-        alive = yield from self.link.call(
+        alive = yield from self.client.call(
             BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms, *self.leases.silence_ms]
         )
         if numbers([alive], 1)[0]:

@@ -70,7 +70,7 @@ def _end(ledger: Counting, operation: Shared, sent: Sent) -> Flow[Settled | None
             if ledger.owed.has_yet_to_begin(operation.op_id):
                 ledger.owe(sent)
                 return None
-        reply = Reply((yield from ledger.link.call(sent.script, sent.keys, sent.words))).of("SOLU")
+        reply = Reply((yield from ledger.client.call(sent.script, sent.keys, sent.words))).of("SOLU")
     except StoreError:
         ledger.failed()
         ledger.owe(sent)
@@ -140,7 +140,7 @@ def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int]
         facts = facts_of(sight, line.account, line)
         words += (line.account.epoch or "", f"{facts} {amount} {kinds.get(line.account.kind, 0)} {others} {sight.warn}")
     keys = _keys(operation)
-    reply = Reply((yield from ledger.link.call(EXTEND, [keys[0], *keys[2:]], words))).of("EOXLU").there()
+    reply = Reply((yield from ledger.client.call(EXTEND, [keys[0], *keys[2:]], words))).of("EOXLU").there()
     _shown(ledger, operation, reply)
     accounts = [operation.lines[at].account for at in operation.shared]
     if reply.letter == "O":

@@ -56,14 +56,14 @@ class RedisLedger(Counting):
         with self.beating:
             self.closed = True
         try:
-            run_sync(self.owed.pay(self.link, for_s=_PAID_AT_THE_END_S))
+            run_sync(self.owed.pay(self.client, for_s=_PAID_AT_THE_END_S))
             run_sync(self.sign_off(for_s=_PAID_AT_THE_END_S / 2))
         except StoreError:
             self.failed()
         if self.owed:
             self.failed()
             warn_uncounted(f"the process ended, and {len(self.owed):,} messages could not be sent; what it held counts at its grant")
-        self.link.close()
+        self.client.close()
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
@@ -160,9 +160,9 @@ class RedisLedger(Counting):
     def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
         """See `Refreshing.copies`: one round trip, of a Cluster one for each slot."""
         asked = [(account, sight, place) for account in accounts if (place := (sight := self.sight(account)).place) is not None]
-        slots = dict.fromkeys(place.tag for _, _, place in asked) if self.link.clustered else [None]
+        slots = dict.fromkeys(place.tag for _, _, place in asked) if self.client.clustered else [None]
         found: dict[Account, Copy | None] = {}
-        until = time.monotonic() + self.link.timeout_s
+        until = time.monotonic() + self.client.timeout_s
         for tag in slots:
             if found and time.monotonic() >= until:
                 break
@@ -192,7 +192,7 @@ class RedisLedger(Counting):
     def _look(self, asked: Sequence[tuple[Account, Sight, Place]], *, first: bool = True) -> Flow[list[bytes]]:
         """Ask for the states of these; empty where there is none."""
         words = [f"{facts_of(sight, account)} {sight.warn}" for account, sight, _ in asked]
-        states = yield from self.link.call(LOOK, [place.key for _, _, place in asked], [self.day(), *words], first=first)
+        states = yield from self.client.call(LOOK, [place.key for _, _, place in asked], [self.day(), *words], first=first)
         if not isinstance(states, list) or len(cast("list[object]", states)) != len(asked):
             raise StoreError(STRANGE)
         found = [state for state in cast("list[object]", states) if isinstance(state, bytes)]
@@ -217,10 +217,10 @@ class RedisLedger(Counting):
     def _retune(self, account: Account, sight: Sight, place: Place, value: int) -> Flow[None]:
         words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
         try:
-            reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU")
+            reply = Reply((yield from self.client.call(RETUNE, [place.key], words))).of("SLU")
             if reply.letter == "L" and (yield from self.begin_anew(account, sight)):
                 words[:2] = "", sight.birth(account)
-                reply = Reply((yield from self.link.call(RETUNE, [place.key], words))).of("SLU")
+                reply = Reply((yield from self.client.call(RETUNE, [place.key], words))).of("SLU")
             with self.lock:
                 self.seen(reply.there(), [(account, sight)])
         except StoreError as error:
@@ -236,7 +236,7 @@ class RedisLedger(Counting):
         facts = f"{facts_of(sight, account)} {sight.warn}"
         words = [account.epoch or "", sight.birth(account), self.day(), facts, str(bounded(elapsed)), str(int(refuses))]
         try:
-            reply = Reply((yield from self.link.call(CLOCK, [place.key], words))).of("SLU").there()
+            reply = Reply((yield from self.client.call(CLOCK, [place.key], words))).of("SLU").there()
             decision = "observed" if account.observe else "denied" if reply.words[1:] == ["1"] else "admitted"
             crossings = reply.crossed([account], "timer", decision)
             with self.lock:
@@ -251,15 +251,15 @@ class RedisLedger(Counting):
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """See `Operated.list_accounts`."""
-        return self._operated(operators.list_accounts(self.link, self._namespace, most))
+        return self._operated(operators.list_accounts(self.client, self._namespace, most))
 
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
         """See `Operated.set_limit`."""
-        return self._operated(operators.set_limit(self.link, counter, value))
+        return self._operated(operators.set_limit(self.client, counter, value))
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
         """See `Operated.close_scope`."""
-        return self._operated(operators.close_scope(self.link, counters))
+        return self._operated(operators.close_scope(self.client, counters))
 
     def _operated(self, flow: Flow[T]) -> Flow[T]:
         try:

@@ -7,7 +7,7 @@ from typing import Final, cast
 
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.operators import Counter, Listing
-from ravi_otel._enforcement.ledger.redis.link import Link
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.places import bounded, read_state, tag_of
 from ravi_otel._enforcement.ledger.redis.scripts import LIST, OPERATE
 from ravi_otel._flow import Flow
@@ -21,14 +21,14 @@ _FOREIGN: Final = "because it holds what no process of ours writes"
 _NEAR, _EXCEEDED, _DRAINING = 1, 2, 4
 
 
-def list_accounts(link: Link, namespace: str, most: int) -> Flow[Listing]:
+def list_accounts(client: RedisClient, namespace: str, most: int) -> Flow[Listing]:
     """See `Operated.list_accounts`; of a Cluster only what one of its servers keeps."""
     tag = tag_of(namespace, None)
     pattern = f"{tag[:-1]}[:}}]*"
     counters: dict[str, Counter] = {}
     cursor, processes, waiting = "0", 0, 0
     for _ in range(_MOST_PAGES):
-        answer = yield from link.call(LIST, [f"{tag}:x"], [cursor, pattern])
+        answer = yield from client.call(LIST, [f"{tag}:x"], [cursor, pattern])
         cursor, processes_here, rows = _page(answer)
         processes += processes_here
         for row in rows:
@@ -38,20 +38,20 @@ def list_accounts(link: Link, namespace: str, most: int) -> Flow[Listing]:
         if cursor == "0" or len(counters) > most:
             break
     shown = list(counters.values())[:most]
-    return Listing(shown, left_out=link.clustered or cursor != "0" or len(counters) > most, processes=processes, waiting=waiting)
+    return Listing(shown, left_out=client.clustered or cursor != "0" or len(counters) > most, processes=processes, waiting=waiting)
 
 
-def set_limit(link: Link, counter: Counter, value: int) -> Flow[Counter | None]:
+def set_limit(client: RedisClient, counter: Counter, value: int) -> Flow[Counter | None]:
     """See `Operated.set_limit`."""
-    found = yield from link.call(OPERATE, [counter.at], [str(bounded(value)), "0", counter.epoch or ""])
+    found = yield from client.call(OPERATE, [counter.at], [str(bounded(value)), "0", counter.epoch or ""])
     return None if not found else _row([counter.at, *_listed(found)])[0]
 
 
-def close_scope(link: Link, counters: Sequence[Counter]) -> Flow[int]:
+def close_scope(client: RedisClient, counters: Sequence[Counter]) -> Flow[int]:
     """See `Operated.close_scope`."""
     closed = 0
     for counter in counters:
-        found = yield from link.call(OPERATE, [counter.at], ["0", "1", counter.epoch or ""])
+        found = yield from client.call(OPERATE, [counter.at], ["0", "1", counter.epoch or ""])
         if found:
             _row([counter.at, *_listed(found)])  # one that cannot be read was not closed
             closed += 1

@@ -12,8 +12,8 @@ from typing import Final
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Settled
 from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.redis.answers import Reply
-from ravi_otel._enforcement.ledger.redis.link import Link, Script
-from ravi_otel._enforcement.ledger.redis.wire import WireError
+from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
+from ravi_otel._enforcement.ledger.redis.scripts import Script
 from ravi_otel._flow import Flow
 
 _MOST: Final = 100_000
@@ -72,7 +72,7 @@ class Owed:
         """Tell that the store has not heard of this operation, which is owed to it."""
         return op_id in self._begins
 
-    def pay(self, link: Link, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
+    def pay(self, client: RedisClient, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
         """Send it in order: `most` messages, or what can be sent in `for_s` seconds; nothing while another does so.
 
         StoreError where the store is still not there, or takes nothing now. What only this message meets is its own: that is given up.
@@ -89,15 +89,15 @@ class Owed:
                 except IndexError:
                     return
                 self._paying_until = now + _PAYS_FOR_S
-                yield from self._send(link, sent)
+                yield from self._send(client, sent)
                 now = time.monotonic()
                 paid += 1
         finally:
             self._paying_until = 0.0
 
-    def _send(self, link: Link, sent: Sent) -> Flow[None]:
+    def _send(self, client: RedisClient, sent: Sent) -> Flow[None]:
         try:
-            raw = yield from link.call(sent.script, sent.keys, sent.words)
+            raw = yield from client.call(sent.script, sent.keys, sent.words)
         except StoreError as error:
             if not _is_its_own(error):
                 raise
@@ -153,4 +153,4 @@ class Owed:
 
 def _is_its_own(error: StoreError) -> bool:
     """Tell that the server answers, takes what else it is asked, and not this."""
-    return isinstance(error, WireError) and error.ailment == "refused" and not any(word in error.why for word in _NOT_NOW)
+    return isinstance(error, ServerError) and error.kind == "refused" and not any(word in error.why for word in _NOT_NOW)

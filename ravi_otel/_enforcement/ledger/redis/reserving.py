@@ -127,7 +127,7 @@ def _heard(
 ) -> Flow[Reply]:
     """Ask the store, and again where it has forgotten an account that may begin anew."""
     while True:
-        reply = Reply((yield from ledger.link.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
+        reply = Reply((yield from ledger.client.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
         lost = _lost(ask, among, reply)
         if lost is None or not (yield from ledger.begin_anew(*lost)):
             return reply
@@ -212,7 +212,7 @@ def _taken(ledger: Counting, ask: Ask, among: Sequence[int], reply: Reply, place
 
 def _one_tag(ledger: Counting, ask: Ask, places: Sequence[Place]) -> str:
     tags = {place.tag for place in places}
-    if len(tags) > 1 and ledger.link.clustered:
+    if len(tags) > 1 and ledger.client.clustered:
         origins = " and ".join(sorted({line.account.origin for line in ask.lines}))
         raise ConfigurationError(
             f"{origins} are counted for different tenants, which a Redis Cluster keeps on different servers: declare them all inside "

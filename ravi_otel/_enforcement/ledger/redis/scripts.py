@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from dataclasses import dataclass
 from importlib import resources
 from typing import Final
 
-from ravi_otel._enforcement.ledger.redis.link import Script
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Be one Lua script, which the server keeps by its hash."""
+
+    name: str
+    source: bytes
+    sha: str
+
+    @classmethod
+    def of(cls, name: str, source: bytes) -> Script:
+        """Return the script of a text."""
+        return cls(name, source, hashlib.sha1(source, usedforsecurity=False).hexdigest())
+
 
 _NEEDS: Final = {
     "reserve": ("account", "record"),

@@ -15,9 +15,9 @@ import redis_servers
 import trio
 
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.redis import link as link_module
-from ravi_otel._enforcement.ledger.redis import wire
-from ravi_otel._enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis import client as client_module
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
+from ravi_otel._enforcement.ledger.redis.scripts import Script
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.testing import ManualClock
 
@@ -42,26 +42,26 @@ def linked():
     """Open links, and close them at the end."""
     with contextlib.ExitStack() as stack:
 
-        def link(url, **options):
-            made = Link(url, **options)
+        def client(url, **options):
+            made = RedisClient(url, **options)
             stack.callback(made.close)
             return made
 
-        yield link
+        yield client
 
 
 @pytest.fixture
-def link(linked, redis_server):
+def client(linked, redis_server):
     return linked(redis_server.url)
 
 
-def count(link, key="{k}", run=run_sync, word="x"):
-    return run(link.call(COUNT, [key], [word]))[0]
+def count(client, key="{k}", run=run_sync, word="x"):
+    return run(client.call(COUNT, [key], [word]))[0]
 
 
-def why(link, run=run_sync):
+def why(client, run=run_sync):
     with pytest.raises(StoreError) as caught:
-        count(link, run=run)
+        count(client, run=run)
     return caught.value.why
 
 
@@ -73,49 +73,49 @@ def connections(server):
 
 
 @COLOURS
-def test_a_script_answers_in_every_colour(link, run):
-    assert run(link.call(COUNT, ["{k}"], ["größe"])) == [1, "größe".encode()]
+def test_a_script_answers_in_every_colour(client, run):
+    assert run(client.call(COUNT, ["{k}"], ["größe"])) == [1, "größe".encode()]
 
 
 @COLOURS
 def test_the_first_call_alone_has_time_to_connect_and_bring_its_script(linked, redis_server, run):
     redis_server.say("SCRIPT", "FLUSH")
-    link = linked(redis_server.url, timeout_s=1e-9)
-    assert count(link, run=run) == 1
-    link.close()
+    client = linked(redis_server.url, timeout_s=1e-9)
+    assert count(client, run=run) == 1
+    client.close()
     with redis_server.paused():  # else a server that is quick may have answered before anybody looks at the clock
-        assert "does not answer in time" in why(link, run=run)
+        assert "does not answer in time" in why(client, run=run)
 
 
 @COLOURS
-def test_a_script_that_the_server_lost_is_sent_again(link, redis_server, run):
-    assert count(link) == 1
+def test_a_script_that_the_server_lost_is_sent_again(client, redis_server, run):
+    assert count(client) == 1
     redis_server.say("SCRIPT", "FLUSH")
-    assert count(link, run=run) == 2
+    assert count(client, run=run) == 2
 
 
-def test_one_connection_serves_threads_and_loops_alike(link, redis_server):
+def test_one_connection_serves_threads_and_loops_alike(client, redis_server):
     for run in (run_sync, in_asyncio, in_trio, in_asyncio):
-        count(link, run=run)
+        count(client, run=run)
     assert connections(redis_server) == 1
 
 
-def test_many_tasks_share_a_few_connections(link, redis_server):
+def test_many_tasks_share_a_few_connections(client, redis_server):
     async def all_at_once():
-        await asyncio.gather(*(run_async(link.call(COUNT, ["{k}"], [str(each)])) for each in range(300)))
+        await asyncio.gather(*(run_async(client.call(COUNT, ["{k}"], [str(each)])) for each in range(300)))
 
     asyncio.run(all_at_once())
-    assert count(link) == 301
+    assert count(client) == 301
     assert connections(redis_server) <= 16
 
 
-def test_threads_get_their_own_answers(link):
+def test_threads_get_their_own_answers(client):
     wrong = []
 
     def ask(name):
         for number in range(50):
             word = f"{name}-{number}"
-            if run_sync(link.call(COUNT, ["{k}"], [word]))[1] != word.encode():
+            if run_sync(client.call(COUNT, ["{k}"], [word]))[1] != word.encode():
                 wrong.append(word)
 
     threads = [threading.Thread(target=ask, args=(each,)) for each in range(8)]
@@ -124,24 +124,24 @@ def test_threads_get_their_own_answers(link):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert count(link) == 401
+    assert count(client) == 401
 
 
 def test_what_was_asked_by_a_cancelled_task_is_not_answered_to_the_next(linked, proxy):
-    link = linked(proxy.url, timeout_s=10)
-    count(link)
+    client = linked(proxy.url, timeout_s=10)
+    count(client)
 
     async def cancelled():
         while proxy.came.acquire(blocking=False):
             pass
         proxy.passing.clear()
-        task = asyncio.create_task(run_async(link.call(COUNT, ["{k}"], ["mine"])))
+        task = asyncio.create_task(run_async(client.call(COUNT, ["{k}"], ["mine"])))
         await asyncio.to_thread(proxy.came.acquire)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         proxy.passing.set()
-        return await run_async(link.call(COUNT, ["{k}"], ["another's"]))
+        return await run_async(client.call(COUNT, ["{k}"], ["another's"]))
 
     assert asyncio.run(cancelled()) == [3, b"another's"]
 
@@ -149,29 +149,29 @@ def test_what_was_asked_by_a_cancelled_task_is_not_answered_to_the_next(linked, 
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 
 
-def test_an_error_of_a_script_is_said_and_not_taken_for_a_failing_server(link):
+def test_an_error_of_a_script_is_said_and_not_taken_for_a_failing_server(client):
     for _ in range(4):
         with pytest.raises(StoreError, match="because it answered"):
-            run_sync(link.call(WRONG, ["{k}"], []))
-    assert not link.failing
+            run_sync(client.call(WRONG, ["{k}"], []))
+    assert not client.failing
 
 
 @COLOURS
 def test_a_server_that_was_started_again_is_found_without_a_failure(linked, run):
     with redis_servers.server() as server:
-        link = linked(server.url)
-        assert count(link) == 1
+        client = linked(server.url)
+        assert count(client) == 1
         server.kill()
         server.start()
-        assert count(link, run=run) == 1
+        assert count(client, run=run) == 1
 
 
 @COLOURS
 def test_a_dropped_answer_is_asked_for_once_more(linked, proxy, run):
-    link = linked(proxy.url, timeout_s=10)
-    count(link)
+    client = linked(proxy.url, timeout_s=10)
+    count(client)
     proxy.cut = 1
-    assert count(link, run=run) == 3  # the first one arrived: whoever asks names the operation
+    assert count(client, run=run) == 3  # the first one arrived: whoever asks names the operation
     assert proxy.lost == 1
 
 
@@ -179,39 +179,39 @@ def test_a_dropped_answer_is_asked_for_once_more(linked, proxy, run):
 def test_a_server_that_is_silent_is_given_up_after_three_calls(linked, run):
     clock = ManualClock()
     with redis_servers.server() as server:
-        link = linked(server.quick_url, timeout_s=0.02, clock=clock)
-        pool = link._pool(None)
-        pool.give(run_sync(pool.take(time.monotonic() + 10))[0])  # it was there
+        client = linked(server.quick_url, timeout_s=0.02, clock=clock)
+        server_ = client._server(None)
+        server_.give_back(run_sync(server_.lend(time.monotonic() + 10))[0])  # it was there
         with server.paused():
-            assert [why(link, run) for _ in range(3)] == ["because it does not answer in time"] * 3
-            assert link.failing
-            assert why(link, run) == "because it has not answered lately"
+            assert [why(client, run) for _ in range(3)] == ["because it does not answer in time"] * 3
+            assert client.failing
+            assert why(client, run) == "because it has not answered lately"
 
 
 def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
     clock, recovered = ManualClock(), threading.Event()
     with redis_servers.server() as server:
-        port, link = server.port, linked(server.url, clock=clock, recovered=recovered.set)
+        port, client = server.port, linked(server.url, clock=clock, recovered=recovered.set)
         server.kill()
-        assert [why(link) for _ in range(3)] == ["because it cannot be reached"] * 3
+        assert [why(client) for _ in range(3)] == ["because it cannot be reached"] * 3
         server.start()
-        assert why(link) == "because it has not answered lately"
+        assert why(client) == "because it has not answered lately"
         clock.advance(PAUSE_S)
-        assert why(link) == "because it has not answered lately"  # this one had a thread ask
+        assert why(client) == "because it has not answered lately"  # this one had a thread ask
         assert recovered.wait(10)
-        assert not link.failing
+        assert not client.failing
         assert server.port == port
-        redis_servers.until(lambda: run_sync(link.call(COUNT, ["{k}"], [""])), "it did not answer")
+        redis_servers.until(lambda: run_sync(client.call(COUNT, ["{k}"], [""])), "it did not answer")
 
 
 def test_a_probe_that_fails_makes_the_pause_longer(linked):
     clock = ManualClock()
     with socket.create_server(("127.0.0.1", 0)) as nobody:
-        link = linked(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
-        link._clock = clock
+        client = linked(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+        client._clock = clock
     for _ in range(3):
-        why(link)
-    breaker = link._pool(None).breaker
+        why(client)
+    breaker = client._server(None).breaker
     for pause_s in (0.25, 0.5, 1.0):
         clock.advance(pause_s)
         assert breaker.look() == "probe"
@@ -222,32 +222,32 @@ def test_a_probe_that_fails_makes_the_pause_longer(linked):
 
 
 def test_tasks_that_wait_for_a_connection_are_sent_away_when_the_server_is_given_up(linked):
-    async def all_at_once(link):
-        asked = (run_async(link.call(COUNT, ["{k}"], [""])) for _ in range(100))
+    async def all_at_once(client):
+        asked = (run_async(client.call(COUNT, ["{k}"], [""])) for _ in range(100))
         return await asyncio.gather(*asked, return_exceptions=True)
 
     with redis_servers.server() as server:
-        link = linked(server.quick_url, clock=ManualClock())
+        client = linked(server.quick_url, clock=ManualClock())
         with server.paused():
-            answers = asyncio.run(all_at_once(link))
+            answers = asyncio.run(all_at_once(client))
     assert {type(answer).__mro__[1] for answer in answers} == {StoreError}
 
 
 def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(linked, proxy):
-    link = linked(proxy.url, timeout_s=10)
+    client = linked(proxy.url, timeout_s=10)
 
     async def blocked():
-        count(link)
+        count(client)
         proxy.passing.clear()
-        tasks = [asyncio.create_task(run_async(link.call(COUNT, ["{k}"], [""]))) for _ in range(20)]
+        tasks = [asyncio.create_task(run_async(client.call(COUNT, ["{k}"], [""]))) for _ in range(20)]
         for _ in range(16):
             await asyncio.to_thread(proxy.came.acquire)
         proxy.passing.set()
-        count(link)
+        count(client)
         await asyncio.gather(*tasks)
 
     asyncio.run(blocked())
-    assert count(link) == 23
+    assert count(client) == 23
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
@@ -255,17 +255,18 @@ def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(
 FORKS = """
 import os, sys
 from ravi_otel._flow import run_sync
-from ravi_otel._enforcement.ledger.redis.link import Link, Script
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
+from ravi_otel._enforcement.ledger.redis.scripts import Script
 script = Script.of("count", b"return redis.call('INCR', KEYS[1])")
-link = Link(sys.argv[1])
-run_sync(link.call(script, ["{k}"], []))
+client = RedisClient(sys.argv[1])
+run_sync(client.call(script, ["{k}"], []))
 for _ in range(5):
     child = os.fork()
     if not child:
-        os._exit(0 if run_sync(link.call(script, ["{k}"], [])) else 1)
-    run_sync(link.call(script, ["{k}"], []))
+        os._exit(0 if run_sync(client.call(script, ["{k}"], [])) else 1)
+    run_sync(client.call(script, ["{k}"], []))
     assert os.waitpid(child, 0)[1] == 0
-print(run_sync(link.call(script, ["{k}"], [])))
+print(run_sync(client.call(script, ["{k}"], [])))
 """
 
 
@@ -307,10 +308,10 @@ def test_a_password_is_given_and_never_shown(linked, run):
     ],
 )
 def test_the_way_out_is_that_of_what_is_wrong(linked, redis_server, scheme, database, said):
-    link = linked(f"{scheme}://{redis_server.url.removeprefix('redis://').partition('?')[0].partition('/')[0]}{database}?timeout_s=1")
+    client = linked(f"{scheme}://{redis_server.url.removeprefix('redis://').partition('?')[0].partition('/')[0]}{database}?timeout_s=1")
     with pytest.raises(StoreError) as caught:
-        run_sync(link.call(COUNT, ["{k}"], [""]))
-    assert said in link.sentence(caught.value)
+        run_sync(client.call(COUNT, ["{k}"], [""]))
+    assert said in client.sentence(caught.value)
 
 
 @COLOURS
@@ -339,83 +340,85 @@ def certificate(tmp_path_factory):
 
 @COLOURS
 def test_a_cluster_is_asked_where_the_key_is(linked, redis_cluster, run):
-    link = linked(redis_cluster.url)
+    client = linked(redis_cluster.url)
     for key in ("{a}", "{b}", "{c}", "{d}"):
-        before = count(link, key)
-        assert count(link, key, run=run) == before + 1
-    assert sum(pool is not None for pool in link._pools) == 3
+        before = count(client, key)
+        assert count(client, key, run=run) == before + 1
+    assert sum(host is not None for host in client._servers) == 3
 
 
 def test_slots_that_moved_are_found(linked, redis_cluster):
-    link = linked(redis_cluster.url)
-    before = count(link, "{a}")
-    home = link._slots.copy()
+    client = linked(redis_cluster.url)
+    before = count(client, "{a}")
+    home = client._slots.copy()
     others = set(home.values())
     for slot, host in home.items():  # as if all had moved since
-        link._slots[slot] = next(other for other in others if other != host)
-    assert count(link, "{a}") == before + 1
+        client._slots[slot] = next(other for other in others if other != host)
+    assert count(client, "{a}") == before + 1
 
 
 @pytest.fixture
 def slow_to_say(monkeypatch):
     """Have the Cluster say who keeps which slot only when it is let, as over a slow network; give what was asked for and what lets it."""
-    asked, let = threading.Semaphore(0), threading.Semaphore(0)
+    asked, let, found = threading.Semaphore(0), threading.Semaphore(0), client_module.find_slots
 
     def slots(address, timeout_s):
         asked.release()
         assert let.acquire(timeout=60)
-        return wire.slots(address, timeout_s)
+        return found(address, timeout_s)
 
-    monkeypatch.setattr(link_module, "slots", slots)
+    monkeypatch.setattr(client_module, "find_slots", slots)
     yield asked, let
     let.release(1000)
 
 
-def counted(link, key):
+def counted(client, key):
     """Count where the server answers in time; 0 where it does not."""
     with contextlib.suppress(StoreError):
-        return count(link, key)
+        return count(client, key)
     return 0
 
 
 def test_slots_that_took_longer_to_find_than_a_call_has_are_there_for_the_next(linked, redis_cluster, slow_to_say):
-    link, (asked, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
-    link._met = True  # its first call had more time, and not enough
-    assert why(link) == "because it does not answer in time"
+    client, (asked, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
+    client._met = True  # its first call had more time, and not enough
+    assert why(client) == "because it does not answer in time"
     let.release()  # for this one, and no other
-    redis_servers.until(lambda: link._slots, "what was found is gone")
-    redis_servers.until(lambda: counted(link, "{k}"), "the Cluster is not asked")
+    redis_servers.until(lambda: client._slots, "what was found is gone")
+    redis_servers.until(lambda: counted(client, "{k}"), "the Cluster is not asked")
     assert asked.acquire(blocking=False)
 
 
-@pytest.mark.parametrize("doubt", [lambda link: link._healed(), lambda link: link._pool(None)._changed()], ids=["healed", "changed"])
+@pytest.mark.parametrize(
+    "doubt", [lambda client: client._healed(), lambda client: client._server(None)._doubted()], ids=["healed", "doubted"]
+)
 def test_slots_that_are_in_doubt_are_used_until_new_ones_are_there(linked, redis_cluster, slow_to_say, doubt):
-    link, (asked, let) = linked(redis_cluster.url), slow_to_say
+    client, (asked, let) = linked(redis_cluster.url), slow_to_say
     let.release()
-    before, known = count(link, "{a}"), link._slots
-    doubt(link)
+    before, known = count(client, "{a}"), client._slots
+    doubt(client)
     assert asked.acquire(timeout=60)
     assert asked.acquire(timeout=60)  # again, in a thread
-    assert count(link, "{a}") == before + 1
-    assert link._slots is known
+    assert count(client, "{a}") == before + 1
+    assert client._slots is known
     let.release()
-    redis_servers.until(lambda: link._slots is not known, "they were not found again")
-    assert count(link, "{a}") == before + 2
+    redis_servers.until(lambda: client._slots is not known, "they were not found again")
+    assert count(client, "{a}") == before + 2
 
 
 def test_a_server_of_a_cluster_that_paused_is_asked_again_before_anybody_says_who_keeps_which_slot(linked, redis_cluster, slow_to_say):
-    link, (_, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
+    client, (_, let) = linked(redis_cluster.url.replace("timeout_s=10", "timeout_s=0.05")), slow_to_say
     let.release()
-    redis_servers.until(lambda: counted(link, "{a}"), "the Cluster is not asked")
-    _, port = link._slots[wire.slot_of("{a}")]
+    redis_servers.until(lambda: counted(client, "{a}"), "the Cluster is not asked")
+    _, port = client._slots[client_module.slot_of("{a}")]
     with next(node for node in redis_cluster.nodes if node.port == port).paused():  # for less than it takes the others to miss it
-        redis_servers.until(lambda: not counted(link, "{a}") and link.failing, "it is asked all the same")
-    redis_servers.until(lambda: counted(link, "{a}"), "it is not asked again")
+        redis_servers.until(lambda: not counted(client, "{a}") and client.failing, "it is asked all the same")
+    redis_servers.until(lambda: counted(client, "{a}"), "it is not asked again")
 
 
 def test_the_replica_that_became_the_master_is_found(linked, watched):
-    link = linked(watched.url)
-    assert count(link) == 1
+    client = linked(watched.url)
+    assert count(client) == 1
     redis_servers.until(lambda: watched.replica.say("GET", "{k}") == b"$1\r\n1\r\n", "the replica did not hear of it")
     watched.fail_over()
 
@@ -423,7 +426,7 @@ def test_the_replica_that_became_the_master_is_found(linked, watched):
 
     def goes_on():
         with contextlib.suppress(StoreError):  # the sentinels need their time
-            counted.append(count(link))
+            counted.append(count(client))
         return counted
 
     redis_servers.until(goes_on, "it was not found")

@@ -1,0 +1,846 @@
+"""Run scripts on a Redis through redis-py: in either colour, bounded in time, over connections of this process alone.
+
+redis-py connects, logs in, speaks TLS and the protocol, asks sentinels for the master and a Cluster for its slots. Ours is what it has no
+bound for: how long a whole call takes. Its time-outs begin anew with each piece of an answer, and its pool resolves names, connects and
+logs in within the call that finds no connection. So a connection is opened by a thread beside the callers, and is read through a
+`DeadlineSocket`. As a connection belongs to no event loop, threads, asyncio and trio share the same ones, and none has to be closed with
+a loop.
+
+What that costs, one EVALSHA with four keys on a busy machine of two cores, p50: `redis.Redis` 98 to 125 µs, `ConnectionPool` around a
+connection's own methods 105, a connection of redis-py's that is lent here 60 to 83; `redis.asyncio.Redis` 185 to 260, the same connection
+awaited here 130 to 173.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import contextvars
+import os
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+from ravi_otel import _extras
+from ravi_otel._enforcement.clock import Clock
+from ravi_otel._enforcement.ledger.breaker import Breaker
+from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.url import Address, Host, read
+from ravi_otel._enforcement.sleeper import Sleeper, in_asyncio_task
+from ravi_otel._flow import Flow, Step, run_sync
+from ravi_otel._threads import without_signals
+from ravi_otel.policy.checks import show
+
+T = TypeVar("T")
+Failure = Literal["unreachable", "dropped", "late", "readonly", "moved", "ask", "try_again", "refused", "no_script", "given_up"]
+
+FIRST_S: Final = 1.0
+"""How long a process's first call may take, which opens the connection."""
+
+MOST_FOR_TASKS: Final = 16
+"""A server does one thing at a time: more connections only make it slower. Threads may open more, or one that blocks an event loop could
+wait for a task of that loop."""
+
+_OPENING_S: Final = 2.0
+"""How long a thread beside the callers tries to open a connection; who waits for it waits no longer than the call's time."""
+
+_LONGEST_QUEUE_S: Final = 30.0
+_LEAST_WAIT_S: Final = 0.001
+_MOST_BYTES: Final = 16 << 20
+"""How long an answer may be: a listing of some hundred counters is the longest we ask for."""
+
+_MOST_TRIES: Final = 2
+_MOST_REDIRECTS: Final = 5
+_TRIED_AGAIN: Final[tuple[Failure, ...]] = ("dropped", "readonly")
+"""What is tried once more, over a new connection, before it counts as a failure."""
+
+
+# -- what goes wrong ----------------------------------------------------------------------------------------------
+
+_NOT_LET_IN: Final = "because it does not let this user in"
+_FOREIGN_ANSWER: Final = "because it answers what no server of ours says"
+_LAST_WORDS: Final = "Protocol error"
+"""What a server says before it closes a connection."""
+
+_ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, Failure]], ...]] = (
+    (("NOSCRIPT",), ("NoScriptError",), ("because it lost a script", "no_script")),
+    (
+        ("READONLY", "MASTERDOWN", "CLUSTERDOWN", "LOADING"),
+        ("ReadOnlyError", "BusyLoadingError", "ClusterDownError", "MasterDownError"),
+        ("because it takes no writes now", "readonly"),
+    ),
+    (("TRYAGAIN",), ("TryAgainError",), ("because what it keeps of this is being moved to another server", "try_again")),
+    (("NOAUTH", "WRONGPASS", "NOPERM", "unauthenticated"), ("AuthenticationError", "NoPermissionError"), (_NOT_LET_IN, "refused")),
+)
+"""Answers that are errors: by redis-py's class, or by a word in them, which a script's errors have and redis-py makes no class of."""
+
+
+class ServerError(StoreError):
+    """Say what went wrong with a server or a connection to it.
+
+    `redirect` is where a Cluster says to ask instead. `ended` is set where the server answered and closed the connection, too.
+    """
+
+    def __init__(self, why: str, kind: Failure, redirect: Host | None = None, *, ended: bool = False) -> None:
+        super().__init__(why)
+        self.kind: Failure = kind
+        self.redirect = redirect
+        self.ended = ended
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server lives: it said no."""
+        return self.kind in ("moved", "ask", "try_again", "refused", "no_script")
+
+    @property
+    def is_login(self) -> bool:
+        """Whether the server lives, and the user or the password is what is wrong."""
+        return self.why == _NOT_LET_IN
+
+
+def server_error(error: Exception) -> ServerError:
+    """Return what an error means, whoever raised it. A server's own words are shown only where they hold no name and no secret."""
+    if isinstance(error, ServerError):
+        return error
+    if isinstance(error, UnicodeEncodeError):
+        return ServerError("because it cannot be told a name that is no text", "refused")
+    known: Any = _extras.load("redis.exceptions")
+    if isinstance(error, known.TimeoutError | TimeoutError):
+        return ServerError("because it does not answer in time", "late")
+    if isinstance(error, known.AskError):  # redis-py derives MovedError from it
+        asked: Any = error
+        kind: Failure = "moved" if isinstance(error, known.MovedError) else "ask"
+        return ServerError("because its slots are moving", kind, (str(asked.host), int(asked.port)))
+    return _error_of_answer(error, str(error), known)
+
+
+def _error_of_answer(error: Exception, text: str, known: Any) -> ServerError:
+    for words, classes, (why, kind) in _ANSWERS:
+        if any(word in text for word in words) or isinstance(error, tuple(getattr(known, name) for name in classes)):
+            return ServerError(why, kind, ended=_LAST_WORDS in text)
+    if isinstance(error, known.ResponseError):
+        return ServerError(f"because it answered {show(text)}", "refused", ended=_LAST_WORDS in text)
+    if isinstance(error, known.InvalidResponse | ValueError | RecursionError):
+        return ServerError(_FOREIGN_ANSWER, "refused", ended=True)
+    return ServerError("because the connection to it ended", "dropped")
+
+
+# -- one connection -----------------------------------------------------------------------------------------------
+
+
+class DeadlineSocket:
+    """Be the socket that redis-py reads from and writes to, and let it wait no longer than `until`, however many pieces an answer has.
+
+    Where it does not wait (`waits`), as on an event loop, what is not there yet is a TimeoutError; redis-py goes on where it was.
+    """
+
+    __slots__ = ("_read", "_socket", "until", "waits")
+
+    def __init__(self, socket: Any, until: float) -> None:
+        self._socket = socket
+        self._read = 0
+        self.until = until
+        self.waits = True
+
+    def arm(self, until: float) -> None:
+        """Begin another command, which has its answer by `until` (of time.monotonic)."""
+        self.until, self.waits, self._read = until, True, 0
+
+    def disarm(self) -> None:
+        """Read nothing more: what redis-py has not taken from its buffer by now, nobody has asked for."""
+        self.until = 0.0
+
+    def left_s(self) -> float:
+        """Return how long may still be waited; raise TimeoutError where that is over."""
+        left_s = self.until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return max(left_s, _LEAST_WAIT_S)
+
+    def recv(self, size: int) -> bytes:
+        """See `socket.recv`."""
+        left_s = self.left_s()
+        self._socket.settimeout(left_s if self.waits else 0.0)
+        try:
+            piece: bytes = self._socket.recv(size)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise TimeoutError from None
+        self._read += len(piece)
+        if self._read > _MOST_BYTES:
+            raise ServerError(_FOREIGN_ANSWER, "refused", ended=True)
+        return piece
+
+    def sendall(self, data: bytes) -> None:
+        """See `socket.sendall`: a command fits the socket's buffer, unless the server has stopped reading."""
+        self._socket.settimeout(max(self.until - time.monotonic(), _LEAST_WAIT_S))
+        self._socket.sendall(data)
+
+    def settimeout(self, _: float | None) -> None:
+        """Leave it as it is: redis-py sets its own."""
+
+    async def readable(self) -> None:
+        """Wait until there is something to read; raise TimeoutError where there is nothing by `until`."""
+        left_s, number = self.left_s(), self._socket.fileno()
+        if not await (_readable_in_asyncio(number, left_s) if in_asyncio_task() else _readable_anywhere(self._socket, left_s)):
+            raise TimeoutError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+async def _readable_in_asyncio(number: int, left_s: float) -> bool:
+    loop = asyncio.get_running_loop()
+    there: asyncio.Future[bool] = loop.create_future()
+    loop.add_reader(number, _settle, there, True)  # noqa: FBT003 - a callback takes no keyword
+    alarm = loop.call_later(left_s, _settle, there, False)  # noqa: FBT003 - the same
+    try:
+        return await there
+    finally:
+        loop.remove_reader(number)
+        alarm.cancel()
+
+
+def _settle(there: asyncio.Future[bool], value: bool) -> None:
+    if not there.done():
+        there.set_result(value)
+
+
+async def _readable_anywhere(socket: Any, left_s: float) -> bool:
+    anyio = _extras.load("anyio")
+    with anyio.move_on_after(left_s):
+        await (anyio.wait_readable if hasattr(anyio, "wait_readable") else anyio.wait_socket_readable)(socket)
+        return True
+    return False
+
+
+class Connection:
+    """Be one open connection of redis-py's, used by one caller at a time."""
+
+    __slots__ = ("_redis", "_socket")
+
+    def __init__(self, connection: Any) -> None:
+        self._redis = connection
+        self._socket: DeadlineSocket = connection._sock  # noqa: SLF001 - the one that `connect` gave it
+
+    def ask(self, words: Sequence[Any], until: float) -> Flow[Any]:
+        """Send a command and return its answer; raise ServerError when there is none by `until` (of time.monotonic)."""
+        # hiredis takes the whole process down where it is given a number and a signal's handler raises meanwhile.
+        plain = [word if type(word) is str or type(word) is bytes else str(word) for word in words]
+        try:
+            self._socket.arm(until)
+            self._redis.send_packed_command(self._redis.pack_command(*plain), check_health=False)
+            answer = yield Step(self._read, self._read_when_there)
+            self._socket.disarm()
+            if self._redis.can_read(0):
+                raise ServerError(_FOREIGN_ANSWER, "refused", ended=True)  # noqa: TRY301 - it is one of several
+        except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
+            raise server_error(error) from None
+        return answer
+
+    def _read(self) -> Any:
+        return self._redis.read_response(disconnect_on_error=False)
+
+    async def _read_when_there(self) -> Any:
+        self._socket.waits = False
+        late: Any = _extras.load("redis.exceptions").TimeoutError
+        while True:
+            await self._socket.readable()
+            with contextlib.suppress(late):  # only a part of it is there
+                return self._read()
+
+    def close(self) -> None:
+        """Close it; in a forked child the parent's end stays open."""
+        self._redis.disconnect()
+
+
+def prepare(address: Address) -> None:
+    """Import what is needed to talk to it, which takes longer than a call may; raise MissingExtraError where that is not installed."""
+    for name in ("redis", "redis.exceptions", *(["redis.cluster", "redis.crc"] if address.kind == "cluster" else ["redis.sentinel"])):
+        _extras.load(name)
+    # What the first connection imports by itself: a child forked in the middle of that would never have it whole.
+    codecs.lookup("idna")
+    _extras.load("redis").Connection()
+
+
+def connect(address: Address, host: Host | None, timeout_s: float) -> Connection:
+    """Connect to `host`, None: to the server that the address means; raise ServerError when that cannot be done. Blocks."""
+
+    def on_connect(connection: Any) -> None:
+        connection._sock = DeadlineSocket(connection._sock, time.monotonic() + timeout_s)  # noqa: SLF001 - it takes no other
+        connection.on_connect()
+
+    redis = _extras.load("redis")
+    options = {
+        "redis_connect_func": on_connect,
+        # Not hiredis's: a server that announces 2**31 elements has it make room for them, and give that back, for eleven seconds under the
+        # interpreter's lock. This one reads an answer of ours in 4.9 to 7.2 µs, hiredis in 4.4.
+        "parser_class": _extras.load("redis.connection")._RESP2Parser,  # noqa: SLF001 - it has no other name
+        **_login(address, timeout_s),
+    }
+    try:
+        if address.kind == "unix":
+            made = redis.UnixDomainSocketConnection(path=address.path, **options)
+        else:
+            name, port = host or (_master(address, timeout_s) if address.kind == "sentinel" else address.hosts[0])
+            kind = redis.Connection if address.tls is None else redis.SSLConnection
+            made = kind(host=name, port=port, **options, **(address.tls or {}))
+        made.connect()
+        return Connection(made)
+    except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
+        trouble = server_error(error)
+        if trouble.answered:
+            raise trouble from None
+        raise ServerError("because it cannot be reached", "unreachable") from None
+
+
+def _login(address: Address, timeout_s: float) -> dict[str, Any]:
+    return {
+        "db": address.db,
+        "username": address.username,
+        "password": address.password,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "protocol": 2,
+    }
+
+
+def _tls(address: Address) -> dict[str, Any]:
+    return {} if address.tls is None else {"ssl": True, **address.tls}
+
+
+def _no_retries() -> dict[str, Any]:
+    return {"retry": _extras.load("redis.retry").Retry(_extras.load("redis.backoff").NoBackoff(), 0)}
+
+
+def _master(address: Address, timeout_s: float) -> Host:
+    login = {"username": address.sentinel_username, "password": address.sentinel_password}
+    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "protocol": 2, **_no_retries(), **_tls(address)}
+    sentinel = _extras.load("redis.sentinel").Sentinel(address.hosts, sentinel_kwargs={**options, **login})
+    try:
+        host, port = sentinel.discover_master(address.service)
+        return str(host), int(port)
+    finally:
+        for each in sentinel.sentinels:
+            each.close()
+
+
+def find_slots(address: Address, timeout_s: float) -> dict[int, Host]:
+    """Return which server of a Cluster keeps which slot. Blocks."""
+    cluster = _extras.load("redis.cluster")
+    login = {key: value for key, value in _login(address, timeout_s).items() if key != "db"}
+    nodes = [cluster.ClusterNode(host, port) for host, port in address.hosts]
+    try:
+        client = cluster.RedisCluster(startup_nodes=nodes, require_full_coverage=False, **_no_retries(), **login, **_tls(address))
+    except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
+        trouble = server_error(error)
+        raise trouble if trouble.answered else ServerError("because no server of the Cluster can be reached", "unreachable") from None
+    try:
+        return {slot: (kept[0].host, kept[0].port) for slot, kept in client.nodes_manager.slots_cache.items()}
+    finally:
+        client.close()
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a Cluster that a key belongs to."""
+    return int(_extras.load("redis.crc").key_slot(key.encode()))
+
+
+# -- one server ---------------------------------------------------------------------------------------------------
+
+
+class Turn(Sleeper):
+    """Wait, in either colour, for a connection that another thread or task hands over, or for the news that there is none."""
+
+    __slots__ = ("connection", "trouble")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: Connection | None = None
+        self.trouble: ServerError | None = None
+
+    def block(self, timeout_s: float | None) -> None:
+        """Wait on this thread, be it an event loop's: the wait is short, and what is handed over comes from a thread."""
+        self._gate.acquire(timeout=max(timeout_s or 0.0, 0.0))
+
+
+class Server:
+    """Keep the connections to one server, lend each to one caller at a time, and stop asking the server when it is silent.
+
+    `healed` is called when it answers again, `doubted` when a probe of it failed.
+    """
+
+    def __init__(
+        self, address: Address, host: Host | None, *, clock: Clock | None, healed: Callable[[], object], doubted: Callable[[], object]
+    ) -> None:
+        self._address = address
+        self._host = host
+        self._healed = healed
+        self._doubted = doubted
+        self.breaker: Final = Breaker(clock)
+        self._lock = threading.RLock()
+        self._idle: deque[Connection] = deque()
+        self._open: set[Connection] = set()
+        self._opening = 0
+        self._turns: deque[Turn] = deque()
+        self._closed = False
+
+    def lend(self, until: float) -> Flow[tuple[Connection, float]]:
+        """Return a connection, and until when to use it; raise ServerError when the server is not asked now, or none is there in time.
+
+        Where all are lent it waits for one, and `until` moves on: that is not the server's doing, and ends when the server is given up.
+        """
+        connection = self.lend_idle()
+        if connection is not None:
+            return connection, until
+        lent: tuple[Connection, float] = yield Step(partial(self._wait_in_thread, until), partial(self._wait_in_task, until))
+        return lent
+
+    def check(self) -> None:
+        """Raise ServerError when the server is not asked now; a thread looks now and then whether it answers again."""
+        verdict = self.breaker.look()
+        if verdict == "ask":
+            return
+        if verdict == "probe" and not start_thread(self._probe):
+            self.breaker.failed(probe=True)
+        raise ServerError("because it has not answered lately", "given_up")
+
+    def lend_idle(self) -> Connection | None:
+        """Return a connection that is open and lent to nobody; raise ServerError when the server is not asked now."""
+        self.check()
+        self._closed = False
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, connection: Connection, trouble: ServerError | None = None) -> None:
+        """Take back a connection that has brought an answer, or trouble."""
+        if trouble is None or (trouble.answered and not trouble.ended):
+            if self.breaker.succeeded():
+                self._healed()
+            self._hand_over(connection)
+            return
+        self.drop(connection)
+        if trouble.kind not in _TRIED_AGAIN and not trouble.answered:
+            self.failed(trouble)
+
+    def drop(self, connection: Connection) -> None:
+        """Close a connection; whoever waits for one gets another."""
+        self._forget(connection)
+        with self._lock:
+            wanted = bool(self._turns)
+            self._opening += wanted
+        if wanted:
+            self._open_beside()
+
+    def failed(self, trouble: ServerError) -> None:
+        """Take note of trouble; nobody goes on waiting for a server that is given up.
+
+        One that does not let this user in, from Redis 8 on when it is connected to, is not given up: each call is to say so.
+        """
+        if trouble.is_login or not self.breaker.failed():
+            return
+        with self._lock:
+            turns = tuple(self._turns)
+            self._turns.clear()
+            for turn in turns:
+                turn.trouble = trouble
+        for turn in turns:
+            turn.wake()
+
+    def close(self) -> None:
+        """Close what nobody uses, and what is being opened or in use as soon as it comes back; until somebody asks again."""
+        self._closed = True
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._forget(self._idle.pop())
+
+    def disown(self) -> None:
+        """Close, in a forked child, what the parent had open; no I/O, and no lock that the parent may have held."""
+        for connection in tuple(self._open):
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    # -- opening and handing over ---------------------------------------------------------------------------------
+
+    def _connect(self) -> Connection:
+        connection = connect(self._address, self._host, _OPENING_S)
+        with self._lock:
+            self._open.add(connection)
+        return connection
+
+    def _forget(self, connection: Connection) -> None:
+        with self._lock:
+            self._open.discard(connection)
+        connection.close()
+
+    def _hand_over(self, connection: Connection) -> None:
+        """Give it to whoever waits for one, or keep it."""
+        while True:
+            with self._lock:
+                turn = self._turns.popleft() if self._turns else None
+                if turn is None:
+                    keeps = len(self._idle) < MOST_FOR_TASKS and not self._closed
+                    if keeps:
+                        self._idle.append(connection)
+                    break
+                turn.connection = connection
+            if turn.wake():
+                return
+            with self._lock:
+                turn.connection = None  # its event loop is gone: it will never know
+        if not keeps:
+            self._forget(connection)
+
+    def _open_beside(self) -> None:
+        """Have a thread open a connection for whoever waits; `_opening` counts it already."""
+        if not start_thread(self._open_one):
+            self._not_opened(ServerError("because no thread can be started to reach it", "unreachable"))
+
+    def _open_one(self) -> None:
+        try:
+            connection = self._connect()
+        except Exception as error:  # noqa: BLE001 - it is the waiting one's to raise
+            self._not_opened(server_error(error))
+            return
+        with self._lock:
+            self._opening -= 1
+        self._hand_over(connection)
+
+    def _not_opened(self, trouble: ServerError) -> None:
+        with self._lock:
+            self._opening -= 1
+            turn = self._turns.popleft() if self._turns else None
+            if turn is not None:
+                turn.trouble = trouble
+        if turn is not None:
+            turn.wake()
+
+    def _wait_in_thread(self, until: float) -> tuple[Connection, float]:
+        turn = Turn()
+        with self._lock:
+            self._turns.appendleft(turn)  # before all tasks: it may be what keeps their loop from going on
+            self._opening += 1
+        try:
+            self._open_beside()
+            turn.block(until - time.monotonic())
+            return self._handed_over(turn), until
+        except BaseException:
+            self._leave(turn)
+            raise
+
+    async def _wait_in_task(self, until: float) -> tuple[Connection, float]:
+        turn, left_s = Turn(), until - time.monotonic()
+        with self._lock:
+            if self._idle:  # given back meanwhile
+                return self._idle.pop(), until
+            full = len(self._open) + self._opening >= MOST_FOR_TASKS
+            self._turns.append(turn)
+            self._opening += not full
+        try:
+            if not full:
+                self._open_beside()
+            await turn.wait(_LONGEST_QUEUE_S if full else left_s)
+            return self._handed_over(turn), time.monotonic() + left_s if full else until
+        except BaseException:
+            self._leave(turn)
+            raise
+
+    def _handed_over(self, turn: Turn) -> Connection:
+        with self._lock:
+            connection, turn.connection = turn.connection, None
+            trouble = turn.trouble or ServerError("because it does not answer in time", "late")
+        if connection is None:
+            self.failed(trouble)
+            raise trouble
+        return connection
+
+    def _leave(self, turn: Turn) -> None:
+        """Wait no more, and hand on what came already."""
+        with self._lock:
+            with contextlib.suppress(ValueError):
+                self._turns.remove(turn)
+            connection, turn.connection = turn.connection, None
+        if connection is not None:
+            self._hand_over(connection)
+
+    def _probe(self) -> None:
+        """Find out whether it answers again."""
+        try:
+            connection = self._connect()
+        except Exception as error:  # noqa: BLE001 - whatever it is: not yet
+            if server_error(error).is_login:
+                if self.breaker.succeeded():
+                    self._healed()  # it is there, and calls are told what is wrong
+                return
+            self._probe_failed()
+            return
+        try:
+            run_sync(connection.ask(("PING",), time.monotonic() + _OPENING_S))
+        except ServerError as trouble:
+            if not trouble.answered:
+                self._forget(connection)
+                self._probe_failed()
+                return
+        self.give_back(connection)
+
+    def _probe_failed(self) -> None:
+        self.breaker.failed(probe=True)
+        self._doubted()
+
+
+def start_thread(act: Callable[[], object]) -> bool:
+    """Do it in a daemon thread, in nobody's context; return False, and it is not done, where there can be no more threads.
+
+    It is not done by the caller then: what takes seconds is no part of a call.
+    """
+    thread = threading.Thread(target=act, name="ravi-ledger-redis", daemon=True)
+    try:
+        with without_signals():
+            contextvars.Context().run(thread.start)
+    except RuntimeError:
+        return False
+    return True
+
+
+# -- all servers --------------------------------------------------------------------------------------------------
+
+_LOST: Final = (
+    "It was emptied, or another one answers: begin a new run, or have a session's, a tenant's or the process's own limit counted anew by "
+    "`ravi-otel ledger accept-loss`."
+)
+_LOGIN: Final = "Check the user and the password in its URL, and what the server allows that user."
+_ANSWERED: Final = "It runs, and does not take what it is asked: check the URL, such as its database, and the server's settings."
+_MOVING: Final = "It is a Cluster's doing, and ends when all of it is there."
+_FOREIGN: Final = "Something else writes there: give the counters a namespace, a database or a server of their own."
+
+
+class RedisClient:
+    """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
+
+    The first call of a process opens the connection, and may take a second (`FIRST_S`).
+    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered; `recovered`
+    is called then, in a thread. A command that a dropped connection may have lost is sent once more: each has an operation's id.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float | None = None,
+        clock: Clock | None = None,
+        recovered: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.address: Final = read(url)
+        prepare(self.address)
+        self.timeout_s: Final = self.address.timeout_s if timeout_s is None else timeout_s
+        self.recovered = recovered
+        self._clock = clock
+        self._renew()
+
+    def _renew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._servers: dict[Host | None, Server] = {}
+        self._slots: dict[int, Host] = {}
+        self._finding = threading.RLock()
+        self._in_doubt = False
+        self._met = False
+
+    @property
+    def clustered(self) -> bool:
+        """Whether keys of one call must share a slot."""
+        return self.address.kind == "cluster"
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store, or a server of it, is not asked now."""
+        return any(server.breaker.is_open for server in tuple(self._servers.values()))
+
+    def sentence(self, error: StoreError) -> str:
+        """Return what is wrong with the store, and the way out; no secret is in it."""
+        return f"the shared ledger {self.address.shown} cannot be used, {error.why}. {self._way_out(error)}"
+
+    def _way_out(self, error: StoreError) -> str:
+        if error.reason == "store_lost":
+            return _LOST
+        if not isinstance(error, ServerError):
+            return _FOREIGN
+        if error.kind == "try_again":
+            return _MOVING
+        if error.kind == "refused":
+            return _LOGIN if error.is_login else _ANSWERED
+        what = "" if self.address.tls is None else ", and speaks TLS there"
+        what += ", and is a Cluster's" if self.clustered else ""
+        return f"See that the server runs, can be reached{what}." if what else "See that the server runs and can be reached."
+
+    def close(self) -> None:
+        """Close all connections; a later call opens its own."""
+        for server in tuple(self._servers.values()):
+            server.close()
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child; the parent's connections stay the parent's. No I/O."""
+        servers = tuple(self._servers.values())
+        self._renew()
+        for server in servers:
+            server.disown()
+
+    # -- one call -------------------------------------------------------------------------------------------------
+
+    def call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], *, first: bool = True) -> Flow[Any]:
+        """Run a script; return what it returned (bytes, int, None or a list of these), or raise StoreError.
+
+        A process's first call connects, logs in and brings the script along: it has more time than a round trip, once,
+        unless it is not to count as the `first`.
+        """
+        if self._pid != os.getpid():  # behind Python's back
+            self.reset_after_fork()
+        return self._call(script, keys, args, self.timeout_s) if self._met or not first else self._first(script, keys, args)
+
+    def _first(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
+        try:
+            answer = yield from self._call(script, keys, args, max(self.timeout_s, FIRST_S))
+        except StoreError:
+            self._met = True  # it had its time
+            raise
+        self._met = True
+        return answer
+
+    def _call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], timeout_s: float) -> Flow[Any]:
+        until = time.monotonic() + timeout_s
+        host, asking = None, False
+        tries = redirects = 0
+        if self.clustered:
+            host = yield from self._host_of(keys[0], until)
+        while True:
+            server = self._server(host)
+            try:
+                return (yield from self._ask(server, script, [len(keys), *keys, *args], until, asking=asking))
+            except ServerError as trouble:
+                asking = trouble.kind == "ask"
+                if trouble.redirect is not None and redirects < _MOST_REDIRECTS:
+                    redirects += 1
+                    host = trouble.redirect
+                    if not asking:
+                        self._slots[slot_of(keys[0])] = host
+                    continue
+                tries += 1
+                if trouble.kind not in _TRIED_AGAIN or tries >= _MOST_TRIES:
+                    self._give_up(server, trouble)
+                    raise
+                server.close()
+                self._doubt()
+
+    def _ask(self, server: Server, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
+        connection = server.lend_idle()
+        if connection is None:
+            connection, until = yield from server.lend(until)
+        try:
+            if asking:
+                yield from connection.ask(("ASKING",), until)
+            try:
+                answer = yield from connection.ask(("EVALSHA", script.sha, *rest), until)
+            except ServerError as trouble:
+                if trouble.kind != "no_script":
+                    raise
+                if asking:  # it holds for one command
+                    yield from connection.ask(("ASKING",), until)
+                answer = yield from connection.ask(("EVAL", script.source, *rest), until)
+        except ServerError as trouble:
+            server.give_back(connection, trouble)
+            raise
+        except BaseException:  # cancelled: the answer is still to come, and must not be the next one's
+            server.drop(connection)
+            raise
+        server.give_back(connection)
+        return answer
+
+    def _give_up(self, server: Server, trouble: ServerError) -> None:
+        if trouble.kind in _TRIED_AGAIN:
+            server.failed(trouble)
+        if not trouble.answered and trouble.kind != "given_up":
+            self._doubt()
+
+    # -- servers --------------------------------------------------------------------------------------------------
+
+    def _server(self, host: Host | None) -> Server:
+        server = self._servers.get(host)
+        if server is None:
+            with self._lock:
+                made = Server(self.address, host, clock=self._clock, healed=self._healed, doubted=self._doubt)
+                server = self._servers.setdefault(host, made)
+        return server
+
+    def _healed(self) -> None:
+        self._doubt()
+        self.recovered()
+
+    def _host_of(self, key: str, until: float) -> Flow[Host]:
+        """Return which server of a Cluster keeps a key; the first time, a thread finds that out."""
+        slot = slot_of(key)
+        host = self._slots.get(slot)
+        if host is None:
+            found = yield from self._beside(self._find_slots, until)
+            host = found.get(slot)
+        if host is None:
+            raise ServerError("because no server of the Cluster keeps the slot", "refused")
+        return host
+
+    def _beside(self, act: Callable[[], T], until: float) -> Flow[T]:
+        """Have a thread do what blocks, and wait for it, but no longer than `until`."""
+        entry, turn = self._server(None), Turn()
+        entry.check()
+        done: list[T] = []
+
+        def run() -> None:
+            try:
+                done.append(act())
+            except Exception as error:  # noqa: BLE001 - it is the waiting one's to raise
+                turn.trouble = server_error(error)
+            turn.wake()
+
+        if not start_thread(run):
+            turn.trouble = ServerError("because no thread can be started to reach it", "unreachable")
+            turn.wake()
+        left_s = until - time.monotonic()
+        yield Step(partial(turn.block, left_s), partial(turn.wait, left_s))
+        if not done:
+            trouble = turn.trouble or ServerError("because it does not answer in time", "late")
+            entry.failed(trouble)
+            raise trouble
+        return done[0]
+
+    def _doubt(self) -> None:
+        """Have a thread find the slots anew, for other servers may keep them now; until it has, those that are known are asked.
+
+        No call waits for that: it takes a few connections, and may take longer than any call has.
+        """
+        if self.clustered and not self._in_doubt:
+            self._in_doubt = True
+            if not start_thread(self._find_again):
+                self._in_doubt = False
+
+    def _find_again(self) -> None:
+        with contextlib.suppress(Exception):  # what was known may still be so, and the next failure asks again
+            self._find_slots()
+        self._in_doubt = False
+
+    def _find_slots(self) -> dict[int, Host]:
+        """Find the slots, and keep them for all calls, though whoever asked may have gone meanwhile. Blocks."""
+        known = self._slots
+        with self._finding:
+            if self._slots is not known:  # another has just found them
+                return self._slots
+            self._slots = find_slots(self.address, _OPENING_S)
+        used = set(self._slots.values())
+        for host, server in tuple(self._servers.items()):  # wait no more for servers that keep no slot now
+            if host not in used and server.breaker.succeeded():
+                self.recovered()
+        return self._slots
