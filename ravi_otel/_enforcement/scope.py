@@ -356,6 +356,11 @@ class Scope:
         """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
         charges.absorb(self, amounts, model)()
 
+    def reported_in(self) -> UsageCounters:
+        """Return the counters of the innermost run or agent around, else of the process: whose span says what was reported in it."""
+        around = self.upwards()
+        return next((scope for scope in around if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}), around[-1]).usage
+
     def is_charged_by_calls(self) -> bool:
         """Tell whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
         around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]

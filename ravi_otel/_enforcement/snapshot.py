@@ -23,7 +23,7 @@ MOST_ENTRIES: Final = 10_000
 """Counters, kinds and operation ids that one snapshot may hold, each."""
 
 _MOST_PARTS: Final = 3
-TALLIED: Final = tuple(name for name in UsageCounters.__slots__ if name != "charged")
+TALLIED: Final = tuple(name for name in UsageCounters.__slots__ if name not in {"charged", "consumed"})
 """Plain counters of a scope's tally."""
 
 _SCOPES: Final = (ScopeKind.TENANT.value, ScopeKind.SESSION.value, ScopeKind.RUN.value)

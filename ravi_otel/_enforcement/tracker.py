@@ -13,14 +13,13 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing
 from ravi_otel._enforcement.ledger.judge import rise
-from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_counts, add_usage, whole
+from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_consumed, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Kind, cost_limit, token_limit, turn_limit
-from ravi_otel.policy.usage import Usage
 
 
 class Bound(Protocol):
@@ -43,6 +42,10 @@ class Bound(Protocol):
 
     def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
         """Record spend that was made elsewhere, and give the function that tells what was crossed."""
+        ...
+
+    def reported_in(self) -> UsageCounters:
+        """Return the counters of the innermost run or agent around, whose span says what was reported in it."""
         ...
 
     def is_charged_by_calls(self) -> bool:
@@ -352,8 +355,7 @@ def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> list[
     with whole():
         if memory is not None and key in memory:
             return []
-        add_usage(bound.tallies, Usage(input_tokens=added[0]), added[1])
-        add_counts(bound.tallies, turns=added[2])
+        add_consumed(bound.tallies, bound.reported_in(), *added)
         tell = bound.absorb_untold({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
         if memory is not None and key is not None:
             memory.add(key)

@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._threads import Turns
-from ravi_otel.hooks.records import Spend
+from ravi_otel.hooks.records import Consumed, Spend
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
 
@@ -32,6 +32,7 @@ class UsageCounters:
         "agents",
         "cached_input_tokens",
         "charged",
+        "consumed",
         "cost_nano",
         "errors",
         "estimated_calls",
@@ -64,6 +65,7 @@ class UsageCounters:
         self.agents = 0
         self.unsplit_tokens = 0
         self.charged: Mapping[str, int] = _NOTHING
+        self.consumed = (0, 0, 0)
 
     @property
     def tokens(self) -> int:
@@ -92,6 +94,7 @@ class UsageCounters:
                 errors=self.errors,
                 charged=dict(self.charged),
                 unsplit_tokens=self.unsplit_tokens,
+                consumed=Consumed(self.consumed[0], self.consumed[1] / NANO, self.consumed[2]),
                 duration_s=duration_s,
             )
 
@@ -113,6 +116,15 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
             else:
                 tally.cost_nano += cost_nano
                 tally.priced_calls += 1
+
+
+def add_consumed(tallies: Tallies, own: UsageCounters, tokens: int, cost_nano: int, turns: int) -> None:
+    """Add what a program reported by hand; `own` is that of the run or agent in which it did."""
+    with _lock.own:
+        add_usage(tallies, Usage(input_tokens=tokens), cost_nano)
+        add_counts(tallies, turns=turns)
+        before = own.consumed
+        own.consumed = (before[0] + tokens, before[1] + cost_nano, before[2] + turns)
 
 
 def add_total(tallies: Tallies, tokens: int) -> None:

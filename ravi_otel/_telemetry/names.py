@@ -232,6 +232,10 @@ USAGE_TOTAL: Final = _OURS.attribute("ravi.usage.total_tokens",
 CHARGED_INPUT: Final = _OURS.attribute("ravi.usage.charged.input_tokens",
     "What limits were charged for a call whose usage nobody told, or its total only.", "int", "{token}", need=_CONDITIONAL)
 CHARGED_OUTPUT: Final = _OURS.attribute("ravi.usage.charged.output_tokens", "The same for the output.", "int", "{token}", need=_CONDITIONAL)
+CONSUMED_TOKENS: Final = _OURS.attribute("ravi.usage.consumed.tokens",
+    "What the program reported with `consume()` in a run or agent, and in none inside it.", "int", "{token}", need=_CONDITIONAL)
+CONSUMED_COST: Final = _OURS.attribute("ravi.usage.consumed.cost_usd", "The same of cost.", "double", "USD", need=_CONDITIONAL)
+CONSUMED_TURNS: Final = _OURS.attribute("ravi.usage.consumed.turns", "The same of turns.", "int", "{turn}", need=_CONDITIONAL)
 OWN_AUDIO_INPUT: Final = _OURS.attribute("ravi.usage.audio.input_tokens",
     "Of the input, audio; the release has no name for it, here and in the next four.", "int", "{token}", spoken="released")
 OWN_AUDIO_OUTPUT: Final = _OURS.attribute("ravi.usage.audio.output_tokens", "Of the output, audio.", "int", "{token}", spoken="released")

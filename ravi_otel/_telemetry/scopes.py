@@ -250,6 +250,8 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))
     attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
+    consumed = zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True)
+    attributes |= {name: amount for name, amount in consumed if amount}
     if scope.status != "ok":
         attributes[names.STATUS] = scope.status
         if scope.stop_reason is not None:

@@ -27,10 +27,11 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """What a spreadsheet begins a formula with, in both widths."""
 
 _COLUMNS = (
-    *("calls", "input_tokens", "output_tokens", "cached_input_tokens", "cost_usd"),
+    *("calls", "input_tokens", "output_tokens", "cached_input_tokens", "unsplit_tokens", "cost_usd"),
     *("calls_without_price", "calls_without_usage", "calls_estimated", "calls_at_assumed_prices"),
 )
-_HEADS = ("calls", "tokens in", "tokens out", "cost", "no price")
+_HEADS = ("calls", "tokens in", "tokens out", "in or out", "cost", "no price")
+_UNSPLIT = _HEADS.index("in or out") + 1
 
 
 @click.command(short_help="Add up what stored runs cost.")
@@ -43,6 +44,8 @@ def cost(*, since: float | None, by: str | None, key: str | None, as_csv: bool, 
     """Add up requests, tokens and cost of stored runs, who spent most first.
 
     A call without a known price is never counted as free: the sum is then a lower bound, marked ≥, or ? when no price at all is known.
+    Tokens of answers that told their total alone are counted as "in or out", where there are any. What the program reported with
+    `consume()` is of no model.
     """
     by = _checked(by, key)
     begun = moment(since)
@@ -72,7 +75,7 @@ def _summed(rows: Iterable[sqlite3.Row], by: str, key: str | None) -> list[tuple
     groups: dict[str | None, Sums] = {}
     for row in rows:
         sums = sums_of(row)
-        if sums.requests or sums.unknown_cost or sums.cost_nano:
+        if sums.requests or sums.unknown_cost or sums.cost_nano or sums.total_tokens:
             groups.setdefault(_name(row, by, key), Sums()).add(sums)
     return sorted(groups.items(), key=lambda pair: (-pair[1].cost_nano, -pair[1].unknown_cost, pair[0] or ""))
 
@@ -104,8 +107,10 @@ def _print(sums: list[tuple[str | None, Sums]], what: str, out: Console) -> None
         rows.append(_row("all", total))
         styles.append("bold")
     heads = (head, *(f" {each}" if each == head else each for each in _HEADS))
-    print_columns(out, heads, rows, styles, left=1, name=head, drops=(heads[1], heads[-1], heads[3], heads[2]))
-    explain([*(cell for row in rows for cell in row[2:5]), sentence], out)
+    if not total.unsplit_tokens:
+        heads, rows = _without(heads), [_without(row) for row in rows]
+    print_columns(out, heads, rows, styles, left=1, name=head, drops=(heads[1], heads[-1], "in or out", heads[3], heads[2]))
+    explain([*(cell for row in rows for cell in row[2:-1]), sentence], out)
     out.print(plain(sentence) if out.options.ascii_only else sentence, style="yellow" if total.unknown_cost else "dim")
 
 
@@ -113,10 +118,14 @@ def _row(name: str, sums: Sums) -> tuple[str, ...]:
     return (name, count(sums.requests), *_figures(sums), count(sums.unknown_cost) if sums.unknown_cost else "")
 
 
-def _figures(sums: Sums) -> tuple[str, str, str]:
+def _without(row: tuple[str, ...]) -> tuple[str, ...]:
+    return row[:_UNSPLIT] + row[_UNSPLIT + 1 :]
+
+
+def _figures(sums: Sums) -> tuple[str, str, str, str]:
     rough, partly = sums.estimated_calls > 0, sums.unknown_usage > 0
     given, taken = (_tokens(number, rough=rough, partly=partly) for number in (sums.input_tokens, sums.output_tokens))
-    return given, taken, shown_cost(sums)
+    return given, taken, count(sums.unsplit_tokens) if sums.unsplit_tokens else "", shown_cost(sums)
 
 
 def _tokens(number: int, *, rough: bool, partly: bool) -> str:
@@ -145,8 +154,9 @@ def _csv(sums: list[tuple[str | None, Sums]], what: str) -> str:
     for name, each in sums:
         usd = known(each.cost_nano, each.unknown_cost)
         tokens = (known(number, each.unknown_usage) for number in (each.input_tokens, each.output_tokens, each.cached_input_tokens))
+        split = (*tokens, each.unsplit_tokens)
         doubts = (each.unknown_cost, each.unknown_usage, each.estimated_calls, each.assumed_calls)
-        writer.writerow((_cell(name), each.requests, *tokens, "" if usd is None else f"{usd / NANO:.9f}", *doubts))
+        writer.writerow((_cell(name), each.requests, *split, "" if usd is None else f"{usd / NANO:.9f}", *doubts))
     return text.getvalue()
 
 

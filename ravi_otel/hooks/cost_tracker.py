@@ -24,23 +24,27 @@ _OTHER: Final = "_other"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Total some calls: `usd` is what is known, and `unknown_calls` of the `calls` are not in it, because nobody knows their price."""
+    """Total some calls: `usd` is what is known, and `unknown_calls` of the `calls` are not in it, because nobody knows their price.
+
+    `unsplit_tokens` are those of answers that told their total alone: how much of it was input nobody knows.
+    """
 
     calls: int = 0
     unknown_calls: int = 0
     usd: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
+    unsplit_tokens: int = 0
 
 
 class _Sum:
-    __slots__ = ("calls", "input_tokens", "nano", "output_tokens", "unknown")
+    __slots__ = ("calls", "input_tokens", "nano", "output_tokens", "unknown", "unsplit_tokens")
 
     def __init__(self) -> None:
-        self.calls = self.unknown = self.nano = self.input_tokens = self.output_tokens = 0
+        self.calls = self.unknown = self.nano = self.input_tokens = self.output_tokens = self.unsplit_tokens = 0
 
     def cost(self) -> Cost:
-        return Cost(self.calls, self.unknown, self.nano / _NANO, self.input_tokens, self.output_tokens)
+        return Cost(self.calls, self.unknown, self.nano / _NANO, self.input_tokens, self.output_tokens, self.unsplit_tokens)
 
 
 class CostTracker:
@@ -110,6 +114,7 @@ class CostTracker:
         usd, usage = context.get("cost_usd"), context.get("usage")
         nano = _nano(usd)
         sent, answered = (_tokens(usage, name) for name in ("input_tokens", "output_tokens"))
+        whole = 0 if sent or answered else _tokens(usage, "total_tokens")
         with self._lock.own:
             if self._is_known(context.get("call_id")):
                 return
@@ -120,6 +125,7 @@ class CostTracker:
                 each.nano += nano or 0
                 each.input_tokens += sent
                 each.output_tokens += answered
+                each.unsplit_tokens += whole
 
     def on_run_end(self, context: Mapping[str, Any]) -> None:
         """Log the total so far, and what of it is this agent's."""
@@ -173,4 +179,5 @@ def _tokens(usage: object, name: str) -> int:
 def _words(cost: Cost) -> str:
     unknown = f", and {cost.unknown_calls} of unknown cost" if cost.unknown_calls else ""
     known = replace(cost, calls=cost.calls - cost.unknown_calls)
-    return f"${known.usd:.6f} for {known.calls} calls{unknown}, {known.input_tokens} input and {known.output_tokens} output tokens"
+    apart = f", and {known.unsplit_tokens} of which nobody told which they are" if known.unsplit_tokens else ""
+    return f"${known.usd:.6f} for {known.calls} calls{unknown}, {known.input_tokens} input and {known.output_tokens} output tokens{apart}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind, format_limit, format_public_amount
@@ -171,6 +171,14 @@ class LimitReading:
         return " ".join(words)
 
 
+class Consumed(NamedTuple):
+    """Hold what a program reported with `ExecutionTracker.consume()`."""
+
+    tokens: int = 0
+    cost_usd: float = 0.0
+    turns: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Spend:
     """Photograph what a scope has used: counts, tokens, and USD.
@@ -180,7 +188,7 @@ class Spend:
     held. `estimated_calls` are in here by our own count: streams without usage, and calls that failed on the way.
     `unpriced_calls` have tokens and no price. `unsplit_tokens` are those of answers that told their total alone: they are neither in
     `input_tokens` nor in `output_tokens`, and such a call is an unreported one, too, unless its model is free. `charged` are the amounts
-    that the program charged itself, by kind.
+    that the program charged itself, by kind. `consumed` is what it reported with `consume()` here, and in no run or agent inside.
     `waited_s` of the `duration_s` was declared as a wait.
     """
 
@@ -200,6 +208,7 @@ class Spend:
     charged: Mapping[str, int] = field(default_factory=dict[str, int], hash=False)
     waited_s: float = 0.0
     unsplit_tokens: int = 0
+    consumed: Consumed = field(default_factory=Consumed)
 
     @property
     def total_tokens(self) -> int:

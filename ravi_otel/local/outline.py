@@ -191,7 +191,7 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
     rough = spend.estimated_calls > 0 or any(_is_rough(leaf) for leaf in calls)  # what a failed call is charged stands in no leaf
     assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
     partly = untold(branch, spend) > 0
-    if not spend.requests and not calls:
+    if not (spend.requests or calls or spend.total_tokens or spend.cost_usd):
         return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
     nano = None if spend.cost_usd is None else round(spend.cost_usd * NANO)
     return Figures(

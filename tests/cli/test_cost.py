@@ -37,6 +37,7 @@ def test_sums_are_by_what_is_asked_for_and_the_most_expensive_comes_first(filled
         "input_tokens",
         "output_tokens",
         "cached_input_tokens",
+        "unsplit_tokens",
         "cost_usd",
         "calls_without_price",
         "calls_without_usage",
@@ -52,7 +53,37 @@ def test_a_call_without_a_price_makes_a_lower_bound_and_is_never_free(filled):
     (line,) = [line for line in done.stdout.splitlines() if "m-9" in line]
     assert line.split() == ["m-9", "1", "100", "10", "?", "1"]
     (row,) = [row for row in rows(filled("cost", "--csv")) if row[0] == "m-9"]
-    assert (row[5], row[6]) == ("", "1")
+    assert (row[6], row[7]) == ("", "1")
+
+
+def test_tokens_that_nobody_told_apart_have_their_own_column(shelf):
+    run = shelf.add()
+    shelf.call(run, (100, 10), 0.5)
+    assert "in or out" not in shelf("cost").stdout
+    shelf.call(run, None, None, model="m-9", **{"ravi.usage.total_tokens": 500})
+    shown = shelf("cost").stdout.splitlines()
+    assert "in or out" in shown[0]
+    assert [line.split() for line in shown[2:5]] == [
+        ["m-1", "1", "100", "10", "$0.5000"],
+        ["m-9", "1", "?", "?", "500", "?", "1"],
+        ["all", "2", "≥100", "≥10", "500", "≥$0.5000", "1"],
+    ]
+    assert [row[5] for row in rows(shelf("cost", "--csv"))] == ["unsplit_tokens", "0", "500"]
+
+
+def test_what_a_program_reported_by_hand_is_in_every_sum(shelf):
+    run = shelf.add()
+    shelf.call(run, (100, 10), 0.5)
+    shelf.agent(run, "a", **{"ravi.usage.consumed.tokens": 700, "ravi.usage.consumed.cost_usd": 0.25, "ravi.usage.consumed.turns": 2})
+    assert [row[:7] for row in rows(shelf("cost", "--by", "agent", "--csv"))[1:]] == [
+        ["", "1", "100", "10", "0", "0", "0.500000000"],
+        ["a", "0", "700", "0", "0", "0", "0.250000000"],
+    ]
+    assert "$0.7500 in all." in shelf("cost").stdout
+    (line,) = [line for line in shelf("runs").stdout.splitlines() if run.run_id in line]
+    assert "810" in line.split()
+    (agent,) = [line for line in shelf("show").stdout.splitlines() if "agent a" in line]
+    assert agent.split()[-3:] == ["700", "0", "$0.2500"]
 
 
 def test_when_no_price_is_known_at_all_no_sum_is_said(shelf):

@@ -52,6 +52,14 @@ def test_what_is_no_usage_adds_no_tokens(hooks, tracker, usage):
     assert tracker.total == Cost(1, 0, 0.5, 0, 0)
 
 
+def test_tokens_that_nobody_told_apart_are_said_as_such(hooks, tracker, caplog):
+    caplog.set_level(logging.INFO, "ravi_otel.cost")
+    hooks.emit(HookEvent.LLM_END, told(cost_usd=None, usage={"input_tokens": None, "output_tokens": None, "total_tokens": 500}))
+    assert tracker.total == Cost(calls=1, unknown_calls=1, unsplit_tokens=500)
+    hooks.emit(HookEvent.RUN_END, {"agent_name": "a"})
+    assert caplog.messages[0].endswith("0 input and 0 output tokens, and 500 of which nobody told which they are")
+
+
 def test_a_call_that_two_managers_tell_counts_once(client, ask):
     managers = [HookManager(), HookManager()]
     tracker = CostTracker(managers[0]).attach(managers[1]).register(managers[1])

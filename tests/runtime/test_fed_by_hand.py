@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager
 from ravi_otel.local import RunRecord, as_json, console, render
-from ravi_otel.testing import Text
+from ravi_otel.testing import Capture, Text
 
 
 def told(heard):
@@ -304,3 +304,24 @@ def test_a_turn_under_one_id_counts_once_also_while_it_waits():
         for tracker in (own, team, own, team):
             tracker.consume(turns=1, op_id="step 1")
     assert run.stats().turns == own.turns == team.turns == 1
+
+
+def test_the_span_of_a_run_or_agent_says_what_was_reported_in_it():
+    with Capture() as capture, ravi_otel.instrument(tracer_provider=capture.tracer_provider), ravi_otel.run("r"):
+        tracker = ExecutionTracker(max_tokens=10_000)
+        with ravi_otel.agent("a", budget=tracker), ravi_otel.apply_limits(["tokens=9k"]):
+            tracker.consume(tokens=700, cost=0.25, turns=1)
+            tracker.consume(tokens=50)
+        ExecutionTracker().consume(tokens=5)
+    told = {
+        span.name: {key: value for key, value in span.attributes.items() if key.startswith("ravi.usage.consumed.")}
+        for span in capture.spans()
+    }
+    assert told == {
+        "invoke_agent a": {
+            "ravi.usage.consumed.tokens": 750,
+            "ravi.usage.consumed.cost_usd": 0.25,
+            "ravi.usage.consumed.turns": 1,
+        },
+        "invoke_workflow r": {"ravi.usage.consumed.tokens": 5},
+    }

@@ -98,13 +98,21 @@ class Gathering:
                 self.scopes[span.span_id] = FoundScope(span, place)
             else:
                 self.left_out["scopes"] += 1
+            self._take_consumed(span, place._replace(parent_id=span.span_id))
             return None
         entry = entry_of(span)
         return None if entry is None else self._leaf(span, place, entry)
 
+    def _take_consumed(self, span: Span, place: Place) -> None:
+        tokens, turns = (span.count(name) or 0 for name in (names.CONSUMED_TOKENS, names.CONSUMED_TURNS))
+        cost = span.nano(names.CONSUMED_COST) or 0
+        if tokens or turns or cost:
+            for sums in (self._sums_of(place), self._group_of(span, None)):
+                sums.enter_consumed(tokens, cost, turns)
+
     def _leaf(self, span: Span, place: Place, entry: Entry) -> Leaf | None:
         self._sums_of(place).enter(entry)
-        self._group_of(span, entry.leaf).enter(entry)
+        self._group_of(span, entry.leaf.name if entry.leaf.what == "call" else None).enter(entry)
         if len(self.leaves) < self._most:
             self.leaves.append((place, entry.leaf))
             return entry.leaf
@@ -119,10 +127,9 @@ class Gathering:
             found = self.sums.setdefault(place, Sums())
         return found
 
-    def _group_of(self, span: Span, leaf: Leaf) -> Sums:
+    def _group_of(self, span: Span, model: str | None) -> Sums:
         tags = sorted((key, str(value)) for key, value in span.attributes.items() if key.startswith(names.TAG_PREFIX))
         cut = tuple((key.removeprefix(names.TAG_PREFIX), value) for key, value in tags)
-        model = leaf.name if leaf.what == "call" else None
         group = Group(span.text(names.AGENT_NAME), model, span.text(names.SESSION_ID), cut)
         if group not in self.groups and len(self.groups) >= MOST_GROUPS:
             group = Group(None, None, None, ())

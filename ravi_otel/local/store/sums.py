@@ -86,6 +86,13 @@ class Sums:
         elif leaf.sent and leaf.status == "ok" and not leaf.pending:
             self.unreported_calls += 1
 
+    def enter_consumed(self, tokens: int, cost_nano: int, turns: int) -> None:
+        """Add what a program reported by hand in a run or agent."""
+        self.input_tokens += tokens
+        self.cost_nano += cost_nano
+        self.turns += turns
+        self.priced_calls += 1  # its cost is known
+
     def _enter_total(self, tokens: int, cost_nano: int | None) -> None:
         self.unsplit_calls += 1
         self.unsplit_tokens += tokens
