@@ -9,7 +9,7 @@ from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.places import TOP
+from ravi_otel._enforcement.ledger.redis.messages import TOP
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts

@@ -16,7 +16,7 @@ import redis_servers
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.redis import client as client_module
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, slot_of
-from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.testing import ManualClock
 
@@ -26,7 +26,7 @@ STORM = """
 import random, signal, sys
 from ravi_otel._flow import run_sync
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.messages import Script
 
 class Boom(BaseException):
     pass

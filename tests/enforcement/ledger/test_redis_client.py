@@ -17,7 +17,7 @@ import trio
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.redis import client as client_module
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.testing import ManualClock
 
@@ -256,7 +256,7 @@ FORKS = """
 import os, sys
 from ravi_otel._flow import run_sync
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.messages import Script
 script = Script.of("count", b"return redis.call('INCR', KEYS[1])")
 client = RedisClient(sys.argv[1])
 run_sync(client.call(script, ["{k}"], []))

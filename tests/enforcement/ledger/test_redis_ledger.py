@@ -12,12 +12,10 @@ from redis_servers import until
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.redis import scripts
-from ravi_otel._enforcement.ledger.redis.answers import Reply
+from ravi_otel._enforcement.ledger.redis import messages
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
-from ravi_otel._enforcement.ledger.redis.places import TOP, tag_of
-from ravi_otel._enforcement.ledger.redis.scripts import Script
+from ravi_otel._enforcement.ledger.redis.messages import TOP, Reply, Script, tag_of
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
@@ -599,7 +597,7 @@ def test_that_an_operation_is_over_is_known_for_a_week(new, redis_server):
     assert int(redis_server.say("TTL", key)[1:]) >= 7 * 86_400
 
 
-SCRIPTS = {script.name: script.source.decode() for script in vars(scripts).values() if isinstance(script, Script)}
+SCRIPTS = {script.name: script.source.decode() for script in vars(messages).values() if isinstance(script, Script)}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

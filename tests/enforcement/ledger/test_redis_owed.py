@@ -12,8 +12,7 @@ import redis_servers
 from ravi_otel._enforcement.ledger import choosing
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.redis import counting
-from ravi_otel._enforcement.ledger.redis import owed as owed_module
+from ravi_otel._enforcement.ledger.redis import process
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._flow import Done, run_sync
@@ -107,7 +106,7 @@ def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusin
 
 
 def test_what_is_too_much_is_given_up_counted_and_told(ledger, refusing, monkeypatch, caplog):
-    monkeypatch.setattr(owed_module, "_MOST", 10)
+    monkeypatch.setattr(process, "_MOST", 10)
     with caplog.at_level(logging.WARNING, "ravi_otel"):
         owe(ledger, refusing, 8, account())
     assert ledger.owed.lost >= 5
@@ -136,7 +135,7 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     with ledger.beating:
         owe(ledger, refusing, 40, account())
         ledger.closed = True  # its thread does nothing more
-    monkeypatch.setattr(owed_module, "time", Ticking(0.1))
+    monkeypatch.setattr(process, "time", Ticking(0.1))
     with caplog.at_level(logging.WARNING, "ravi_otel"):
         ledger.close()
     monkeypatch.undo()
@@ -196,7 +195,7 @@ def test_what_a_process_held_and_could_not_settle_counts_at_its_grant_when_its_l
 @pytest.mark.parametrize(("each_s", "steps"), [(0.1, 10), (0.7, 2)])
 def test_a_caller_looks_for_the_dead_while_a_quarter_of_its_time_has_not_passed(ledger, monkeypatch, each_s, steps):
     clock, asked = Ticking(0), []
-    monkeypatch.setattr(counting, "time", clock)
+    monkeypatch.setattr(process, "time", clock)
 
     def call(script, keys, args):
         asked.append(script.name)

@@ -1,7 +1,6 @@
 """Share accounts among machines, through a Redis.
 
-`ledger` is the ledger: `reserving`, `ending` and `counting` are its steps, `asking`, `answers` and `scripts` what goes to a script of
-`lua/` and comes back, `places` the names of keys; `line` waits for what others hold, `leases` keep this process alive in there, `owed`
-is what could not be written. `link` carries it all: `url` reads where to, `wire` is one connection, `pool` all of a process.
-`operators` look at it from outside.
+`ledger` is the ledger, whose steps are in `reserving` and `ending`; `process` is what one process has there: leases, debts, waiters;
+`messages` is what the scripts of `lua/` are told and answer; `client` carries it over redis-py to where `url` says. `operators` look at
+it from outside.
 """

@@ -10,13 +10,23 @@ from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Settled
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.redis.answers import Reply, Shared, in_order, overage
-from ravi_otel._enforcement.ledger.redis.asking import OBSERVED, ONLY_LOOK, WRAPS_UP
-from ravi_otel._enforcement.ledger.redis.counting import Counting
-from ravi_otel._enforcement.ledger.redis.line import wake_first
-from ravi_otel._enforcement.ledger.redis.owed import Sent
-from ravi_otel._enforcement.ledger.redis.places import Sight, bounded, facts_of, show_twins
-from ravi_otel._enforcement.ledger.redis.scripts import EXTEND, RELEASE, SETTLE
+from ravi_otel._enforcement.ledger.redis.messages import (
+    EXTEND,
+    OBSERVED,
+    ONLY_LOOK,
+    RELEASE,
+    SETTLE,
+    WRAPS_UP,
+    Reply,
+    Shared,
+    Sight,
+    bounded,
+    facts_of,
+    in_order,
+    overage,
+    show_twins,
+)
+from ravi_otel._enforcement.ledger.redis.process import Counting, Sent, wake_first
 from ravi_otel._flow import Flow
 
 

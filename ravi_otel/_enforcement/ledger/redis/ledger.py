@@ -20,12 +20,21 @@ from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, G
 from ravi_otel._enforcement.ledger.failing import StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis import ending, operators, reserving
-from ravi_otel._enforcement.ledger.redis.answers import STRANGE, Reply
-from ravi_otel._enforcement.ledger.redis.asking import Ask
-from ravi_otel._enforcement.ledger.redis.counting import Counting
-from ravi_otel._enforcement.ledger.redis.line import wake_first
-from ravi_otel._enforcement.ledger.redis.places import TOP, Place, Sight, bounded, facts_of, tag_of
-from ravi_otel._enforcement.ledger.redis.scripts import CLOCK, LOOK, RETUNE
+from ravi_otel._enforcement.ledger.redis.messages import (
+    CLOCK,
+    LOOK,
+    RETUNE,
+    STRANGE,
+    TOP,
+    Ask,
+    Place,
+    Reply,
+    Sight,
+    bounded,
+    facts_of,
+    tag_of,
+)
+from ravi_otel._enforcement.ledger.redis.process import Counting, wake_first
 from ravi_otel._enforcement.ledger.refreshing import Copy
 from ravi_otel._flow import Done, Flow, run_sync
 

@@ -8,8 +8,7 @@ from typing import Final, cast
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.operators import Counter, Listing
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.places import bounded, read_state, tag_of
-from ravi_otel._enforcement.ledger.redis.scripts import LIST, OPERATE
+from ravi_otel._enforcement.ledger.redis.messages import LIST, OPERATE, bounded, read_state, tag_of
 from ravi_otel._flow import Flow
 
 _MOST_DIGITS: Final = 20

@@ -11,15 +11,26 @@ from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Settled, Told, new_op_id
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.redis.answers import STRANGE, Reply, Shared, in_order
-from ravi_otel._enforcement.ledger.redis.asking import LAST, NEWCOMER, ONLY_LOOK, PATIENT, Ask
-from ravi_otel._enforcement.ledger.redis.counting import Counting
 from ravi_otel._enforcement.ledger.redis.ending import release
-from ravi_otel._enforcement.ledger.redis.leases import Lease
-from ravi_otel._enforcement.ledger.redis.line import Stander, wait
-from ravi_otel._enforcement.ledger.redis.owed import Sent
-from ravi_otel._enforcement.ledger.redis.places import Place, Sight, facts_of, show_twins, tag_in
-from ravi_otel._enforcement.ledger.redis.scripts import RELEASE, RESERVE
+from ravi_otel._enforcement.ledger.redis.messages import (
+    LAST,
+    NEWCOMER,
+    ONLY_LOOK,
+    PATIENT,
+    RELEASE,
+    RESERVE,
+    STRANGE,
+    Ask,
+    Place,
+    Reply,
+    Shared,
+    Sight,
+    facts_of,
+    in_order,
+    show_twins,
+    tag_in,
+)
+from ravi_otel._enforcement.ledger.redis.process import Counting, Lease, Sent, Stander, wait
 from ravi_otel._flow import Flow
 from ravi_otel.errors import ConfigurationError
 

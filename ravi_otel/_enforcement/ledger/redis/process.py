@@ -1,0 +1,674 @@
+"""Keep what one process counts in a Redis: the leases under which it holds something, what it could not write, and who of it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Final, TypeAlias, cast
+from weakref import WeakValueDictionary
+
+from ravi_otel._enforcement.clock import Clock, SystemClock
+from ravi_otel._enforcement.ledger import wait_queue, windows
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
+from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, unkept, warn_uncounted
+from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
+from ravi_otel._enforcement.ledger.pulse import Pulse
+from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
+from ravi_otel._enforcement.ledger.redis.messages import (
+    ACCEPT,
+    BEAT,
+    LAST,
+    LEAVE,
+    NEWCOMER,
+    REAP,
+    STAND,
+    Ask,
+    Graves,
+    Place,
+    Reply,
+    Script,
+    Shared,
+    Sight,
+    digest,
+    numbers,
+    tag_of,
+)
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._flow import Flow, Step, run_sync
+from ravi_otel._forksafe import renew_while_alive
+from ravi_otel.errors import BudgetExhaustedError
+
+# -- leases -----------------------------------------------------------------------------------------------------------
+
+_NS: Final = 1_000_000_000
+_REAP_EVERY_NS: Final = _NS
+_MOST_TAGS: Final = 1_000
+_LEAST_SILENCE_MS: Final = 1_500
+_MOST_GRACE_MS: Final = 12_000
+"""Longer than anybody leaves a store alone that was away."""
+
+
+class Lease:
+    """Be one lease of this process on one hash tag; `made` once the store has it."""
+
+    __slots__ = ("made", "name", "operations", "seen_ns", "tag")
+
+    def __init__(self, tag: str, now_ns: int) -> None:
+        self.tag = tag
+        self.name = secrets.token_hex(8)
+        self.operations = f"{tag}:o:{self.name}"
+        self.made = False
+        self.seen_ns = now_ns
+
+
+class Leases:
+    """Keep this process's leases, by hash tag; changed under the ledger's lock."""
+
+    def __init__(self, lease_s: float, clock: Clock) -> None:
+        self.lease_ms: Final = max(1, round(lease_s * 1_000))
+        self._lease_ns = round(lease_s * _NS)
+        self._clock = clock
+        self._by_tag: dict[str, Lease] = {}
+        self._older: list[Lease] = []
+        self._reaped: dict[str, int] = {}
+
+    def on(self, tag: str) -> Lease:
+        """Give the lease to hold something under now: another one where the last may be over."""
+        now, lease = self._clock.monotonic_ns(), self._by_tag.get(tag)
+        if lease is None and len(self._by_tag) >= _MOST_TAGS:
+            self._forget(now)
+        if lease is None or (lease.made and now - lease.seen_ns > self._lease_ns // 2):
+            if lease is not None:
+                self._older.append(lease)  # what is held under it is kept alive, should it live after all
+            lease = self._by_tag[tag] = Lease(tag, now)
+        return lease
+
+    def _forget(self, now: int) -> None:
+        """Leave those alone that hold nothing any more: one under which something is held gives signs of life."""
+        self._by_tag = {tag: lease for tag, lease in self._by_tag.items() if now - lease.seen_ns <= self._lease_ns // 2}
+        self._reaped = {tag: at for tag, at in self._reaped.items() if now - at <= _REAP_EVERY_NS}
+
+    def made(self, lease: Lease) -> None:
+        """Note that the store has it."""
+        if not lease.made:
+            lease.made, lease.seen_ns = True, self._clock.monotonic_ns()
+
+    def beaten(self, lease: Lease) -> None:
+        """Note a sign of life."""
+        lease.seen_ns = self._clock.monotonic_ns()
+
+    def due(self, lease: Lease) -> bool:
+        """Tell that a sign of life should be given."""
+        return lease.made and self._clock.monotonic_ns() - lease.seen_ns >= self._lease_ns // 5
+
+    def over(self, lease: Lease) -> None:
+        """Hold nothing more under this one: the store has ended it."""
+        if self._by_tag.get(lease.tag) is lease:
+            del self._by_tag[lease.tag]
+        self._older = [each for each in self._older if each is not lease]
+
+    def keep_alive(self, held: Collection[str]) -> list[Lease]:
+        """List those that a sign of life is due of, and leave the older ones alone under which nothing is held."""
+        self._older = [lease for lease in self._older if lease.operations in held]
+        return [lease for lease in self.current() if self.due(lease)]
+
+    def doubtful(self, tag: str) -> list[Lease]:
+        """List those of a tag that may be over: of which no sign of life was given for half of their time."""
+        now = self._clock.monotonic_ns()
+        return [lease for lease in self.current() if lease.tag == tag and lease.made and now - lease.seen_ns > self._lease_ns // 2]
+
+    @property
+    def silence_ms(self) -> tuple[int, int]:
+        """Say after how long without a sign of life of anybody it was perhaps the store that was away, and how long all may live then."""
+        return max(self.lease_ms * 3 // 5, _LEAST_SILENCE_MS), min(self.lease_ms, _MOST_GRACE_MS)
+
+    def current(self) -> list[Lease]:
+        """List those that something can be held under."""
+        return [*self._by_tag.values(), *self._older]
+
+    def may_reap(self, tag: str) -> bool:
+        """Tell, once a second, that it is time to look for the dead of this tag."""
+        now, last = self._clock.monotonic_ns(), self._reaped.get(tag)
+        if last is not None and 0 <= now - last < min(_REAP_EVERY_NS, self._lease_ns):
+            return False
+        self._reaped[tag] = now
+        return True
+
+    def tags(self) -> list[str]:
+        """List the tags this process has looked at."""
+        return list(dict.fromkeys((*self._by_tag, *self._reaped)))
+
+
+# -- what could not be written ----------------------------------------------------------------------------------------
+
+_MOST: Final = 100_000
+_MOST_TRIES: Final = 5
+_PAYS_FOR_S: Final = 1.0
+"""How long somebody is thought to be paying after a message; a signal may have ended that."""
+
+_NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE", "max number of", "this user in")
+"""What is in the answers of a server that takes nothing at all now."""
+
+
+class Sent:
+    """Be one message, which counts once however often it is sent; `done` reads the answer, `begins` is the operation that it records."""
+
+    __slots__ = ("begins", "done", "keys", "script", "tries", "words")
+
+    def __init__(
+        self, script: Script, keys: Sequence[str], words: Sequence[str | int], done: Callable[[Reply], Settled] | None = None
+    ) -> None:
+        self.script = script
+        self.keys = keys
+        self.words = words
+        self.done = done
+        self.begins: str | None = None
+        self.tries = 0
+
+
+class Owed:
+    """Be this process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._sent: deque[Sent] = deque()
+        self._begins: set[str] = set()
+        self._untold: list[Settled] = []
+        self._paying_until = 0.0
+        self.lost = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._sent)
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def add(self, sent: Sent) -> None:
+        """Send this before anything else; what is too much is given up, oldest first."""
+        with self._lock:
+            lost = self._sent.popleft() if len(self._sent) >= _MOST else None
+            self._sent.append(sent)
+            if sent.begins is not None:
+                self._begins.add(sent.begins)
+        if lost is not None:
+            self._forget(lost, f"more than {_MOST:,} of them wait for the store")
+
+    def has_yet_to_begin(self, op_id: str) -> bool:
+        """Tell that the store has not heard of this operation, which is owed to it."""
+        return op_id in self._begins
+
+    def pay(self, client: RedisClient, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
+        """Send it in order: `most` messages, or what can be sent in `for_s` seconds; nothing while another does so.
+
+        StoreError where the store is still not there, or takes nothing now. What only this message meets is its own: that is given up.
+        """
+        now = time.monotonic()
+        if most is not None and now < self._paying_until:
+            return
+        until = None if for_s is None else now + for_s
+        paid = 0
+        try:
+            while self._sent and (most is None or paid < most) and (until is None or now < until):
+                try:
+                    sent = self._sent[0]
+                except IndexError:
+                    return
+                self._paying_until = now + _PAYS_FOR_S
+                yield from self._send(client, sent)
+                now = time.monotonic()
+                paid += 1
+        finally:
+            self._paying_until = 0.0
+
+    def _send(self, client: RedisClient, sent: Sent) -> Flow[None]:
+        try:
+            raw = yield from client.call(sent.script, sent.keys, sent.words)
+        except StoreError as error:
+            if not _is_its_own(error):
+                raise
+            sent.tries += 1  # what is refused each time must not stand in the way of all the rest
+            if sent.tries >= _MOST_TRIES and self._paid(sent, None):
+                self._forget(sent, f"it does not take one, {error.why}")
+            return
+        settled, lost = None, False
+        with contextlib.suppress(StoreError):  # it was taken: an answer that cannot be read is nobody else's trouble
+            reply = Reply(raw)
+            lost = reply.letter == "L"
+            settled = None if lost or sent.done is None else sent.done(reply)
+        if self._paid(sent, settled) and lost:
+            self._forget(sent, FORGOTTEN)
+
+    def _forget(self, sent: Sent, why: str) -> None:
+        with self._lock:
+            self._begins.discard(sent.begins or "")
+            self.lost += 1
+            first = self.lost == 1
+        if first:
+            warn_uncounted(why)
+
+    def _paid(self, sent: Sent, settled: Settled | None) -> bool:
+        with self._lock:
+            if not self._sent or self._sent[0] is not sent:
+                return False
+            self._sent.popleft()
+            self._begins.discard(sent.begins or "")
+            if settled is not None and (settled.crossings or settled.overage):
+                self._untold.append(settled)
+            return True
+
+    def _news(self) -> list[Settled]:
+        with self._lock:
+            news, self._untold = self._untold, []
+        return news
+
+    def tell(self, answer: Grant | Denied) -> Grant | Denied:
+        """Add to an answer what was crossed meanwhile."""
+        if self._untold:
+            crossings: list[Crossing] = [crossing for settled in self._news() for crossing in settled.crossings]
+            answer.crossings = (*crossings, *answer.crossings)
+        return answer
+
+    def tell_settled(self, settled: Settled) -> Settled:
+        """Add to what settling brought what was settled meanwhile."""
+        if not self._untold:
+            return settled
+        news = [*self._news(), settled]
+        return Settled([one for each in news for one in each.crossings], [one for each in news for one in each.overage])
+
+
+def _is_its_own(error: StoreError) -> bool:
+    """Tell that the server answers, takes what else it is asked, and not this."""
+    return isinstance(error, ServerError) and error.kind == "refused" and not any(word in error.why for word in _NOT_NOW)
+
+
+# -- the line of those who wait ---------------------------------------------------------------------------------------
+
+# Everybody has a ticket in the store, in the line of the account that stands in the way. Whoever is first of this process there asks again
+# whenever something of this process's ended, and every few milliseconds besides: what is freed elsewhere tells nobody here.
+
+_FIRST_PAUSE_S: Final = 0.002
+_LONGEST_PAUSE_S: Final = 0.025
+_BEHIND_S: Final = 0.2
+_numbers = itertools.count(1)
+
+Attempt: TypeAlias = "Callable[[Counting, Ask, int, Stander | None], Flow[Grant | Denied]]"
+"""What asks once."""
+
+
+class Stander:
+    """Stand in line for one request; `stopped` says that waiting became pointless."""
+
+    __slots__ = ("account", "place", "request", "sleeper", "stopped", "ticket")
+
+    def __init__(self, request: Reservation, process: str) -> None:
+        self.request = request
+        self.ticket: Final = f"{process}/{next(_numbers)}"
+        self.sleeper = Sleeper(request.meanwhile)
+        self.stopped = False
+        self.account: Account | None = None
+        self.place = ""
+
+    def stands(self, ask: Ask, among: Sequence[int]) -> tuple[str, int]:
+        """Give its ticket, and which of these accounts it stands at (from 1; 0: at none of them)."""
+        at = next((number for number, place in enumerate(ask.places(among), 1) if place.key == self.place), 0)
+        return self.ticket, at
+
+    def move(self, ask: Ask, account: Account) -> None:
+        """Stand at the end of this account's line, if it does not stand there."""
+        if account is self.account:
+            return
+        self.go()
+        self.account = account
+        at = next(number for number, line in enumerate(ask.lines) if line.account is account)
+        place = ask.sights[at].place
+        self.place = "" if place is None else place.key
+        account.line.append(self)
+
+    def go(self) -> None:
+        """Leave the line, and have the next one look."""
+        if self.account is not None and self in self.account.line:
+            self.account.line.remove(self)
+            wake_first((), [self.account])
+        self.account = None
+
+    @property
+    def first(self) -> bool:
+        """Tell that it is the first of this process, or need not be."""
+        return self.account is None or bool(self.account.claims) or not self.account.line or self.account.line[0] is self
+
+    def wake(self) -> None:
+        """Look again."""
+        self.sleeper.wake()
+
+    def stop(self) -> None:
+        """Wait no more."""
+        self.stopped = True
+        self.sleeper.wake()
+
+
+def wake_first(lines: Iterable[Line], accounts: Iterable[Account] = ()) -> None:
+    """Have whoever is first in line at these accounts look again; all of them where one may pass another."""
+    for account in (*(line.account for line in lines), *accounts):
+        if account.line:
+            for stander in tuple(account.line) if account.claims else tuple(account.line[:1]):
+                if isinstance(stander, Stander):
+                    stander.wake()
+
+
+def wait(ledger: Counting, ask: Ask, denied: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
+    """Stand in line until it is granted, refused for good, or the patience is over."""
+    if ledger.blocks_itself(ask.request, denied.account):
+        return (yield from attempt(ledger, ask, LAST | NEWCOMER, None))
+    stander = Stander(ask.request, ledger.name)
+    answer = yield from attempt(ledger, ask, NEWCOMER | STAND, stander)  # again, now that it has a ticket
+    if not wait_queue.is_contended(answer):
+        return answer
+    stander.move(ask, cast("Denied", answer).account)
+    forget = None if ask.request.on_stop is None else ask.request.on_stop(stander.stop)
+    try:
+        return (yield from _stand(ledger, ask, stander, cast("Denied", answer), attempt))
+    except GeneratorExit:
+        ledger.drop(stander)  # perhaps by a finaliser, which must do no I/O
+        raise
+    except BaseException:
+        ledger.leave(stander)
+        raise
+    finally:
+        stander.go()
+        if forget is not None:
+            forget()
+
+
+def _stand(ledger: Counting, ask: Ask, stander: Stander, answer: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
+    until, pause_s = time.monotonic() + ask.request.patience_s, _FIRST_PAUSE_S
+    while True:
+        sleeper = stander.sleeper
+        left_s = until - time.monotonic()
+        nap_s = min(left_s, pause_s if stander.first else _BEHIND_S)
+        if nap_s > 0 and not stander.stopped:
+            yield Step(partial(sleeper.block, nap_s), partial(sleeper.wait, nap_s))
+        if stander.stopped:
+            ledger.leave(stander)
+            return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
+        if sleeper.unfit or time.monotonic() >= until:
+            return (yield from attempt(ledger, ask, LAST, stander))
+        pause_s = _FIRST_PAUSE_S if sleeper.woken else min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        stander.sleeper = Sleeper(ask.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
+        if not stander.first:
+            continue
+        found = yield from attempt(ledger, ask, STAND, stander)
+        if not wait_queue.is_contended(found):
+            return found
+        answer = cast("Denied", found)
+        if answer.account is not stander.account and ledger.blocks_itself(ask.request, answer.account):
+            return (yield from attempt(ledger, ask, LAST, stander))
+        stander.move(ask, answer.account)
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+_TRY_AGAIN_S: Final = 1.0
+_PAID_IN_A_CALL: Final = 4
+_PAID_IN_A_CALL_S: Final = 0.005
+"""What a caller sends of what is owed, at most; the rest is the thread's."""
+
+_PAID_IN_A_BEAT_S: Final = 0.25
+
+_MOST_STEPS: Final = 10
+_MOST_STEPS_OF_ALL: Final = 100_000
+"""How many steps of a few milliseconds one caller makes for the dead, once a second, while a server is quick; and who ends all of them."""
+
+
+class Counting(ABC):
+    """Be the part of a ledger that its steps share; changed under `lock`, over which no I/O is done."""
+
+    def __init__(
+        self,
+        client: RedisClient,
+        *,
+        shares: Callable[[Account], bool] = lambda _: True,
+        namespace: str = "default",
+        lease_s: float = 30.0,
+        keep_s: float = KEEP_S,
+        clock: Clock | None = None,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.client: Final = client
+        self.failed = failed
+        self._shares = shares
+        self._namespace = namespace
+        self._lease_s = lease_s
+        self._keep_s = keep_s
+        self._clock = SystemClock() if clock is None else clock
+        self._moved = clock is not None and not isinstance(clock, SystemClock)
+        self._ahead_s: float | None = None
+        self._renew()
+        renew_while_alive(self, Counting.reset_after_fork)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+        self.beating, self.closed = threading.Lock(), False
+        self.life = object()
+        self.name = secrets.token_hex(8)
+        self.operations: dict[str, Shared] = {}
+        self.local: dict[str, Operation] = {}
+        self._places: WeakValueDictionary[str, Place] = WeakValueDictionary()
+        self.leases = Leases(self._lease_s, self._clock)
+        self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
+        self.owed = Owed()
+        self.lost: dict[str, Shared] = {}
+        self.pulse = Pulse(self._beat)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
+        self.client.reset_after_fork()
+        self._renew()
+
+    def sight(self, account: Account) -> Sight:
+        """Say where an account is kept."""
+        sight = account.row
+        if isinstance(sight, Sight) and sight.life is self.life:
+            return sight
+        place = None
+        if self._shares(account):
+            tag = tag_of(self._namespace, account.facts.tenant_id)
+            key = f"{tag}:a:{digest(account.key)}"
+            with self.lock:
+                place = self._places.get(key) or self._places.setdefault(key, Place(tag, key))
+        sight = account.row = Sight(self.life, place, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
+        account.line = [] if place is None else place.line
+        return sight
+
+    def seen(self, reply: Reply, lines: Sequence[tuple[Account, Sight]]) -> None:
+        """Show in the accounts what the store says of them now; under the lock."""
+        reply.show(lines, self._clock.monotonic_ns())
+
+    def begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
+        """Have an account that the store has forgotten begin anew, where it may: see `losses`."""
+        ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
+        why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
+        if why is None:
+            since_ms = numbers([(yield from self.client.call(ACCEPT, [self._accepted], [0]))], 1)[0]
+            since_s = (since_ms - 1) / 1_000 if since_ms else None
+            why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
+        if why is None:
+            return False
+        with self.lock:
+            forget(account)
+            sight.known, sight.revision, sight.used = False, 0, 0
+        tell(account, why, self.client.address.shown)
+        return True
+
+    def accept_loss(self) -> Flow[None]:
+        """See `Operated.accept_loss`."""
+        try:
+            yield from self.client.call(ACCEPT, [self._accepted], [round(self._keep_s)])
+        except StoreError as error:
+            raise self.refusal(error, None) from None
+
+    @property
+    def _accepted(self) -> str:
+        return f"{tag_of(self._namespace, None)}:accepted"
+
+    def rolled(self, operation: Operation) -> Operation:
+        """Let go of what rolling windows of this process's own have left behind."""
+        windows.expire_all(operation.lines, self.now_ns())
+        return operation
+
+    def now_ns(self) -> int:
+        """Give the wall clock of this process."""
+        return round(self._clock.time() * 1e9)
+
+    def wall_s(self) -> float:
+        """Give the store's time, as far as it was told; a clock of this process's own that somebody moves comes first."""
+        if self._moved or self._ahead_s is None:
+            return self._clock.time()
+        return self._clock.monotonic_ns() / _NS + self._ahead_s
+
+    def day(self) -> str:
+        """Give the seconds since 1970, and the time in ns for whoever has a clock of their own; windows go by the store's own else."""
+        now = str(int(self._clock.time()))
+        return f"{now}@{self.now_ns()}" if self._moved else now
+
+    def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        """Write the error of a step that the store could not take."""
+        self.failed()
+        return unkept(self.client.sentence(error), error.reason, account)
+
+    def blocks_itself(self, request: Reservation, account: Account) -> bool:
+        """Tell that the asker's own chain holds what stands in the way."""
+        with self.lock:
+            return wait_queue.blocks_itself(request, account, {**self.local, **self.operations})
+
+    def leave(self, stander: Stander) -> None:
+        """Take somebody out of line in the store."""
+        self.drop(stander)
+        self.pay_now()
+
+    def drop(self, stander: Stander) -> None:
+        """Do so at the next step."""
+        if stander.ticket and stander.place:
+            self.owed.add(Sent(LEAVE, [stander.place], [stander.ticket]))
+
+    def owe(self, sent: Sent) -> None:
+        """Send this later, before anything else."""
+        first = not self.owed
+        self.owed.add(sent)
+        self.pulse.start()
+        if first:
+            self.pulse.hurry()  # it may be asleep for a part of the lease
+
+    def pay_some(self) -> Flow[None]:
+        """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
+        self.pulse.start()
+        try:
+            yield from self.owed.pay(self.client, most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
+        except StoreError:
+            if not self.client.clustered:  # where it may be another server that fails
+                raise
+
+    def pay_now(self) -> None:
+        """Send what is owed in this thread, if that can be."""
+        try:
+            run_sync(self.pay_some())
+        except StoreError:
+            self.failed()
+            self.pulse.start()
+
+    def reap_is_due(self, tag: str) -> bool:
+        """Tell, once a second, that it is time to look for the dead."""
+        with self.lock:
+            return self.leases.may_reap(tag)
+
+    def reap_tag(self, tag: str, *, everybody: bool = False) -> Flow[int]:
+        """End what silent processes left behind on one tag."""
+        with self.lock:
+            own, silence = self.leases.on(tag).name, self.leases.silence_ms
+        ended, left = 0, 1
+        until = time.monotonic() + self.client.timeout_s / 4
+        for step in range(_MOST_STEPS_OF_ALL if everybody else _MOST_STEPS):
+            if not left or (step and not everybody and time.monotonic() >= until):
+                break
+            answer = yield from self.client.call(REAP, [f"{tag}:x", f"{tag}:d"], [f"{tag}:o:", int(everybody), own, *silence])
+            now_ended, left, now_ms = numbers(answer, 3)
+            ended += now_ended
+            left += now_ended if everybody else 0
+            self._ahead_s = now_ms / 1_000 - self._clock.monotonic_ns() / _NS
+        return ended
+
+    def _beat(self) -> float | None:
+        """Give a sign of life, and send what is owed; None when nothing is held any more."""
+        try:
+            with self.beating:  # `close` comes before it, or after
+                if self.closed:
+                    return None
+                self._live()
+        except StoreError:
+            self.failed()
+            return min(_TRY_AGAIN_S, self._lease_s / 4)
+        with self.lock:
+            if self.owed:
+                return 0.0
+            if self.operations:
+                return self._lease_s / 4
+            self.pulse.stopped()
+            return None
+
+    def sign_off(self, *, for_s: float) -> Flow[None]:
+        """Have what is still held settled at its grant now, until it says otherwise; what is not done in time ends with its lease."""
+        with self.lock:
+            leases = [lease for lease in self.leases.current() if lease.made]
+        until = time.monotonic() + for_s
+        for lease in leases:
+            if time.monotonic() >= until:
+                break
+            yield from self.client.call(BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, -1, *self.leases.silence_ms])
+            with self.lock:
+                self.leases.over(lease)
+            yield from self.reap_tag(lease.tag)
+
+    def over(self, lease: Lease) -> None:
+        """Note that the store has ended a lease: the slots of agents that live are to be taken anew."""
+        with self.lock:
+            self.leases.over(lease)
+            for op_id, operation in self.operations.items():
+                if operation.request.slot and operation.lease == lease.operations:
+                    self.lost[op_id] = operation
+
+    def make_sure(self, tag: str) -> Flow[None]:
+        """Find out which leases of a tag are over, before a slot is given out."""
+        with self.lock:
+            leases = self.leases.doubtful(tag)
+        for lease in leases:
+            yield from self._live_on(lease)
+
+    @abstractmethod
+    def retake(self) -> Flow[None]:
+        """Take anew what was lost, whatever is left: those who hold it live."""
+
+    def _live(self) -> None:
+        with self.lock:
+            due = self.leases.keep_alive({each.lease for each in self.operations.values()})
+            leases = due if self.operations else []
+        for lease in leases:
+            run_sync(self._live_on(lease))
+        run_sync(self.retake())
+        run_sync(self.owed.pay(self.client, for_s=_PAID_IN_A_BEAT_S))
+
+    def _live_on(self, lease: Lease) -> Flow[None]:
+        alive = yield from self.client.call(
+            BEAT, [f"{lease.tag}:x", lease.operations], [lease.name, self.leases.lease_ms, *self.leases.silence_ms]
+        )
+        if numbers([alive], 1)[0]:
+            self.leases.beaten(lease)
+        else:
+            self.over(lease)
