@@ -52,16 +52,17 @@ class Estimate:
         """
         if call.expected is not None:
             return cls._as_expected(call.expected, card)
+        size = call.input_estimate
         guess = OUTPUT_GUESS if learned is None else learned
         per_choice = guess if call.output_cap is None else call.output_cap
         output = per_choice * call.choices if call.turn else 0
         cost = least = None
         if card is not None:
-            cost = card.estimate_nano(call.input_estimate, output)
-            least = card.estimate_nano(call.input_estimate, 1 if call.turn else 0)
+            cost = card.estimate_nano(size, output)
+            least = card.estimate_nano(size, 1 if call.turn else 0)
         if cost is None or least is None:
-            return cls(call.input_estimate, output, None, None, sure=learned is not None)
-        return cls(call.input_estimate, output, cost, min(cost, least), sure=learned is not None)
+            return cls(size, output, None, None, sure=learned is not None)
+        return cls(size, output, cost, min(cost, least), sure=learned is not None)
 
     @classmethod
     def _as_expected(cls, known: Usage, card: RateCard | None) -> Estimate:

@@ -1,4 +1,4 @@
-"""Keep strict limits where an attempt was sent and nobody told what it used: it may have been billed whole."""
+"""Pay for the attempts after the first one, and keep strict limits where nobody told what an attempt used: it may be billed whole."""
 
 from __future__ import annotations
 
@@ -31,6 +31,75 @@ def charge_rest(engine: Engine, holds: Holds, actual: Mapping[str, int], record:
         op_id = new_op_id()
         engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, record)
         engine.settle(op_id, None, record)
+
+
+class Attempts:
+    """What became of the attempts of one call, from the first that failed on, and what the latest of them is paid with."""
+
+    __slots__ = ("_credit", "_paid", "_record", "_scope", "_sent_before", "between", "doubtful")
+
+    def __init__(self, scope: Scope, record: CallRecord) -> None:
+        self._scope = scope
+        self._record = record
+        self._sent_before = False  # an earlier attempt reached the provider
+        self._credit = False  # an attempt was paid for and never left: the next one is free
+        self._paid: str | None = None  # the operation that paid for the latest retry, not settled yet
+        self.between = False  # an attempt failed, and the next has not been paid for
+        self.doubtful = False  # no answer came to the latest attempt that was sent: it may be billed
+
+    def failed(self, *, sent: bool, answered: bool) -> None:
+        """Note that an attempt failed and another will follow."""
+        self._credit = not sent
+        self._sent_before = self._sent_before or sent
+        self.between = True
+        if sent:
+            self.doubtful = not answered
+
+    def pay(self, holds: Holds | None) -> None:
+        """Pay for one more; raise when it may not be sent.
+
+        One that follows an attempt that never left is free. After one that no answer came to, which may be billed, strict limits are
+        asked for the whole worst case again: `holds` is what such a call holds, None where no limit is strict.
+        """
+        if self._credit:
+            self._credit = self.between = False
+            return
+        self.settle()
+        scope, record = self._scope, self._record
+        lines = scope.plan.attempt_lines(record.call.model)
+        op_id = new_op_id()
+        try:
+            if self.doubtful and holds is not None:
+                self._paid = pay_again(scope, lines, holds, record, op_id)
+            else:
+                self._paid = scope.charge_lines(lines, record, op_id)
+        except BaseException:
+            self._paid = None
+            run_sync(scope.engine.ledger.release(op_id))  # it is not sent
+            raise
+        self.between = False
+        add_counts(scope.tallies, requests=1)
+        record.requests += 1
+
+    def settle(self) -> None:
+        """Settle what paid for the latest one: it was sent."""
+        if self._paid is not None:
+            self._scope.engine.settle(self._paid, None, self._record)
+            self._paid = None  # not before: a signal may raise between any two lines
+
+    def take_back(self) -> bool:
+        """Give back what paid for the latest one, which never left; return whether an earlier one reached the provider."""
+        if self._paid is not None:
+            run_sync(self._scope.engine.ledger.release(self._paid))
+            self._paid = None
+            add_counts(self._scope.tallies, requests=-1)
+            self._record.requests -= 1
+        return self._sent_before
+
+    def leave_nothing_held(self) -> None:
+        """End what paid for the latest one, whatever interrupted that."""
+        if self._paid is not None:
+            run_sync(self._scope.engine.ledger.settle(self._paid, None))
 
 
 def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRecord, op_id: str) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.late import look_for
+from ravi_otel._runtime.late import sweep_with
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -61,13 +61,13 @@ class Awaited:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Key, tuple[float, Collected]] = OrderedDict()
+        self.kept: OrderedDict[Key, tuple[float, Collected]] = OrderedDict()
         self._streamed: OrderedDict[Key, Reply | None] = OrderedDict()
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     def streams(self, key: Key | None) -> None:
         """Note that an answer made in the background is being streamed: a look may end before the stream is left."""
@@ -96,41 +96,39 @@ class Awaited:
             if key is None or seen is not None:
                 over.append((call, seen or Reply()))
             else:
-                known = self._kept.pop(key, None)
+                known = self.kept.pop(key, None)
                 if known is not None:
                     over.append((known[1], Reply()))
-                self._kept[key] = (now, call)
+                self.kept[key] = (now, call)
             over += [(old, Reply()) for old in self._outdated(now)]
         _settle(over)
 
     def sweep(self) -> None:
         """Give up what waits for too long; runs with every drain, so one look at the oldest has to do."""
-        if not self._kept:
-            return
         with self._lock:
             over = [(old, Reply()) for old in self._outdated(time.monotonic())]
         _settle(over)
 
     def _outdated(self, now: float) -> list[Collected]:
         found: list[Collected] = []
-        while self._kept:
-            key, (since, call) = next(iter(self._kept.items()))
-            if len(self._kept) <= MOST_KEPT and since >= now - LONGEST_S:
+        while self.kept:
+            key, (since, call) = next(iter(self.kept.items()))
+            if len(self.kept) <= MOST_KEPT and since >= now - LONGEST_S:
                 break
-            del self._kept[key]
+            del self.kept[key]
             found.append(call)
         return found
 
     def waits(self, key: Key | None) -> bool:
         """Tell whether some call waits for this answer."""
-        return key is not None and key in self._kept
+        return key is not None and key in self.kept
 
     def take(self, key: Key | None, reply: Reply) -> Collected | None:
         """Give the call that waits for this answer, once; None when nobody here began it, or it was counted."""
-        if key is None or not (self._kept or self._streamed):
+        if key is None or not (self.kept or self._streamed):
             return None
         with self._lock:
-            found = self._kept.pop(key, None)
+            found = self.kept.pop(key, None)
             if found is None and key in self._streamed:
                 self._streamed[key] = Reply(reply.id, reply.model, reply.usage, service_tier=reply.service_tier, answers=reply.answers)
         return None if found is None else found[1]
@@ -144,15 +142,15 @@ class Awaited:
     def give_up(self) -> None:
         """Settle everything that still waits at what it holds; for the end of the process."""
         with self._lock:
-            left = [(call, Reply()) for _, call in self._kept.values()]
-            self._kept.clear()
+            left = [(call, Reply()) for _, call in self.kept.values()]
+            self.kept.clear()
         _settle(left)
 
     def forget(self) -> None:
         """Start anew in a forked child: what waits is the parent's."""
         self._lock = threading.RLock()
-        self._kept = OrderedDict()
-        self._streamed = OrderedDict()
+        self.kept.clear()
+        self._streamed.clear()
 
 
 def _settle(calls: list[tuple[Collected, Reply]]) -> None:
@@ -180,5 +178,5 @@ def bring(record: CallRecord, told: Told) -> None:
 AWAITED: Final = Awaited()
 """The process's one table."""
 
-look_for((), AWAITED.sweep)  # nothing here is found by a collection
+sweep_with(AWAITED.kept, AWAITED.sweep)  # nothing here is found by a collection
 renew_in_child(AWAITED.forget)

@@ -15,7 +15,7 @@ from ravi_otel._pricing import RateCard
 from ravi_otel._pricing.rates import MILLION
 from ravi_otel._runtime.charging import dearest_tier
 from ravi_otel._runtime.footers import footed
-from ravi_otel._runtime.live import LiveCall
+from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel.errors import BudgetError, CancellationError, RaviError
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.formula import ALL, formula_of
@@ -88,7 +88,7 @@ class Guard:
 
     __slots__ = ("_after", "_card", "_counting", "_drains", "_input", "_kept", "_live", "_most", "_purses", "_room", "_step", "_until")
 
-    def __init__(self, live: LiveCall, counting: Counting, purses: list[Purse], after: list[Account], card: RateCard | None) -> None:
+    def __init__(self, live: ModelCall, counting: Counting, purses: list[Purse], after: list[Account], card: RateCard | None) -> None:
         self._live = live
         self._counting = counting
         self._purses = purses
@@ -185,7 +185,7 @@ class Guard:
         return owned(errors_text.cut(account, denied.reason, used, held, counted=own is not None), account)
 
 
-def guard_of(live: LiveCall, counting: Counting) -> Guard | None:
+def guard_of(live: ModelCall, counting: Counting) -> Guard | None:
     """Give the guard of a stream that is open now; None where nothing can end it but a stop of its scope."""
     call, most = live.record.call, _most(live)
     purses: list[Purse] = []
@@ -208,7 +208,7 @@ def guard_of(live: LiveCall, counting: Counting) -> Guard | None:
     return None
 
 
-def _most(live: LiveCall) -> int:
+def _most(live: ModelCall) -> int:
     """Give the output tokens its caller allows."""
     call = live.record.call
     return _NEVER if call.output_cap is None else call.output_cap * call.choices

@@ -10,15 +10,14 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._runtime.inferring import INFERRING, Asked
-from ravi_otel._runtime.live import LiveCall
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import ToolRecord
+from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.policy.content import Asked as Said
 from ravi_otel.policy.content import Part
 
 
-def answered(live: LiveCall) -> BudgetError | None:
+def answered(scope: Scope, record: CallRecord) -> BudgetError | None:
     """Tell what ran between an answer and this request, charge it, and give what refuses the request; never raises.
 
     The tools have run: all of them are counted, also what did not fit. The first that did not refuses the request, and each
@@ -27,9 +26,9 @@ def answered(live: LiveCall) -> BudgetError | None:
     refused: BudgetError | None = None
     left: list[Asked] = []
     try:
-        left = INFERRING.take(live.scope, live.record.call.tool_results)
+        left = INFERRING.take(scope, record.call.tool_results)
         while left:
-            found = _charged(live, left[0], refuses=refused is None)
+            found = _charged(scope, record, left[0], refuses=refused is None)
             del left[0]
             refused = refused or found
     except BudgetError as error:  # the limits cannot be kept: nothing more is sent on what nobody could charge
@@ -41,13 +40,12 @@ def answered(live: LiveCall) -> BudgetError | None:
     return refused
 
 
-def _charged(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None:
-    scope = live.scope
+def _charged(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
     # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
     refuses = refuses and scope.wrapping is None
     if one.passed:
         return _again(scope, one) if scope.wrapping is None else None
-    return _owing(scope, one, refuses=refuses) if one.owed else _tell(live, one, refuses=refuses)
+    return _owing(scope, one, refuses=refuses) if one.owed else _tell(scope, by, one, refuses=refuses)
 
 
 def _again(scope: Scope, one: Asked) -> BudgetError | None:
@@ -73,11 +71,11 @@ def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> B
     return refused
 
 
-def _tell(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None:
-    scope, engine = live.scope, live.scope.engine
+def _tell(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
+    engine = scope.engine
     record = ToolRecord(one.name, scope.facts, new_op_id(), one.asked_ns, call_id=one.call_id, inferred=True)
     record.began_unix_ns = one.asked_unix_ns
-    record.arguments, record.result, record.returned = _said(live.record.call.content, one.call_id)
+    record.arguments, record.result, record.returned = _said(by.call.content, one.call_id)
     engine.listeners.tool_started(record).leave()
     add_counts(scope.tallies, tool_calls=1)
     try:
@@ -90,7 +88,7 @@ def _tell(live: LiveCall, one: Asked, *, refuses: bool) -> BudgetError | None:
         raise
     finally:
         record.status = "ok"
-        record.duration_ns = max(0, live.record.started_ns - one.asked_ns)
+        record.duration_ns = max(0, by.started_ns - one.asked_ns)
         engine.listeners.tool_ended(record)
     return refused
 

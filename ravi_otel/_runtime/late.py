@@ -29,7 +29,7 @@ _LINGER_S: Final = 5.0
 
 _late: deque[Callable[[], object]] = deque()
 _followed: list[Collection[object]] = []
-_sweeps: list[Callable[[], object]] = []
+_sweeps: list[tuple[Collection[object], Callable[[], object]]] = []
 
 
 def later(end: Callable[[], object]) -> None:
@@ -49,11 +49,12 @@ def later_here(end: Callable[[], object]) -> None:
 
 def drain() -> None:
     """Do what finalisers queued; runs at the next call and while calls wait, when a scope opens or closes, at a flush, at exit."""
-    for sweep in _sweeps:
-        try:
-            sweep()
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
-            swallow("drain", error)
+    for swept, sweep in _sweeps:
+        if swept:
+            try:
+                sweep()
+            except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
+                swallow("drain", error)
     while _late:
         try:
             end = _late.popleft()
@@ -63,7 +64,8 @@ def drain() -> None:
             end()
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
             swallow("drain", error)
-    _attendant.wait()
+    if _attendant.busy:
+        _attendant.wait()
 
 
 def look_for(results: Collection[object], sweep: Callable[[], object] | None = None) -> None:
@@ -73,7 +75,12 @@ def look_for(results: Collection[object], sweep: Callable[[], object] | None = N
     """
     _followed.append(results)
     if sweep is not None:
-        _sweeps.append(sweep)
+        sweep_with(results, sweep)
+
+
+def sweep_with(results: Collection[object], sweep: Callable[[], object]) -> None:
+    """Have each drain call `sweep` for as long as `results` has any."""
+    _sweeps.append((results, sweep))
 
 
 def look_after(results: Collection[object]) -> None:
@@ -154,12 +161,12 @@ class _Attendant:
         self.looks_at = 0.0
         self._starting = Turns()
         self._gate = threading.Lock()
-        self._busy = False
+        self.busy = False
         self._working = threading.RLock()
 
     def wait(self) -> None:
         """Wait until it has done what it is at, though not for ever: whoever empties the queue may count on its being empty."""
-        if self._busy and self._working.acquire(timeout=_LONGEST_END_S):
+        if self.busy and self._working.acquire(timeout=_LONGEST_END_S):
             self._working.release()
 
     def ring(self) -> None:
@@ -198,12 +205,12 @@ class _Attendant:
         self.lingers = not any(self.results)
         rang = self._gate.acquire(timeout=_LINGER_S if self.lingers else _LOOK_EVERY_S)
         with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
-            self._busy = True
+            self.busy = True
             try:
                 self._look()
                 drain()
             finally:
-                self._busy = False
+                self.busy = False
         return rang or any(self.results)
 
     def _look(self) -> None:

@@ -72,7 +72,8 @@ class Inside:
 
 def around() -> tuple[object, ...]:
     """List the owners whose work encloses the caller's: it must not wait for what they hold, since they wait for it."""
-    return tuple(each.owner for each in _enclosures.get() if not each.over)
+    known = _enclosures.get()
+    return tuple([each.owner for each in known if not each.over]) if known else ()
 
 
 def owner() -> object:
@@ -81,11 +82,13 @@ def owner() -> object:
     A task is named by a weak reference, of which there is one: two are equal while the task lives. The ledger keeps it as long
     as the call is held, and a task keeps its result, which may be the very stream whose being dropped ends the call.
     """
-    if _get_running_loop() is None and "trio" not in sys.modules and "gevent._hub_local" not in sys.modules:
-        return threading.get_ident()  # what the rest comes to: every tool call asks
-    task = asyncio.current_task() if on_event_loop() else _trio_task()
+    loop, task = _get_running_loop(), None  # each call asks: nothing is called that cannot be there
+    if loop is not None:
+        task = asyncio.current_task(loop)
+    elif "trio" in sys.modules and (trio := trio_here()) is not None:
+        task = trio.lowlevel.current_task()
     if task is None:
-        gevent = gevent_here()
+        gevent = gevent_here() if "gevent._hub_local" in sys.modules else None
         if gevent is None:
             return threading.get_ident()
         task = gevent.getcurrent()
@@ -93,11 +96,6 @@ def owner() -> object:
         return weakref.ref(task)
     except TypeError:  # a task of somebody's own making
         return id(task)
-
-
-def _trio_task() -> object:
-    trio = trio_here()
-    return None if trio is None else trio.lowlevel.current_task()
 
 
 def patience(scope: Scope, *, blocking: bool) -> float:

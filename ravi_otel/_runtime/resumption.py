@@ -79,10 +79,15 @@ def checkpoint(scope: Scope, at: CallRecord | ToolRecord | None) -> Flow[None]:
     try:
         scope.checkpoint(at)
     except AgentPausedError as refused:
-        if not any(one.rules.waits for one in scope.upwards()):
-            raise
-        return _patiently(scope, at, refused)
+        return waiting(scope, at, refused)
     return _AT_ONCE
+
+
+def waiting(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError) -> Flow[None]:
+    """Stand in line with an agent that waits for the slot it lost, where the checkpoint has `refused`; raises that for any other."""
+    if not any(one.rules.waits for one in scope.upwards()):
+        raise refused
+    return _patiently(scope, at, refused)
 
 
 def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError | None) -> Flow[None]:

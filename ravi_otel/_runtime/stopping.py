@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.live import LiveCall
 from ravi_otel.errors import CancellationError, RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord
@@ -37,6 +36,20 @@ class InFlight(Protocol):
 
     def stop(self) -> object:
         """End it as soon as can be; called from any thread, perhaps more than once, and never blocks."""
+        ...
+
+
+class Waited(Protocol):
+    """What is sent and waited for: a model call, or a question to a reviewer."""
+
+    @property
+    def scope(self) -> Scope:
+        """The scope it was made in."""
+        ...
+
+    @property
+    def record(self) -> CallRecord | None:
+        """What is told of it; None for what is no call."""
         ...
 
 
@@ -86,7 +99,7 @@ def _stop(one: InFlight) -> None:
 renew_in_child(IN_FLIGHT.clear)
 
 
-def why_over(scope: Scope, record: CallRecord) -> RaviError:
+def why_over(scope: Scope, record: CallRecord | None) -> RaviError:
     """Give the refusal that a call which was stopped ends with."""
     try:
         scope.checkpoint(record)
@@ -118,7 +131,7 @@ class Blocked:
         self.cut()
 
 
-def blocked_by(live: LiveCall, cut: Callable[[], object]) -> Blocked | None:
+def blocked_by(live: Waited, cut: Callable[[], object]) -> Blocked | None:
     """Note a blocking call; None when that fails, and nobody can stop it."""
     try:
         return Blocked(live.scope, cut)
@@ -191,7 +204,7 @@ class _Nursed:
             self._token.run_sync_soon(self.cancel_scope.cancel, idempotent=True)
 
 
-async def stoppable(live: LiveCall, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def stoppable(live: Waited, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Await `send(*args, **kwargs)`; raises the refusal when the scope is stopped meanwhile, and passes on whatever else ends it."""
     awaited = _awaited_by(live)
     if awaited is None:
@@ -213,7 +226,7 @@ async def stoppable(live: LiveCall, send: Callable[..., Awaitable[Any]], args: t
         del live, awaited, refusal  # they come to know the error, whose traceback knows this frame
 
 
-def _awaited_by(live: LiveCall) -> _Awaited | None:
+def _awaited_by(live: Waited) -> _Awaited | None:
     """Note the running task's call; None outside asyncio, and in a task that keeps no count of its cancellations, or no reference."""
     try:
         loop = _get_running_loop()
@@ -230,7 +243,7 @@ def _awaited_by(live: LiveCall) -> _Awaited | None:
     return awaited
 
 
-def _instead_of(error: BaseException, awaited: _Awaited, live: LiveCall) -> RaviError | None:
+def _instead_of(error: BaseException, awaited: _Awaited, live: Waited) -> RaviError | None:
     """Give the refusal that `error` really is, None for what we did not cause."""
     try:
         return why_over(live.scope, live.record) if awaited.caused(error) and not isinstance(error, RaviError) else None
@@ -246,7 +259,7 @@ def _take_back(awaited: _Awaited) -> None:
         task.uncancel()
 
 
-async def _outside_asyncio(live: LiveCall, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _outside_asyncio(live: Waited, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     nursed = _nursed_by(live)
     if nursed is None:
         return await send(*args, **kwargs)
@@ -262,7 +275,7 @@ async def _outside_asyncio(live: LiveCall, send: Callable[..., Awaitable[Any]], 
         del live, why  # whose traceback knows this frame
 
 
-def _nursed_by(live: LiveCall) -> _Nursed | None:
+def _nursed_by(live: Waited) -> _Nursed | None:
     try:
         trio = trio_here()
         return None if trio is None else _Nursed(live.scope, trio)

@@ -12,11 +12,11 @@ from ravi_otel._flow import Done, Flow, Step, cause, run_async, run_sync
 from ravi_otel._runtime.gate_review import GateReview, log_unwritten
 from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import later
+from ravi_otel._runtime.model_call import REFUSED
 from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.patience import Enclosure, enclose, leave
 from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.resumption import checkpoint
-from ravi_otel._runtime.settlement import REFUSED
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting

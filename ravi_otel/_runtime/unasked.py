@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.admission import NOTHING
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import run_sync
-from ravi_otel._runtime.live import LiveCall
+from ravi_otel._runtime.model_call import CallState, ModelCall
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.limits import Kind
@@ -22,7 +23,7 @@ _SPENT_BY_CALLS: Final = frozenset(
 )
 
 
-class Unasked(LiveCall):
+class Unasked(ModelCall):
     """Follow a call that the provider began by itself: nobody could refuse it, so it is counted and charged as it happens.
 
     One that is no request of its own, such as the transcription of what was said, is charged what it used alone.
@@ -30,11 +31,12 @@ class Unasked(LiveCall):
 
     __slots__ = ()
 
-    def begin(self, *, request: bool) -> None:
+    def begin_by_itself(self, *, request: bool) -> None:
         """Open its span, and count it as a request and a turn where it is one; refuses nothing."""
         record, scope = self.record, self.scope
-        scope.engine.listeners.call_started(record).leave()
-        self.admitted = self.built = True
+        self.begin()
+        self.leave()
+        self._stage, self._expected = CallState.SENT, NOTHING
         if not request:
             record.requests = 0
             return
@@ -66,7 +68,7 @@ def _sent(call: Call) -> Usage:
 def begin_unasked(scope: Scope, call: Call, *, request: bool = True) -> Unasked:
     """Follow a call of `scope` that nobody asked for, from now until it is ended like any other."""
     live = Unasked(scope, call)
-    live.begin(request=request)
+    live.begin_by_itself(request=request)
     return live
 
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from ravi_otel._flow import Flow, Step, cause
 from ravi_otel._runtime.late import drain, later
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import GIVE_WAY, Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import NOTHING_ENTERED, Entered
+from ravi_otel.hooks.listener import NOTHING_ENTERED
 from ravi_otel.hooks.records import Status
 from ravi_otel.policy.usage import Call, Reply
 
@@ -29,10 +27,10 @@ _unseen: Final[weakref.WeakSet[type]] = weakref.WeakSet()
 """The classes of clients in whose calls nothing was seen."""
 
 
-class UnseenCall(LiveCall):
+class UnseenCall(ModelCall):
     """Be such a call, until one that is seen takes its place."""
 
-    __slots__ = ("begun", "entered", "given_way", "turned")
+    __slots__ = ("begun", "given_way", "turned")
 
     def __init__(self, call: Call, *, begun: bool) -> None:
         super().__init__(STATE.locate()[0], call)
@@ -40,13 +38,13 @@ class UnseenCall(LiveCall):
         self.turned = False
         """That a call inside has asked a model, and may be the answer's."""
         self.begun = begun
-        self.entered: Entered = self._begin() if begun else NOTHING_ENTERED
+        self._entered = NOTHING_ENTERED
+        if begun:
+            self.begin()
 
-    def _begin(self) -> Entered:
-        return self.scope.engine.listeners.call_started(self.record)
-
-    def give_way(self) -> None:
-        """Take back what was held and counted for it: the call that begins now is the one; again does nothing."""
+    def give_way(self, call: Call) -> None:
+        """Take back what was held and counted for it: `call`, which begins inside it now, is the one; again does nothing."""
+        self.turned = self.turned or call.turn
         me = object()
         try:
             if self._end(me):
@@ -64,24 +62,14 @@ class UnseenCall(LiveCall):
         if not self.begun:
             if self.given_way:
                 return  # of what was never there nobody is told
-            self._begin().leave()
+            self.begin()
+            self.leave()
         super()._told(status)
-
-
-_AROUND: Final[ContextVar[UnseenCall | None]] = ContextVar("ravi_otel_unseen_call", default=None)
 
 
 def is_around() -> bool:
     """Tell that the code here runs inside such a call, which is counted and limited whatever goes out from it."""
-    return _AROUND.get() is not None
-
-
-def give_way(call: Call) -> None:
-    """Have the call around, that was not seen until now, give way to the one that begins here."""
-    around = _AROUND.get()
-    if around is not None:
-        around.turned = around.turned or call.turn
-        around.give_way()
+    return GIVE_WAY.get() is not None
 
 
 def walk_unseen(kind: type, call: Call, step: Step, read: Callable[[Any], Reply]) -> Flow[Any]:
@@ -90,15 +78,19 @@ def walk_unseen(kind: type, call: Call, step: Step, read: Callable[[Any], Reply]
     live = UnseenCall(call, begun=kind in _unseen)
     token = None
     try:
-        yield from live.admit(blocking=False)
-        token = _AROUND.set(live)
+        wait = live.admit(blocking=False)
+        if wait is not None:
+            yield from wait
+        token = GIVE_WAY.set(live.give_way)
         result = yield step
         seen = live.given_way
         if seen and not live.turned:  # by an embedding or the like, on the way to an answer that nobody saw
-            live.entered.leave()
+            live.leave()
             live = UnseenCall(replace(call), begun=True)
-            yield from live.admit(blocking=False)
-        live.succeed(read(result))
+            wait = live.admit(blocking=False)
+            if wait is not None:
+                yield from wait
+        live.answered(read(result))
         if not seen:
             _unseen.add(kind)
     except BaseException as raised:
@@ -110,9 +102,9 @@ def walk_unseen(kind: type, call: Call, step: Step, read: Callable[[Any], Reply]
             fail()
         raise
     finally:
-        live.entered.leave()
+        live.leave()
         if token is not None:
             with suppress(ValueError):  # closed in another context than it began in
-                _AROUND.reset(token)
+                GIVE_WAY.reset(token)
         del live
     return result

@@ -41,7 +41,7 @@ async def ask(
         "chat.completions",
         provider="openai" if isinstance(client, OpenAIModel) else _named(client, "provider") or "custom",
         model=model or _named(client, "model"),
-        input_estimate=sum(map(_tokens, messages)),
+        size=sum(map(_tokens, messages)),
         messages=len(messages),
     )
     answer = await run_async(walk_unseen(type(client), call, Step(_never, generate), _read))

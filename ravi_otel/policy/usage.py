@@ -6,7 +6,7 @@ enforced, because a frozen class costs four times as much to make.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple
 
@@ -78,7 +78,8 @@ class Call:
 
     `operation` is the convention's name ("chat", "embeddings", …), `endpoint` the API's path shape ("chat.completions").
     `generative` calls count as requests; `turn` says a logical generation. Token figures are estimates; `output_cap` is what
-    the caller stated, None when nothing was. `messages` counts input items, None where the endpoint has none. `parameters`
+    the caller stated, None when nothing was. `size` is the estimate of the input, or what works it out once somebody asks for
+    `input_estimate`: few calls need one. `messages` counts input items, None where the endpoint has none. `parameters`
     are neutral names (temperature, max_tokens, …) for telemetry. `unread` marks a request that a bug of ours kept from being
     read: it is counted as a request, and not refused for want of a price. `job` says that it begins work which is paid for
     later, and whose usage nobody reads. `content` is what the request says, None unless it is captured. `changes` names what we
@@ -101,7 +102,7 @@ class Call:
     generative: bool = True
     turn: bool = True
     stream: bool = False
-    input_estimate: int = 0
+    size: int | Callable[[], int] = 0
     output_cap: int | None = None
     choices: int = 1
     messages: int | None = None
@@ -123,6 +124,18 @@ class Call:
     unchained: int = 0
     offers_tools: bool = False
     tool_results: tuple[str, ...] = ()
+
+    @property
+    def input_estimate(self) -> int:
+        """How many tokens the input has, by our own count."""
+        size = self.size
+        if not isinstance(size, int):
+            size = self.size = size()
+        return size
+
+    @input_estimate.setter
+    def input_estimate(self, tokens: int) -> None:
+        self.size = tokens
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -9,14 +9,13 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import anyio
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Step
-from ravi_otel._runtime.live import LiveCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import stoppable
 from ravi_otel.errors import ConfigurationError
@@ -80,7 +79,7 @@ async def _ending(said: Awaitable[Any]) -> Any:
     """Await it until its scope is over; raises what ended that."""
     scope, _ = STATE.locate()
     refuse_ended(scope)
-    return await stoppable(cast("LiveCall", _Held(scope)), _answer, (said,), {})
+    return await stoppable(_Held(scope), _answer, (said,), {})
 
 
 async def _answer(said: Awaitable[Any]) -> Any:

@@ -28,8 +28,8 @@ def expected(model, **more):
 
 
 def test_words_are_expected_at_their_size_and_the_callers_cap_or_a_guess():
-    assert expected("words", input_estimate=100, output_cap=50, choices=2).cost == 100 * 1_000 + 100 * 10_000
-    guessed = expected("words", input_estimate=100)
+    assert expected("words", size=100, output_cap=50, choices=2).cost == 100 * 1_000 + 100 * 10_000
+    guessed = expected("words", size=100)
     assert (guessed.output_tokens, guessed.cost) == (OUTPUT_GUESS, 100 * 1_000 + OUTPUT_GUESS * 10_000)
 
 
@@ -52,7 +52,7 @@ def test_what_a_model_is_not_sold_by_has_no_expected_cost(model, usage):
 
 
 def test_a_call_that_failed_on_its_way_is_charged_what_was_sent():
-    assert expected("words", input_estimate=7).floor() == Usage(7, source="estimated")
+    assert expected("words", size=7).floor() == Usage(7, source="estimated")
     assert expected("pictures", expected=DRAWN).floor() == Usage(1_100, image_input_tokens=1_000, source="estimated")
     assert expected("hours", expected=HEARD).floor() == Usage(600, audio_input_tokens=600, audio_ms=60_000, source="estimated")
 

@@ -199,7 +199,7 @@ class EngineMachine(RuleBasedStateMachine):
             operation="chat",
             endpoint="chat.completions",
             turn=call["turn"],
-            input_estimate=call["given"],
+            size=call["given"],
             output_cap=call["guess"],
             choices=call["choices"],
             messages=call["messages"],

@@ -26,7 +26,7 @@ def scope_of(*limits):
 
 
 def call_of(bound=100, cap=None, choices=1, **more):
-    return Call("chat", "chat.completions", model="m", input_estimate=30, input_bound=bound, output_cap=cap, choices=choices, **more)
+    return Call("chat", "chat.completions", model="m", size=30, input_bound=bound, output_cap=cap, choices=choices, **more)
 
 
 def asked(scope, call, longest=0, window=None):

@@ -178,7 +178,7 @@ def test_a_completion_is_read_like_a_chat():
 
 
 def test_a_completion_stream_counts_its_text_until_the_usage_comes():
-    collector = Completions().collector(Call("text_completion", "completions", input_estimate=7))
+    collector = Completions().collector(Call("text_completion", "completions", size=7))
     collector.add({"id": "cmpl-1", "model": "m", "choices": [{"index": 0, "text": "x" * 80}]})
     assert collector.reply().usage == Usage(7, 20, source="estimated")
     collector.add({"id": "cmpl-1", "model": "m", "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]})

@@ -131,7 +131,7 @@ def test_the_output_is_one_message_of_the_assistant_that_says_why_it_ended():
 
 
 def call(content: Asked | None = None) -> Call:
-    return Call(operation="chat", endpoint="responses", input_estimate=1, content=content)
+    return Call(operation="chat", endpoint="responses", size=1, content=content)
 
 
 def delta(said: str, at: int = 0) -> dict[str, Any]:

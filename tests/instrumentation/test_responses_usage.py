@@ -19,7 +19,7 @@ USED = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}
 
 
 def asked(content: Asked | None = None) -> Call:
-    return Call(operation="chat", endpoint="responses", input_estimate=10, content=content)
+    return Call(operation="chat", endpoint="responses", size=10, content=content)
 
 
 def usage_of(response: Any) -> Usage:

@@ -17,7 +17,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel._runtime import patience, tool_call
-from ravi_otel._runtime.settlement import Settlement
+from ravi_otel._runtime.attempts import Attempts
+from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 
@@ -143,7 +144,7 @@ class Interruption(BaseException):
     """Be what a signal handler raises."""
 
 
-ENDS = {method.__code__ for method in (Settlement.succeed, Settlement.fail, Settlement._end, Settlement._settle_attempt)}
+ENDS = {method.__code__ for method in (ModelCall.answered, ModelCall.fail, ModelCall._end, Attempts.settle)}
 FIRST_IN_FINALLY = ("waiting.over = True",)
 
 
@@ -158,8 +159,8 @@ def interrupted(moment, act, where=ENDS):
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
-        told = event == "line" or (event == "return" and frame.f_code is Settlement._end.__code__)
-        entering = frame.f_code is Settlement.fail.__code__ and line.startswith("me = ")  # nobody ends what never began to end
+        told = event == "line" or (event == "return" and frame.f_code is ModelCall._end.__code__)
+        entering = frame.f_code is ModelCall.fail.__code__ and line.startswith("me = ")  # nobody ends what never began to end
         if told and not entering and not line.startswith(("with ", "try:", *FIRST_IN_FINALLY)):
             left -= 1
             if left == 0:

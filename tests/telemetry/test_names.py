@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel._runtime.settlement import REFUSED
+from ravi_otel._runtime.model_call import REFUSED
 from ravi_otel._telemetry import names
 
 PACKAGE = Path(names.__file__).parents[1]
@@ -17,7 +17,7 @@ ALLOWED = {
     ("foreign.py", "gen_ai.system"),
     ("foreign.py", "gen_ai.agent.id"),
     ("foreign.py", "gen_ai.usage."),
-    ("settlement.py", "ravi.limit_exceeded"),
+    ("model_call.py", "ravi.limit_exceeded"),
 }
 LOOKS_LIKE_A_NAME = re.compile(r"(gen_ai|openai|server|error|exception|http|user|session)\.[a-z_.]+|ravi\.(?!otel)[a-z_.]+(?:sha256)?")
 

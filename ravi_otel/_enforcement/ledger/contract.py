@@ -150,8 +150,14 @@ class Grant:
     @property
     def granted(self) -> int | None:
         """Give the tightest hold of tokens, None without one."""
-        tokens = [hold for line, hold in self.holds if line.account.kind == _TOKENS and not line.account.observe]
-        return min(tokens, default=None)
+        tightest: int | None = None
+        for index, line in enumerate(self.lines):  # each call asks: no list is made
+            account = line.account
+            if account.kind == _TOKENS and not account.observe:
+                hold = line.want if line.carved or account.nature is Nature.HELD else 0
+                hold = hold if self.held is None else self.held[index]
+                tightest = hold if tightest is None or hold < tightest else tightest
+        return tightest
 
 
 class Told(Grant):

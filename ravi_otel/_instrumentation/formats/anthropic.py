@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats.fields import (
@@ -20,6 +20,7 @@ from ravi_otel._instrumentation.formats.fields import (
     plain,
     text,
     tokens_in,
+    tokens_of,
     tokens_of_weight,
     total_only,
     weight_of,
@@ -84,11 +85,11 @@ class Messages(WireFormat):
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
         told = isinstance(body.get("system"), (str, list, tuple))
-        estimate = sum([tokens_in(body[name]) for name in _INPUT_FIELDS if isinstance(body.get(name), (str, list, tuple, Mapping))])
+        given = [name for name in _INPUT_FIELDS if isinstance(body.get(name), (str, list, tuple, Mapping))]
         return request.describe(
             "chat",
             "messages",
-            input_estimate=estimate + (size + told) * _PER_MESSAGE + _PER_REQUEST,
+            size=partial(tokens_of, body, given, (size + told) * _PER_MESSAGE + _PER_REQUEST),
             output_cap=count(body.get("max_tokens")),
             messages=size + told if known else None,
             parameters=parameters(body),
@@ -543,7 +544,7 @@ class Other(WireFormat):
             model=None if job else text(body, "model"),  # what a job will cost has no price per call
             generative=generative,
             turn=completes,
-            input_estimate=tokens_in(body) if generative and not job else 0,
+            size=tokens_in(body) if generative and not job else 0,
             output_cap=count(body.get(_LEGACY_CAP)) if completes else None,
             job=job,
             unread=job,  # nobody can say what it costs: it is not refused for want of a price

@@ -21,6 +21,7 @@ from ravi_otel._instrumentation.formats.fields import (
     plain,
     text,
     tokens_in,
+    tokens_of,
     usage_of,
     weight_of,
 )
@@ -33,8 +34,8 @@ _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
 _SAME_NAMES: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
 _OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
-_OTHER_FIELDS: Final = ("tools", "functions", "response_format")
-"""What of a request counts as input besides the messages."""
+_INPUT_FIELDS: Final = ("messages", "tools", "functions", "response_format")
+"""What of a request counts as input."""
 
 _COMPLETION_FIELDS: Final = ("prompt", "suffix", "messages")
 """The same of a legacy completion. The last is no field of that API, but a server may take a chat there."""
@@ -82,14 +83,10 @@ class ChatCompletions(WireFormat):
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
         caps = [cap for name in _CAPS if body.get(name) is not None and (cap := count(body[name])) is not None]
-        estimate = tokens_in(messages)
-        for name in _OTHER_FIELDS:
-            if name in body:
-                estimate += tokens_in(body[name])
         return request.describe(
             "chat",
             "chat.completions",
-            input_estimate=estimate + size * _PER_MESSAGE + _PER_REQUEST,
+            size=partial(tokens_of, body, _INPUT_FIELDS, size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=caps[0] if caps else None,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,

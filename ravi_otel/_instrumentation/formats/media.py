@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeGuard, cast
 
 from ravi_otel._instrumentation.formats.fields import (
@@ -25,6 +26,7 @@ from ravi_otel._instrumentation.formats.fields import (
     items,
     text,
     tokens_in,
+    tokens_of,
     tokens_of_weight,
     usage_of,
     weight_of,
@@ -46,7 +48,7 @@ class Embeddings(WireFormat):
         return request.describe(
             "embeddings",
             turn=False,
-            input_estimate=tokens_in(request.body.get("input")),
+            size=partial(tokens_of, request.body, ("input",)),
             parameters={} if encoding is None else {"encoding_format": encoding},
         )
 
@@ -107,7 +109,7 @@ class Videos(WireFormat):
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
         estimate = tokens_in(request.body.get("prompt"))
-        return request.describe(self._shape, turn=False, input_estimate=estimate, parameters={"output_type": "video"})
+        return request.describe(self._shape, turn=False, size=estimate, parameters={"output_type": "video"})
 
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
@@ -170,7 +172,7 @@ class Images(WireFormat):
         return request.describe(
             self._shape,
             turn=False,
-            input_estimate=expected.input_tokens,
+            size=expected.input_tokens,
             choices=choices,
             parameters={"output_type": "image"},
             expected=expected,
@@ -342,7 +344,7 @@ class Speech(WireFormat):
             "audio.speech",
             turn=False,
             stream=request.stream or request.body.get("stream_format") == "sse",
-            input_estimate=expected.input_tokens,
+            size=expected.input_tokens,
             parameters={"output_type": "speech"},
             expected=expected,
         )
@@ -478,7 +480,7 @@ class Transcriptions(WireFormat):
         parameters: dict[str, Any] = {"output_type": "text"}
         if body.get("temperature") is not None:
             parameters["temperature"] = body["temperature"]
-        return request.describe(self._shape, turn=False, input_estimate=expected.input_tokens, parameters=parameters, expected=expected)
+        return request.describe(self._shape, turn=False, size=expected.input_tokens, parameters=parameters, expected=expected)
 
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""

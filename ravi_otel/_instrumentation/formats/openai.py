@@ -97,7 +97,7 @@ class Other(WireFormat):
             shape,
             model=None if job else text(body, "model"),  # what a job will cost has no price per call
             turn=False,
-            input_estimate=0 if job else tokens_in(body),
+            size=0 if job else tokens_in(body),
             choices=max(1, count(body.get("n")) or 1),
             job=job,
             unread=unread,  # nobody can say what it will cost: it is not refused for want of a price

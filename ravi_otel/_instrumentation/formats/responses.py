@@ -20,7 +20,7 @@ from ravi_otel._instrumentation.formats.fields import (
     items,
     plain,
     text,
-    tokens_in,
+    tokens_of,
     tokens_of_weight,
     usage_of,
     weight_of,
@@ -83,7 +83,7 @@ class Responses(WireFormat):
         call = request.describe(
             "chat",
             "responses",
-            input_estimate=sum([tokens_in(body[name]) for name in _INPUT_FIELDS if name in body]) + size * _PER_ITEM + _PER_REQUEST,
+            size=partial(tokens_of, body, _INPUT_FIELDS, size * _PER_ITEM + _PER_REQUEST),
             output_cap=count(body.get("max_output_tokens")),
             messages=size + instructed,
             unchained=instructed,

@@ -16,11 +16,9 @@ from ravi_otel._instrumentation.formats.fields import get
 from ravi_otel._instrumentation.formats.format import WireFormat, read_body
 from ravi_otel._instrumentation.http.headers import told_headers
 from ravi_otel._instrumentation.http.stream import Following
-from ravi_otel._runtime.call import hold
 from ravi_otel._runtime.capping import Sizing
 from ravi_otel._runtime.late import later
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.usage import Call
@@ -51,12 +49,12 @@ class Around:
     def begin(self, call: Call, endpoint: WireFormat, sizing: Sizing, *, first: bool) -> _OnItsWay | None:
         """Hold what one attempt may take; raises what a limit, the deadline or a cancellation has against it."""
         call.turn = call.turn and first
-        live = hold(call, sizing)
+        live = ModelCall.hold(call, sizing)
         return None if live is None else _OnItsWay(live, endpoint)
 
     def sent(self, request: Any, way: _OnItsWay) -> None:
         """Note the request that was built; one that is dropped without an answer settles what is known."""
-        way.live.built = True
+        way.live.sent()
         with self._lock:
             self._sent[request] = way
         finalize(request, way.lost).atexit = False
@@ -80,7 +78,7 @@ class _OnItsWay:
 
     __slots__ = ("_endpoint", "live", "over")
 
-    def __init__(self, live: LiveCall, endpoint: WireFormat) -> None:
+    def __init__(self, live: ModelCall, endpoint: WireFormat) -> None:
         self.live = live
         self._endpoint = endpoint
         self.over = False
@@ -101,7 +99,7 @@ class _OnItsWay:
         if not response.is_closed:
             Following(self.live, self._endpoint).response(response)
             return
-        self.live.succeed(read_body(self._endpoint, lambda: response.content, record.call))
+        self.live.answered(read_body(self._endpoint, lambda: response.content, record.call))
 
     def refused(self, error: BaseException) -> None:
         """Give back what is held: the request could not be built, and nothing was sent."""

@@ -10,7 +10,7 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
 from ravi_otel._instrumentation.http.changes import can_cap
-from ravi_otel._runtime.live import LiveCall
+from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.usage import Call
 
@@ -46,7 +46,7 @@ def sized(endpoint: WireFormat, request: Request, call: Call, options: Any) -> N
         call.unbounded = call.unbounded or "what could not be read"
 
 
-def refuse_grown(live: LiveCall, client: Any, built: Any, endpoint: WireFormat, asked: Request) -> None:
+def refuse_grown(live: ModelCall, client: Any, built: Any, endpoint: WireFormat, asked: Request) -> None:
     """Raise BudgetExhaustedError where a class derived from the client made the request more than what strict limits hold.
 
     What the client's own classes send is what we read; it is not looked at again.

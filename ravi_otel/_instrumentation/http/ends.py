@@ -27,8 +27,7 @@ from ravi_otel._instrumentation.http.timeouts import EARLY_NS, timed_out
 from ravi_otel._runtime.guard import Guard, blame, guard_of
 from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import drain, later, look_soon, opened
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.stopping import why_over
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
@@ -87,7 +86,7 @@ class Ends:
         ),
     )
 
-    def __init__(self, live: LiveCall, endpoint: WireFormat, *, hides: bool = False) -> None:
+    def __init__(self, live: ModelCall, endpoint: WireFormat, *, hides: bool = False) -> None:
         self._hides = hides
         self._watching = True  # for the first chunk, or for each
         self._silent = True  # none of its content came yet
@@ -208,7 +207,7 @@ class Ends:
         UNREAD.discard(self)
         try:
             if error is None:
-                self._live.succeed(Reply())
+                self._live.answered(Reply())
             else:
                 self._live.fail(error, Ending(type(error).__qualname__), Reply())
         except Exception as bug:  # noqa: BLE001 - the same bug, perhaps
@@ -240,7 +239,7 @@ class Ends:
     def finished(self) -> None:
         """Settle a stream that was read to its end."""
         if self._end():
-            self._live.succeed(self._reply())
+            self._live.answered(self._reply())
 
     def failed(self, error: BaseException) -> None:
         """Settle a stream that broke, with what came until then."""
@@ -352,13 +351,13 @@ class Ends:
         return LONGEST_IDLE_NS
 
     def _ended(self) -> None:
-        self._live.succeed(self._reply())
+        self._live.answered(self._reply())
 
     def _abandoned(self) -> None:
         """Settle what was received; a stream closed after its last event is whole."""
         reply = self._reply()
         if self._collector.complete:
-            self._live.succeed(reply)
+            self._live.answered(reply)
         else:
             self._fail(GeneratorExit("the stream was closed or dropped before its end"), ABANDONED, reply)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ravi_otel._instrumentation.formats.fields import count, get
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending
 from ravi_otel.policy.usage import Reply
 
 _NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})

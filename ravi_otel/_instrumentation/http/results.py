@@ -7,7 +7,7 @@ from typing import Any, Final
 from ravi_otel._instrumentation.formats.fields import class_of, get
 from ravi_otel._instrumentation.formats.format import WireFormat, read_body, read_result
 from ravi_otel._instrumentation.http.stream import Following
-from ravi_otel._runtime.live import LiveCall
+from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel.policy.usage import Call, Reply
 
 _MOST_KEPT: Final = 256
@@ -15,7 +15,7 @@ _complete: set[type] = set()
 """Classes seen to be neither a stream nor a raw response: a model's class is slow to say that it lacks something."""
 
 
-def watch(live: LiveCall, result: Any, endpoint: WireFormat, *, hides: bool = False) -> bool:
+def watch(live: ModelCall, result: Any, endpoint: WireFormat, *, hides: bool = False) -> bool:
     """Follow a result that is still open; False when it is complete. `hides` has its usage kept from the program."""
     kind = class_of(result)
     if kind in _complete:

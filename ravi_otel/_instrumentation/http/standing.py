@@ -23,7 +23,7 @@ _LOCKING: Final = (
         "ravi_otel.hooks",
         "ravi_otel.local",
         "ravi_otel._pricing",
-        "ravi_otel._runtime.live",
+        "ravi_otel._runtime.model_call",
         "ravi_otel._telemetry",
     ),
     *("opentelemetry.context", "opentelemetry.exporter", "opentelemetry.metrics", "opentelemetry.sdk", "opentelemetry.trace"),

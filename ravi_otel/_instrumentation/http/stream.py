@@ -201,7 +201,7 @@ class Following(Ends):
             self._collector.add(item)
             if self._silent and self._collector.spoke:
                 self._silent = False
-                self._live.content()
+                self._live.content(self._now())
             if heard >= self._look_ns:
                 error = self._look()
                 if error is not None and self._must_end(error):
@@ -215,7 +215,7 @@ class Following(Ends):
 
     def _time(self) -> None:
         self._watching = STATE.options.each_chunk
-        self._live.chunk()
+        self._live.chunk(self._now())
 
     # -- bytes its user reads by themselves -----------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Following(Ends):
             if body is not None and not self._over:
                 if body.streamed and self._watching:
                     self._watching = False
-                    self._live.chunk()
+                    self._live.chunk(self._now())
                 body.add(data)
             return self._stopped and self._stop_at_once()
         except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
@@ -338,7 +338,7 @@ class Following(Ends):
     def _whole(self, body: Body | None) -> None:
         if body is not None and self._end():
             body.ended = True
-            self._live.succeed(self._reply())
+            self._live.answered(self._reply())
 
 
 def helper_made(helper: Any) -> None:

@@ -19,8 +19,7 @@ from ravi_otel._instrumentation.http.headers import headers_of, told_headers
 from ravi_otel._instrumentation.http.results import read, watch
 from ravi_otel._instrumentation.http.stream import observe_parser
 from ravi_otel._instrumentation.http.timeouts import EARLY_NS, TIMEOUT, back_off, shorten, timed_out
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
 from ravi_otel.errors import RaviError
@@ -51,7 +50,7 @@ class HttpWire:
         self._asked = asked
         self._kwargs = kwargs
         self._endpoint = endpoint
-        self._live: LiveCall | None = None
+        self._live: ModelCall | None = None
         self._seen: Any = None
         self._builds = 0
         self._request: object = None
@@ -72,7 +71,7 @@ class HttpWire:
 
     # -- what the runtime asks (`runtime.call.Wire`) --------------------------------------------------------------
 
-    def step(self, live: LiveCall | None) -> Step:
+    def step(self, live: ModelCall | None) -> Step:
         """See `Wire.step`."""
         self._live = live
         if live is not None and live.record.output_cap is not None and self._asked is not None:
@@ -84,7 +83,7 @@ class HttpWire:
         if self._asked is not None:
             sized(self._endpoint, self._asked, self.call, self._options)
 
-    def watch(self, live: LiveCall, result: Any) -> bool:
+    def watch(self, live: ModelCall, result: Any) -> bool:
         """See `Wire.watch`."""
         return watch(live, result, self._endpoint, hides=self._hides)
 
@@ -92,7 +91,7 @@ class HttpWire:
         """See `Wire.reply`."""
         return read(result, self._endpoint, self.call)
 
-    def ending(self, live: LiveCall, error: BaseException) -> Ending:
+    def ending(self, live: ModelCall, error: BaseException) -> Ending:
         """See `Wire.ending`."""
         self._heard(live, error)
         # Whether anything was sent, the client's own error knows.
@@ -101,7 +100,7 @@ class HttpWire:
             status, _, sent = (self._passed, "", True) if self._tried is None else self._tried
             return Ending(type(error).__qualname__, billed=sent and status is None, status=status)
         seen = None if self._seen is None else read(self._seen, self._endpoint, self.call)
-        return ending_of(caused or error, built=self._latest if live.built else None, seen=seen)
+        return ending_of(caused or error, built=self._latest if live.was_sent else None, seen=seen)
 
     def _send(self) -> Any:
         blocked = None if self._live is None else blocked_by(self._live, self._cut)
@@ -192,7 +191,7 @@ class HttpWire:
         self._latest = request
         if live is None:
             return
-        live.built = True
+        live.sent()
         try:
             if not live.scope.plan.clocks or not STATE.options.shorten_timeouts:
                 return
@@ -286,7 +285,7 @@ class HttpWire:
             record = live.record
             record.request_id, record.rate_limits = told_headers(response.headers)
 
-    def _heard(self, live: LiveCall, error: BaseException) -> None:
+    def _heard(self, live: ModelCall, error: BaseException) -> None:
         request_id, limits = headers_of(error)
         if request_id is not None or limits:
             live.record.request_id, live.record.rate_limits = request_id, limits

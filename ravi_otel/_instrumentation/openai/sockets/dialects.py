@@ -97,7 +97,7 @@ class Setting:
             provider_assumed=self.host.assumed,
             model=text(body, "model") or (self.backend if self.dialect == LIVE else self.model),
             stream=not decides,
-            input_estimate=size,
+            size=size,
             output_cap=count(cap) or self.cap,
             server_address=self.host.address,
             server_port=self.host.port,

@@ -19,10 +19,9 @@ from ravi_otel._instrumentation.openai.sockets.asking import Unread, read_messag
 from ravi_otel._instrumentation.openai.sockets.dialects import CREATES, DECISION, LESSENS, Setting, dialect_of
 from ravi_otel._instrumentation.openai.sockets.session import Session, Turn
 from ravi_otel._instrumentation.openai.sockets.sessions import follow, session_of
-from ravi_otel._runtime.call import hold, walk
+from ravi_otel._runtime.call import walk
 from ravi_otel._runtime.late import later
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unasked import check_going_on
 from ravi_otel.errors import RaviError
@@ -52,10 +51,10 @@ class SocketWire:
         """See `Sizing.bound`: the provider keeps what was said on the connection, and the message goes out as it is."""
         self._turn.call.unbounded, self._turn.call.least_cap = f"{self._turn.call.endpoint} over a connection", 0
 
-    def step(self, live: LiveCall | None) -> Step:
+    def step(self, live: ModelCall | None) -> Step:
         """See `Wire.step`."""
         if live is not None:
-            live.built = True
+            live.sent()
         self._turn.live = live
         return Step(self._send, self._send_async)
 
@@ -67,7 +66,7 @@ class SocketWire:
         self._session.pend(self._turn)
         return await self._wrapped(*self._args, **self._kwargs)
 
-    def watch(self, live: LiveCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
+    def watch(self, live: ModelCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
         """See `Wire.watch`; the response comes later, as events."""
         self._session.watch(self._turn)
         return True
@@ -76,7 +75,7 @@ class SocketWire:
         """See `Wire.reply`."""
         return Reply()
 
-    def ending(self, live: LiveCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
+    def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
         """See `Wire.ending`; a send that was cancelled may have left all the same."""
         self._session.forget(self._turn)
         return Ending(type(error).__qualname__, sent=not isinstance(error, Exception))
@@ -88,7 +87,7 @@ class _Queued:
     __slots__ = ("messages",)
 
     def __init__(self) -> None:
-        self.messages: list[tuple[Mapping[str, Any], LiveCall | None]] = []
+        self.messages: list[tuple[Mapping[str, Any], ModelCall | None]] = []
 
     def lost(self) -> None:
         """Give back what is held for messages that were never sent; runs in a finaliser and takes no lock."""
@@ -144,7 +143,7 @@ class SocketSeam:
             if not self.active or not STATE.options.concerns(client):
                 return None
             setting = _setting(manager, client)
-            live = hold(setting.whole())
+            live = ModelCall.hold(setting.whole())
             if live is None:
                 return None
             session = Session(setting, live)
@@ -164,7 +163,7 @@ class SocketSeam:
             if live is not None:
                 turn = session.asking(event, decides=kind == DECISION)
                 turn.call, turn.live = live.record.call, live
-                live.built = True
+                live.sent()
                 session.pend(turn)
         if queued is not None:
             queued.messages.clear()
@@ -183,7 +182,7 @@ class SocketSeam:
                 setting = _setting(manager, client)
                 for earlier, _ in self._queue_of(manager).messages:
                     setting.sent(text(earlier, "type"), earlier)
-                live = hold(setting.call(event, decides=kind == DECISION))
+                live = ModelCall.hold(setting.call(event, decides=kind == DECISION))
             elif kind not in LESSENS:
                 check_going_on(STATE.locate()[0], None)
         except RaviError:

@@ -19,8 +19,7 @@ from ravi_otel._instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel._instrumentation.openai.sockets.dialects import LIVE, RESPONSES, Setting
 from ravi_otel._instrumentation.openai.sockets.words import TERMINAL
 from ravi_otel._runtime.late import later
-from ravi_otel._runtime.live import LiveCall
-from ravi_otel._runtime.settlement import Ending
+from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unasked import begin_unasked, check_going_on
 from ravi_otel.hooks.guard import swallow
@@ -41,7 +40,7 @@ class Turn:
     channel: str | None = None
     event_id: str | None = None
     decides: bool = False
-    live: LiveCall | None = None
+    live: ModelCall | None = None
     silent: bool = True
 
 
@@ -53,7 +52,7 @@ class Session:
 
     __slots__ = ("__weakref__", "_lanes", "_live", "_lock", "_pending", "_running", "_seconds", "id", "over", "setting")
 
-    def __init__(self, setting: Setting, live: LiveCall) -> None:
+    def __init__(self, setting: Setting, live: ModelCall) -> None:
         self.setting = setting
         self.over = False
         self.id: str | None = None
@@ -148,11 +147,11 @@ class Session:
         if live is None:
             return
         if live.record.first_chunk_ns is None or STATE.options.each_chunk:
-            live.chunk()
+            live.chunk(live.scope.engine.clock.monotonic_ns())
         turn.collector.add(event)
         if turn.silent and turn.collector.spoke:
             turn.silent = False
-            live.content()
+            live.content(live.scope.engine.clock.monotonic_ns())
 
     def _finished(self, key: tuple[str | None, str | None], turn: Turn, told: Any) -> None:
         with self._lock:
@@ -165,7 +164,7 @@ class Session:
             self.setting.context = reply.usage.total_tokens  # it begins with all of this the next time
             self.setting.said.clear()
         if turn.live is not None:
-            turn.live.succeed(shaped(reply))
+            turn.live.answered(shaped(reply))
 
     def _own_model(self) -> str | None:
         return None if self.setting.dialect in (RESPONSES, LIVE) else self.setting.model
@@ -195,7 +194,7 @@ class Session:
 
     def _transcribed(self, event: Mapping[str, Any]) -> None:
         live = begin_unasked(self._live.scope, self.setting.besides("audio.transcriptions", self.setting.transcriber), request=False)
-        live.succeed(Reply(model=self.setting.transcriber, usage=transcript_usage(event.get("usage")), answers=1))
+        live.answered(Reply(model=self.setting.transcriber, usage=transcript_usage(event.get("usage")), answers=1))
 
     def _decided(self, event: Mapping[str, Any]) -> None:
         told = get(event.get("event"), "decision")
@@ -208,7 +207,7 @@ class Session:
         if live is not None:
             size = len(items(told, "answers"))
             reply = Reply(id=text(told, "id"), model=text(told, "model"), usage=responses_usage(get(told, "usage")), answers=size)
-            live.succeed(shaped(reply))
+            live.answered(shaped(reply))
 
     def _configured(self, event: Mapping[str, Any]) -> None:
         session = event.get("session")
@@ -277,7 +276,7 @@ class Session:
         self._charge_time()
         reply = shaped(Reply(conversation_id=self.id, model=self.setting.model))
         if error is None:
-            self._live.succeed(reply)
+            self._live.answered(reply)
         else:
             kind = type(error).__qualname__ if isinstance(error, Exception) else ABANDONED
             self._live.fail(error, Ending(kind), reply)
@@ -287,4 +286,4 @@ class Session:
         if self._seconds > 0:
             live = begin_unasked(self._live.scope, self.setting.besides(LIVE, self.setting.model), request=False)
             used = transcript_usage({"seconds": self._seconds})
-            live.succeed(shaped(Reply(conversation_id=self.id, model=self.setting.model, usage=used)))
+            live.answered(shaped(Reply(conversation_id=self.id, model=self.setting.model, usage=used)))

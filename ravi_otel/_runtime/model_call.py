@@ -1,0 +1,781 @@
+"""Follow one model call from its request to its settlement: located, told, admitted, sent, answered, settled, told again.
+
+`ModelCall` is the one mutable object of a call, whoever sends it: a wrapped client, a request that goes around the wrapper, a
+message on a socket, a client of the program's own. What only some calls need lives in modules of its own, and a call holds it only
+when it needs it: `capping` (strict limits), `attempts` (retries), `awaited` (answers made in the background), `inferred` (tools that
+ran unseen), `resumption` (agents that wait for their slot).
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final, Protocol, Self
+
+from ravi_otel._enforcement import charges, errors_text
+from ravi_otel._enforcement.admission import NOTHING, Estimate
+from ravi_otel._enforcement.errors_text import owned
+from ravi_otel._enforcement.last_call import Claim
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.plan import Plan
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
+from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._runtime import resumption
+from ravi_otel._runtime.attempts import Attempts, charge_rest
+from ravi_otel._runtime.awaited import AWAITED, Told, bring, key_of, summed
+from ravi_otel._runtime.capping import Capped, Sizing, learn, sized
+from ravi_otel._runtime.charging import dearest_tier, is_free, price, spoken, unpriced_of
+from ravi_otel._runtime.conversations import CONVERSATIONS
+from ravi_otel._runtime.inferred import answered as tools_answered
+from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.late import attend, drain, later
+from ravi_otel._runtime.patience import LONGEST_WAIT_S, around, owner, patience
+from ravi_otel._runtime.pausing import pause, pause_after
+from ravi_otel._runtime.state import STATE
+from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
+from ravi_otel.hooks.guard import from_signal, swallow
+from ravi_otel.hooks.listener import Entered
+from ravi_otel.hooks.records import CallRecord, CountEvent, RetryRecord, Status
+from ravi_otel.policy.limits import Kind
+from ravi_otel.policy.usage import Call, Reply, Usage
+
+REFUSED: Final = "ravi.limit_exceeded"
+"""The `error.type` of a call that a limit refused."""
+
+_CHAINED: Final = "responses"
+"""The endpoint whose answers a later request can go on with."""
+
+_LONGEST_CHAIN: Final = 32
+_TOKENS: Final = Kind.TOKENS.value
+_UNSCOPED: Final = CountEvent("unscoped", 1)
+_NOTHING: Final = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a send failed, in words of no client library.
+
+    `sent` is False when no byte left this process; `billed` False when the provider refused without charging; `usage`
+    is what the error itself reports, or what of a stream was received; `reply` is an answer that came all the same.
+    With `at_grant` more may have been used than was seen: what was held is charged to the limits. `status` is HTTP's.
+    """
+
+    error_type: str
+    sent: bool = True
+    billed: bool = True
+    usage: Usage | None = None
+    reply: Reply | None = None
+    at_grant: bool = False
+    status: int | None = None
+
+
+class Transport(Sizing, Protocol):
+    """What sends one call, and can read what comes back."""
+
+    def watch(self, call: ModelCall, result: Any) -> bool:
+        """Have a result that is still open, such as a stream, end `call` later; return False when it is complete."""
+        ...
+
+    def reply(self, result: Any) -> Reply:
+        """Read a complete result."""
+        ...
+
+    def ending(self, call: ModelCall, error: BaseException) -> Ending:
+        """Return how the send failed."""
+        ...
+
+
+class CallState(IntEnum):
+    """How far a call has come."""
+
+    NEW = 0
+    ADMITTED = 1
+    SENT = 2
+    ANSWERING = 3
+    ENDED = 4
+
+
+_NEW, _ADMITTED, _SENT, _ANSWERING = CallState.NEW, CallState.ADMITTED, CallState.SENT, CallState.ANSWERING
+
+GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_otel_unseen_call", default=None)
+"""Takes the place of a call around that nobody can see into (`unseen.UnseenCall`), for the call that begins here; None outside any."""
+
+
+class ModelCall:
+    """The life of one model call: how far it has come, what it was granted, and its end, exactly once.
+
+    | message | in state | leads to |
+    |---|---|---|
+    | `start(call)`, `hold(call, sizing)` | | new; `hold` admits at once |
+    | `begin()` | new | the same; `admit` sends it where nobody has |
+    | `admit(sizing, blocking=)` | new | admitted; or a refusal, after which `failed` or `fail` ends it |
+    | `attempt(n)`, `retrying(retry, sent=)`, `follow(status, why)` | admitted, sent | the same |
+    | `sent()` | admitted, sent | sent: bytes may have left |
+    | `conclude(transport, result)` | admitted, sent | ended, or answering while the result is open |
+    | `chunk(at_ns)`, `content(at_ns)` | answering | the same |
+    | `answered(reply)` | admitted, sent, answering | ended |
+    | `failed(transport, error)`, `fail(error, ending)` | any | ended |
+    | `collect(reply, at)` | ended, kept for a later look | the same |
+
+    In state ended `answered`, `failed` and `fail` change nothing, whoever sends them again, from whatever thread: the first one
+    settles. A signal handler may raise between any two lines, and what was held is given back or charged all the same.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_ended_by",
+        "_entered",
+        "_expected",
+        "_held",
+        "_last_chunk_ns",
+        "_lock",
+        "_outer",
+        "_plan",
+        "_settled",
+        "_stage",
+        "_tools_refused",
+        "_unknown",
+        "attempts",
+        "capped",
+        "claim",
+        "ended_ns",
+        "holds",
+        "record",
+        "scope",
+    )
+
+    def __init__(self, scope: Scope, call: Call) -> None:
+        self.scope = scope
+        # The lists are given, since a dataclass would call a factory for each.
+        self.record = CallRecord(call, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), retries=[], marks={})
+        self.attempts: Attempts | None = None  # once one of them failed
+        self.capped: Capped | None = None  # by a strict limit
+        self.claim: Claim | None = None  # to what is kept back for a last call
+        self.holds: Sequence[tuple[Line, int]] = ()  # what was held, of a call that streams or meets a strict limit
+        self.ended_ns: int | None = None  # when it really ended, on the engine's clock, where that is found out later
+        self._stage = _NEW
+        self._plan: Plan | None = None  # that it was admitted by
+        self._expected: Estimate | None = None  # what it may use, once somebody asks
+        self._entered: Entered | None = None  # what listeners have made current
+        self._outer: BaseException | None = None  # was being handled before it began
+        self._tools_refused: RaviError | None = None  # what the tools whose results it brings have against it
+        self._asked = False  # the ledger may know its operation
+        self._held = False
+        self._settled = False
+        self._ended_by: object = None  # whoever of several came first, and settles it
+        self._unknown = 0  # how often it was counted as such while it waited for a look
+        self._last_chunk_ns = 0
+        self._lock = threading.RLock()
+
+    @classmethod
+    def start(cls, call: Call) -> Self | None:
+        """Begin a call of the running code's scope, of which nobody is told yet; None when even that fails, and it goes out unseen."""
+        try:
+            drain()
+            give_way = GIVE_WAY.get()
+            if give_way is not None:
+                give_way(call)
+            scope, scoped = STATE.locate()
+            started = cls(scope, call)
+            started._outer = sys.exc_info()[1]
+            if call.tool_results or call.offers_tools:
+                started._infer_tools()
+            if not scoped and call.generative:
+                scope.engine.listeners.counted(_UNSCOPED)
+        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("begin", bug)
+            return None
+        return started
+
+    @classmethod
+    def hold(cls, call: Call, sizing: Sizing | None = None) -> Self | None:
+        """Start and admit a call that somebody else sends, waiting in line only where a thread may; None when it cannot even begin.
+
+        Without `sizing` nobody knows how large it can be, and a strict limit refuses it. Raises what stands against it. Its span is
+        opened, and never current.
+        """
+        held = cls.start(call)
+        if held is None:
+            return None
+        held.begin()
+        held.leave()
+        try:
+            wait = held.admit(sizing, blocking=True)
+            if wait is not None:
+                run_sync(wait)
+        except BaseException as error:
+            held.fail(error, Ending(type(error).__qualname__, sent=False))
+            raise
+        return held
+
+    def begin(self) -> None:
+        """Tell listeners that it begins; what they make current is so until `leave`."""
+        self._entered = self.scope.engine.listeners.call_started(self.record)
+
+    @property
+    def state(self) -> CallState:
+        """How far it has come."""
+        return self._stage if self._ended_by is None else CallState.ENDED
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether bytes of it may have left this process."""
+        return self._stage >= _SENT
+
+    def _infer_tools(self) -> None:
+        """Charge the tools whose results it brings; a bug in that leaves the call as seen and limited as any."""
+        record = self.record
+        try:
+            if record.call.tool_results:
+                self._tools_refused = tools_answered(self.scope, record)
+            if record.call.offers_tools:
+                INFERRING.offered(self.scope)
+        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("inferring", bug)
+
+    # -- before it is sent ----------------------------------------------------------------------------------------
+
+    def admit(self, sizing: Sizing | None = None, *, blocking: bool) -> Flow[None] | None:
+        """Tell listeners, and hold what the call may take; return None when it may go now, else the flow that waits until it may.
+
+        `sizing` knows how large it can be, which only strict limits ask. `blocking` says that the flow will be driven by synchronous
+        code. Raises, here or in the flow, what a limit, the deadline or a cancellation has against it.
+        """
+        scope, record = self.scope, self.record
+        try:
+            if self._entered is None:
+                self._entered = scope.engine.listeners.call_started(record)  # `begin`, without the call
+            scope.checkpoint(record)
+            return self._reserve(sizing, blocking=blocking)
+        except AgentPausedError as refused:
+            return self._wait_for_slot(resumption.waiting(scope, record, refused), sizing, blocking=blocking)
+        except RaviError:
+            raise
+        except Exception as bug:
+            if from_signal(bug):
+                raise  # the caller's own
+            self._let_pass(bug)
+            return None
+
+    def _let_pass(self, bug: Exception) -> None:
+        """Send a call that a bug of ours kept from being judged."""
+        swallow("admit", bug)
+        self._stage = _ADMITTED
+
+    def _wait_for_slot(self, passing: Flow[None], sizing: Sizing | None, *, blocking: bool) -> Flow[None]:
+        """Wait with an agent that lost its slot and stands in line for it; what ends that wait is the caller's own."""
+        yield from passing
+        wait: Flow[None] | None = None
+        try:
+            wait = self._reserve(sizing, blocking=blocking)
+        except RaviError:
+            raise
+        except Exception as bug:
+            if from_signal(bug):
+                raise
+            self._let_pass(bug)
+        if wait is not None:
+            yield from wait
+
+    def _reserve(self, sizing: Sizing | None, *, blocking: bool) -> Flow[None] | None:
+        """Hold what every limit around asks for; return the flow that waits for it where others have it."""
+        refused, self._tools_refused = self._tools_refused, None
+        if refused is not None:
+            raise refused
+        scope = self.scope
+        if self.record.call.generative:
+            if scope.wrapping is not None:
+                self.claim = scope.wrapping.claim(scope)
+            plan = self._plan = scope.plan
+            request = self._request(plan, sizing, blocking=blocking) if plan.chain else None
+            if request is not None:
+                self._asked = True
+                answering = scope.engine.ledger.reserve(request)
+                if not isinstance(answering, Done):
+                    return self._wait_in_line(answering)
+                self._admitted(answering.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # as in `run_sync`
+                return None
+        self._admitted(None)
+        return None
+
+    def _wait_in_line(self, answering: Flow[Grant | Denied]) -> Flow[None]:
+        answer = yield from answering  # what ends the wait is the caller's own
+        try:
+            self._still_wanted(answer)
+            self._admitted(answer)
+        except RaviError:
+            raise
+        except Exception as bug:
+            if from_signal(bug):
+                raise
+            self._let_pass(bug)
+
+    def _request(self, plan: Plan, sizing: Sizing | None, *, blocking: bool) -> Reservation | None:
+        """Ask each account of the plan for its part; None where none of them counts such a call."""
+        scope, record = self.scope, self.record
+        call = record.call
+        expected = self._expectation() if plan.sized else NOTHING
+        if plan.strict:
+            capped = sized(scope, call, sizing)
+            if isinstance(capped, Account):
+                self._blame(capped, "unbounded_input")
+                scope.engine.count("denied", capped)
+                raise owned(errors_text.unbounded(capped, call), capped)
+            self.capped = capped
+        lines = plan.lines(call, expected, None if self.capped is None else self.capped.worst)
+        if plan.priced and expected.cost is None:
+            charges.observed_unpriced(scope, record)
+        if not lines:
+            return None
+        waits_s = LONGEST_WAIT_S
+        if plan.clocks or (blocking and _get_running_loop() is not None):
+            waits_s = patience(scope, blocking=blocking)
+        return Reservation(
+            record.op_id,
+            lines,
+            {_TOKENS: expected.input_tokens},
+            owner(),
+            waits_s,
+            on_stop=scope.on_stop,
+            meanwhile=attend,
+            around=(*plan.carved, *around()),
+            wraps_up=self.claim is not None,
+            sure=expected.sure,
+        )
+
+    def _expectation(self) -> Estimate:
+        """What the call may use, worked out once, and only when somebody asks."""
+        if self._expected is None:
+            call, scope, plan = self.record.call, self.scope, self._plan
+            if plan is None or not plan.chain:  # nobody is asked for anything: what is expected is the request alone
+                self._expected = Estimate.of(call, None)
+            else:
+                learned = scope.engine.learned.p95(scope.facts.agent_name, call.model) if call.output_cap is None else None
+                card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if plan.priced else None
+                self._expected = Estimate.of(call, card, learned)
+        return self._expected
+
+    def _admitted(self, answer: Grant | Denied | None) -> None:
+        """Take the ledger's answer, None where it was not asked; raise when it is a refusal."""
+        record, scope = self.record, self.scope
+        if answer is not None:
+            self._held = not isinstance(answer, Denied)
+            if answer.crossings:
+                scope.engine.answered(answer, record)
+            if isinstance(answer, Denied):
+                self._blame(answer.account, answer.reason)
+                scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
+                raise owned(errors_text.refused(answer), answer.account)
+            record.granted = answer.granted
+            if self.capped is not None:
+                self.capped.granted(answer, record)
+            if record.call.stream or self.capped is not None:
+                self.holds = answer.holds
+            if answer.observed is not None and record.decision != "observed":
+                charges.observed(scope, answer.observed, record)
+        if record.call.generative:
+            add_request(scope.tallies, turn=record.call.turn)
+        record.decision = record.decision or "admitted"
+        self._stage = _ADMITTED
+
+    def _still_wanted(self, answer: Grant | Denied) -> None:
+        """Check once more what may have come while the call waited: the end of its run, its time or its slot."""
+        try:
+            self.scope.checkpoint(self.record)
+        except BaseException:
+            self.scope.engine.answered(answer, self.record)
+            if isinstance(answer, Grant):
+                run_sync(self.scope.engine.ledger.release(self.record.op_id))
+            raise
+
+    def _blame(self, account: Account, reason: str) -> None:
+        self.record.limit_kind, self.record.limit_scope, self.record.limit_reason = account.kind, account.facts.kind, reason
+
+    def leave(self) -> None:
+        """Give back the context that listeners have changed; again does nothing."""
+        self._outer = None
+        if self._entered is not None:
+            self._entered.leave()
+
+    # -- while it is sent -----------------------------------------------------------------------------------------
+
+    def attempt(self, retries_taken: int) -> None:
+        """Pay for one more attempt, right before its request is built; raise when it may not be sent.
+
+        The first is covered by the call's own reservation.
+        """
+        if retries_taken <= 0 or not self.record.call.generative:
+            return
+        self.scope.checkpoint(self.record)
+        self._retries().pay(None if self.capped is None else self.holds)
+
+    def retrying(self, retry: RetryRecord, *, sent: bool) -> None:
+        """Note that an attempt failed and another will follow."""
+        self._retries().failed(sent=sent, answered=retry.status is not None)
+        self.record.retries.append(retry)
+        self.scope.engine.listeners.call_retried(self.record, retry)
+
+    def follow(self, status: int | None, why: str, *, sent: bool = True) -> None:
+        """Pay for one more request, after the answer `status` to the latest one, None for none; raise when it may not be sent."""
+        self.retrying(RetryRecord(len(self.record.retries) + 1, status, None, why), sent=sent)
+        self.attempt(1)
+
+    def _retries(self) -> Attempts:
+        if self.attempts is None:
+            self.attempts = Attempts(self.scope, self.record)
+        return self.attempts
+
+    def sent(self) -> None:
+        """Note that a request of it was built: from here on bytes may leave."""
+        self._stage = max(self._stage, _SENT)
+
+    # -- while it is answered -------------------------------------------------------------------------------------
+
+    def conclude(self, transport: Transport, result: Any) -> None:
+        """Settle a complete result, or leave an open one to its watcher; a bug in reading it is ours alone."""
+        try:
+            if transport.watch(self, result):
+                self._stage = _ANSWERING
+                return
+            reply = transport.reply(result)
+        except Exception as error:  # noqa: BLE001 - the result is the user's whatever we make of it
+            swallow("read", error)
+            reply = Reply()
+        finally:
+            if self._entered is not None:  # `leave`, without the call
+                self._entered.leave()
+            self._outer = None
+        try:
+            self.answered(reply)
+        except Exception as error:  # noqa: BLE001 - the same
+            swallow("settle", error)
+
+    def chunk(self, at_ns: int) -> None:
+        """Note that a chunk of a stream came at this reading of the engine's clock: the first, and each of them where each is timed."""
+        record, came = self.record, at_ns - self.record.started_ns
+        if record.first_chunk_ns is None:
+            record.first_chunk_ns = came
+        else:
+            self.scope.engine.listeners.chunk_came(record, came - self._last_chunk_ns)
+        self._last_chunk_ns = came
+
+    def content(self, at_ns: int) -> None:
+        """Note that the first of a stream's content came at this reading of the engine's clock."""
+        self.record.first_content_ns = at_ns - self.record.started_ns
+
+    # -- how it ends ----------------------------------------------------------------------------------------------
+
+    def answered(self, reply: Reply) -> None:
+        """Settle with what the provider reported; when it reported nothing, at what was held."""
+        me = object()
+        try:
+            if not self._end(me):
+                return
+            if self.attempts is not None:
+                self.attempts.settle()
+            status: Status = "ok" if reply.error_type is None else "error"
+            if (reply.pending or reply.awaited) and self._later(reply, status, reply.error_type):
+                return
+            record = self.record
+            spent = spoken(record.call, self.scope.engine.prices) if reply.usage is None else reply.usage
+            if spent is None and self._held and not record.call.job:  # what a job will use is not what was held of it
+                record.usage = self._expectation().usage()
+            else:
+                record.usage = spent
+            self._close(status, reply, spent, reply.error_type)
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("settle", error)
+        finally:
+            if self._ended_by is me:  # else `fail` is to come
+                self._leave_nothing_held()
+
+    def failed(self, transport: Transport, error: BaseException) -> Flow[BaseException]:
+        """End a call whose sending raised `error`; return that, or what is to be raised from it, because we caused it.
+
+        A refusal is held back for a moment where the program asked for that. Whoever drives this must let go of the call afterwards:
+        it knows the error, whose traceback knows the frame that raises it.
+        """
+        instead = error
+        try:
+            try:
+                if self._is_dropped(error):  # perhaps by a finaliser, where no lock may be taken
+                    later(partial(self._fail, transport, GeneratorExit("the call was dropped before its end")))
+                    return error
+                if self.capped is not None:
+                    instead = self.capped.instead_of(error, self.record) or error
+            except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+                swallow("ending", bug)
+            self._fail(transport, instead)
+            pause_s = pause_after(self.scope.engine, instead)
+            if pause_s > 0:
+                yield pause(pause_s)
+            return instead
+        finally:
+            self.leave()
+
+    def _is_dropped(self, error: BaseException) -> bool:
+        """Whether a coroutine was closed, whatever the client made of it; what was being handled before is none of its doing."""
+        links = _LONGEST_CHAIN
+        at: BaseException | None = error
+        while at is not None and at is not self._outer and links:
+            if isinstance(at, GeneratorExit):
+                return True
+            at, links = at.__context__, links - 1
+        return False
+
+    def _fail(self, transport: Transport, error: BaseException) -> None:
+        try:
+            ending = transport.ending(self, error)
+        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+            swallow("ending", bug)
+            ending = Ending(type(error).__qualname__, sent=self.was_sent)
+        try:
+            self.fail(error, ending)
+        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+            swallow("settle", bug)
+
+    def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
+        """Settle or release what a failed send held."""
+        me = object()
+        try:
+            if not self._end(me):
+                return
+            self.record.error = error
+            if self._stage < _ADMITTED:
+                self._refused(error)
+            else:
+                self._settle_failed(error, ending, reply)
+        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
+            swallow("settle", bug)
+        finally:
+            if self._end(me):
+                self._leave_nothing_held()
+
+    def _end(self, me: object) -> bool:
+        """Whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off."""
+        with self._lock:
+            if self._ended_by is None:
+                self._ended_by = me
+        return self._ended_by is me
+
+    def _leave_nothing_held(self, *, unsent: bool = False) -> None:
+        """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
+        try:
+            if self.attempts is not None:
+                self.attempts.leave_nothing_held()
+            if self._asked and not self._settled:
+                ledger, op_id = self.scope.engine.ledger, self.record.op_id
+                run_sync(ledger.settle(op_id, None) if self._stage >= _ADMITTED and not unsent else ledger.release(op_id))
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("settle", error)
+
+    # -- its settlement -------------------------------------------------------------------------------------------
+
+    def _close(
+        self,
+        status: Status,
+        reply: Reply,
+        spent: Usage | None,
+        error_type: str | None,
+        *,
+        at_grant: bool = False,
+        doubted: bool = False,
+    ) -> None:
+        """Charge, settle and tell: the end of a call that was sent."""
+        record, engine = self.record, self.scope.engine
+        call = record.call
+        cost = self._charge(reply, spent) if call.generative else None
+        if call.endpoint == _CHAINED:
+            CONVERSATIONS.heard(call, reply.id, reply.answers)
+        if self._held:
+            actual = None if spent is None else self._amounts(spent, cost, reply)
+            # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
+            guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
+            if doubted and actual is not None and not guessed:
+                charge_rest(engine, self.holds, actual, record)
+            engine.settle(record.op_id, actual, record, guessed=guessed)
+            self._settled = True
+            if self.capped is not None:
+                self.capped.ended(record, reply, engine)
+            if spent is not None and spent.source == "reported":
+                learn(engine, record, spent)
+        record.reply, record.error_type = reply, error_type
+        self._told(status)
+
+    def _amounts(self, spent: Usage, cost: int | None, reply: Reply | None = None) -> dict[str, int]:
+        """Write what was used by the kinds of accounts."""
+        call = self.record.call
+        messages = None if reply is None or call.messages is None else call.messages + reply.answers
+        return (self._plan or self.scope.plan).amounts(spent, cost, messages)
+
+    def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
+        """Add tokens and cost to every tally, or note that nobody told them; return the cost in nano-USD, None unknown."""
+        if spent is None or not spent.total_tokens or not (spent.input_tokens or spent.output_tokens):
+            return self._charge_untold(reply, spent)
+        cost = price(self.record, self.scope.engine.prices, reply, spent)
+        add_usage(self.scope.tallies, spent, cost)
+        if cost is None:
+            self.scope.engine.count("unpriced")
+        return cost
+
+    def _charge_untold(self, reply: Reply, spent: Usage | None) -> int | None:
+        """Charge what was told of an answer without its input and output: a total alone, another measure, or nothing."""
+        record, tallies = self.record, self.scope.tallies
+        if spent is not None and spent.total_only:
+            add_total(tallies, spent.total_tokens)
+            if self._held:  # what limits of a part of it are charged
+                record.charged, record.charged_nano = self._expectation().usage(), self._expectation().cost
+            spent = None
+        if spent is None:
+            if is_free(record, self.scope.engine.prices, reply):
+                add_usage(tallies, _NOTHING, 0)
+                return 0
+            add_counts(tallies, unreported=1)
+            return None
+        if not spent.tokenless:
+            return 0  # the provider refused the call, and billed nothing
+        cost = price(record, self.scope.engine.prices, reply, spent)
+        add_usage(tallies, spent, cost)
+        if cost is None:
+            self.scope.engine.count("unpriced")
+        return cost
+
+    def _told(self, status: Status) -> None:
+        record = self.record
+        record.status = status
+        now = self.scope.engine.clock.monotonic_ns()
+        if self.ended_ns is not None:
+            record.late_ns, now = now - self.ended_ns, self.ended_ns
+        record.duration_ns = now - record.started_ns
+        if record.call.offers_tools:
+            INFERRING.asked(self.scope, record)
+        self.scope.engine.listeners.call_ended(record)
+
+    # -- of one that failed, or was refused -----------------------------------------------------------------------
+
+    def _settle_failed(self, error: BaseException, ending: Ending, reply: Reply | None) -> None:
+        status: Status = "error" if isinstance(error, Exception) else "cancelled"
+        error_type, self.record.http_status = ending.error_type, ending.status
+        if isinstance(error, RaviError):  # a retry that was refused
+            self.record.decision, error_type = "denied", REFUSED
+        add_counts(self.scope.tallies, errors=int(status == "error"))
+        if not ending.sent and self._take_back(status, error_type):
+            return
+        if self.attempts is not None:
+            self.attempts.settle()
+        told = reply or ending.reply or Reply()
+        if (told.pending or told.awaited) and self._later(told, status, error_type):
+            return
+        self.record.usage = ending.usage
+        spent = _NOTHING if not ending.billed else ending.usage or self._expectation().floor()
+        self._close(status, told, spent, error_type, at_grant=ending.at_grant, doubted=self._doubted(ending, told))
+
+    def _doubted(self, ending: Ending, told: Reply) -> bool:
+        """Whether more may be billed than was seen, which strict limits are charged for: what came is a lower bound."""
+        if self.capped is None:
+            return False
+        attempts = self.attempts
+        if not ending.sent or (attempts is not None and attempts.between):  # nothing was sent since that attempt
+            return attempts is not None and attempts.doubtful
+        if ending.status is not None or not ending.billed:
+            return False
+        if ending.usage is None or ending.usage.source != "reported":
+            return True
+        reasons = told.finish_reasons
+        return ending.reply is None and ("error" in reasons or len(reasons) < self.record.call.choices)
+
+    def _take_back(self, status: Status, error_type: str) -> bool:
+        """Give back what the last attempt paid, since it never left; True when that was the whole call."""
+        if self.attempts is not None and self.attempts.take_back():
+            return False
+        if self.claim is not None:
+            self.claim.give_back()
+        if self._held:
+            run_sync(self.scope.engine.ledger.release(self.record.op_id))
+            self._settled = True
+        call = self.record.call
+        if call.generative:
+            add_counts(self.scope.tallies, requests=-1, turns=-int(call.turn))
+            self.record.requests -= 1
+        self.record.error_type = error_type
+        self._told(status)
+        return True
+
+    def _refused(self, error: BaseException) -> None:
+        record = self.record
+        record.requests = 0
+        if self.claim is not None:
+            self.claim.give_back()
+        if not isinstance(error, RaviError):  # cancelled while it waited in line
+            record.error_type = type(error).__name__
+            self._told("error" if isinstance(error, Exception) else "cancelled")
+            return
+        record.decision, record.error_type = "denied", REFUSED
+        if isinstance(error, BudgetError):
+            record.limit_kind = record.limit_kind or error.limit_kind
+            record.limit_reason = record.limit_reason or error.reason
+            if error.reason == "unpriced_model":
+                self.scope.engine.count("unpriced")
+                record.limit_scope = unpriced_of(self.scope, error)
+        if not isinstance(error, BudgetContendedError):
+            add_counts(self.scope.tallies, refused=1)
+        self._told("refused")
+
+    # -- of one whose answer is made in the background ------------------------------------------------------------
+
+    def _later(self, reply: Reply, status: Status, error_type: str | None) -> bool:
+        """Keep what a later look will settle, or settle what an earlier request began; False for any other answer."""
+        record, call = self.record, self.record.call
+        key = key_of(call, reply.id)
+        if reply.pending and call.generative and not (reply.awaited and AWAITED.waits(key)):
+            self._keep(reply, status, error_type)
+            return True
+        if not reply.awaited:
+            return False
+        earlier = None if reply.pending else AWAITED.take(key, reply)
+        if earlier is None and call.generative and not reply.pending:
+            return False
+        if earlier is not None:
+            bring(record, earlier.collect(reply, record))
+        if self._held:  # it went on with what another began, and that one pays for: no more than itself
+            self.scope.engine.settle(record.op_id, self._amounts(_NOTHING, 0), record)
+            self._settled = True
+        record.reply, record.error_type = reply, error_type
+        self._told(status)
+        return True
+
+    def _keep(self, reply: Reply, status: Status, error_type: str | None) -> None:
+        record = self.record
+        record.reply, record.error_type = reply, error_type
+        record.call.size = record.call.input_estimate  # whose body need not be kept for that
+        key = key_of(record.call, reply.id)
+        early = AWAITED.early(key)
+        if early is not None:
+            self.collect(early, record)
+        self._told(status)  # first: from here on a look in another thread may write its usage into the record
+        if early is None:
+            self._unknown = 1
+            add_counts(self.scope.tallies, unreported=1)  # unknown is not 0
+            AWAITED.keep(key, self)
+        self._settled = True  # not here, and not now
+
+    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+        """See `Collected.collect`."""
+        record = self.record
+        record.usage = reply.usage or (self._expectation().usage() if self._held else None)
+        cost = self._charge(reply, reply.usage)
+        if record.call.endpoint == _CHAINED:
+            CONVERSATIONS.heard(record.call, reply.id, reply.answers)
+        add_counts(self.scope.tallies, unreported=-self._unknown)
+        if self._held:
+            actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
+            self.scope.engine.settle(record.op_id, actual, at or record)
+        return summed(record)
