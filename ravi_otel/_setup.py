@@ -20,12 +20,12 @@ from opentelemetry.trace import TracerProvider
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.http.around import is_known
-from ravi_otel._instrumentation.http.idle import abandon_open
-from ravi_otel._instrumentation.http.package import CLIENTS, ClientPackage
-from ravi_otel._instrumentation.http.redirects import Redirects
-from ravi_otel._instrumentation.http.wire import is_sending
+from ravi_otel._instrumentation.client_packages import CLIENTS, ClientPackage
+from ravi_otel._instrumentation.client_seam import is_sending
+from ravi_otel._instrumentation.http_seam import Redirects
+from ravi_otel._instrumentation.raw_requests import is_known
 from ravi_otel._instrumentation.sockets import Sockets
+from ravi_otel._instrumentation.streams import abandon_open
 from ravi_otel._instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel._pricing.overrides import PriceMap

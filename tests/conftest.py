@@ -22,7 +22,7 @@ from opentelemetry import context as otel_context
 import ravi_otel
 from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._instrumentation.http.idle import OPEN
+from ravi_otel._instrumentation.streams import OPEN
 from ravi_otel._runtime import patience
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE

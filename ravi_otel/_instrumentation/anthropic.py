@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
+from ravi_otel._instrumentation.client_profile import ClientProfile
 from ravi_otel._instrumentation.formats.anthropic import format_for
 from ravi_otel._instrumentation.formats.fields import get
-from ravi_otel._instrumentation.http.vendor import Vendor
 
 _CLASSES: Final = {
     name: provider
@@ -52,7 +52,7 @@ def _is_set_up(chosen: Any) -> bool:
     return not isinstance(trace.get_tracer_provider(), (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
 
 
-VENDOR: Final = Vendor(
+PROFILE: Final = ClientProfile(
     package="anthropic",
     provider="anthropic",
     format_for=format_for,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
+from ravi_otel._instrumentation.client_profile import ClientProfile
 from ravi_otel._instrumentation.formats import openai
 from ravi_otel._instrumentation.formats.chat import ChatCollector, ChatCompletions, usage
 from ravi_otel._instrumentation.formats.fields import get, text
 from ravi_otel._instrumentation.formats.format import WireFormat
 from ravi_otel._instrumentation.formats.paths import READS, segments
-from ravi_otel._instrumentation.http.vendor import Vendor
 from ravi_otel.policy.usage import Call, Reply
 
 FAILED: Final = "x_groq_error"
@@ -68,4 +68,4 @@ def format_for(method: str, path: str, base: str = "", provider: str = "") -> Wi
     return openai.format_for(method, path, base, provider or "groq")
 
 
-VENDOR: Final = Vendor(package="groq", provider="groq", format_for=format_for)
+PROFILE: Final = ClientProfile(package="groq", provider="groq", format_for=format_for)

@@ -1,6 +1,6 @@
 """Notice what asks a model past every client that we wrap, where a limit is in force that would have to cover it.
 
-Nothing is changed by it and nothing refused: it is counted and told. Noticed are requests to the hosts of `http.model_hosts`, over every
+Nothing is changed by it and nothing refused: it is counted and told. Noticed are requests to the hosts of `model_hosts`, over every
 HTTP client that the carrier's wrappers stand in, and the clients of other packages, which tell the hosts they were made for.
 """
 
@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 from ravi_otel._enforcement.errors_text import place
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.http.model_hosts import asks_model, provider_at
-from ravi_otel._instrumentation.http.wire import is_sent_elsewhere
+from ravi_otel._instrumentation.client_seam import is_sent_elsewhere
+from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
 from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allowed
 from ravi_otel._runtime.packages import Package
 from ravi_otel._runtime.state import STATE

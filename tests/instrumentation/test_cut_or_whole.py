@@ -14,7 +14,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._instrumentation.http import ends, standing, stream
+from ravi_otel._instrumentation import response_methods, streams
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, Raw, ScriptedLLM
 
@@ -178,9 +178,10 @@ def test_what_ends_the_program_while_a_cut_stream_is_closed_passes(kind: type[Ba
 
 
 FAULTS: list[tuple[Any, str]] = [
-    *((ends.Ends, name) for name in ("_response", "_end", "finished", "_reply", "_cut_with", "dropped", "closed")),
-    *((ends, name) for name in ("blame", "why_over", "interrupt", "step_aside", "running")),
-    *((standing, "_is_ours"), (stream, "closing"), (stream, "running"), (stream, "shut"), (stream, "shut_async")),
+    *((streams.FollowedStream, name) for name in ("_response", "_end", "finished", "_reply", "_cut_with", "dropped", "closed")),
+    *((streams, name) for name in ("blame", "why_over", "shut_down_response", "restore_methods", "is_running")),
+    *((streams, name) for name in ("wait_for_shutdown", "close_all", "close_all_async")),
+    (response_methods, "_is_ours"),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.http.idle import OPEN
+from ravi_otel._instrumentation.streams import OPEN
 from ravi_otel.testing import Capture, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Say hello."}], "stream": True}

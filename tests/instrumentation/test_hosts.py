@@ -5,8 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from ravi_otel._instrumentation.http import hosts
-from ravi_otel._instrumentation.openai import VENDOR
+from ravi_otel._instrumentation.openai import PROFILE
 
 KNOWN = {
     "https://api.openai.com/v1": "openai",
@@ -49,7 +48,7 @@ STRANGE = [
 
 def _host(url, named=None):
     with openai.OpenAI(api_key="none", base_url=url) as client:
-        return hosts.host_of(client, VENDOR, named or {})
+        return PROFILE.host_of(client, named or {})
 
 
 @pytest.mark.parametrize(("url", "provider"), KNOWN.items())

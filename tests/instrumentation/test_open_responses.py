@@ -13,7 +13,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.http.body import Body
+from ravi_otel._instrumentation.response_body import BodyCopy
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}
@@ -146,7 +146,7 @@ def test_iterators_have_the_names_they_have_without_us(make: Any, instrumented: 
 
 @pytest.mark.parametrize(("kind", "whole"), [("application/json", True), ("text/plain", False)])
 def test_only_json_shows_by_itself_that_a_part_is_missing(kind: str, whole: bool, http: Any) -> None:
-    body = Body(http.Response(200, headers={"content-type": kind}))
+    body = BodyCopy(http.Response(200, headers={"content-type": kind}))
     body.add(b"{")
     assert body.whole is whole
     body.ended = True

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._instrumentation.formats import fields
 from ravi_otel._instrumentation.formats.chat import ChatCollector
-from ravi_otel._instrumentation.http import hosts
-from ravi_otel._instrumentation.openai import VENDOR
+from ravi_otel._instrumentation.openai import PROFILE
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
 DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)
@@ -34,9 +33,9 @@ def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
 
 def test_a_client_that_is_given_another_base_url_is_asked_again():
     with openai.OpenAI(api_key="none", base_url="https://api.groq.com/openai/v1") as client:
-        before = hosts.host_of(client, VENDOR, NAMED)
+        before = PROFILE.host_of(client, NAMED)
         client.base_url = "https://api.mistral.ai/v1"
-        after = hosts.host_of(client, VENDOR, NAMED)
+        after = PROFILE.host_of(client, NAMED)
     assert [(one.provider, one.base) for one in (before, after)] == [("groq", "/openai/v1/"), ("mistral_ai", "/v1/")]
 
 
@@ -46,7 +45,7 @@ def test_two_classes_of_client_with_one_url_are_told_apart():
 
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as plain, AzureOpenAI(api_key="none") as azure:
         azure._base_url = plain._base_url
-        assert (hosts.host_of(plain, VENDOR, NAMED).provider, hosts.host_of(azure, VENDOR, NAMED).provider) == ("openai", "azure.ai.openai")
+        assert (PROFILE.host_of(plain, NAMED).provider, PROFILE.host_of(azure, NAMED).provider) == ("openai", "azure.ai.openai")
 
 
 def test_a_url_that_a_property_makes_anew_is_read_each_time():
@@ -60,7 +59,7 @@ def test_a_url_that_a_property_makes_anew_is_read_each_time():
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as made:
         moving = object.__new__(Moving)
         moving.__dict__.update(made.__dict__)
-        assert [hosts.host_of(moving, VENDOR, NAMED).provider for _ in range(2)] == ["groq", "x_ai"]
+        assert [PROFILE.host_of(moving, NAMED).provider for _ in range(2)] == ["groq", "x_ai"]
 
 
 class Proxy:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel._instrumentation.http.headers import headers_of, told_headers
+from ravi_otel._instrumentation.attempt_outcomes import headers_of_error, read_headers
 
 UUID = "0f3c2a91-55d0-4b9e-9a0e-2f5f0d7f9c11"
 IDS = [
@@ -53,27 +53,27 @@ class Headers:
 @pytest.mark.parametrize("name", ["x-request-id", "X-Request-ID", "request-id", "apim-request-id", "x-amzn-RequestId"])
 @pytest.mark.parametrize("value", IDS)
 def test_an_id_is_told(name: str, value: str) -> None:
-    assert told_headers(Headers((name, value))) == (value, {})
+    assert read_headers(Headers((name, value))) == (value, {})
 
 
 @pytest.mark.parametrize("name", ["x-ratelimit-remaining-tokens", "retry-after", "anthropic-ratelimit-requests-reset"])
 @pytest.mark.parametrize("value", AMOUNTS)
 def test_an_amount_is_told(name: str, value: str) -> None:
-    assert told_headers(Headers((name.upper(), f" {value} "))) == (None, {name: value})
+    assert read_headers(Headers((name.upper(), f" {value} "))) == (None, {name: value})
 
 
 @pytest.mark.parametrize("value", KEYS)
 def test_what_looks_like_a_key_is_never_told(value: str) -> None:
-    assert told_headers(Headers(("x-request-id", value), ("retry-after", value), ("x-ratelimit-reset-tokens", value))) == (None, {})
+    assert read_headers(Headers(("x-request-id", value), ("retry-after", value), ("x-ratelimit-reset-tokens", value))) == (None, {})
 
 
 @pytest.mark.parametrize("name", ["set-cookie", "authorization", "openai-organization", "openai-project", "x-ratelimit-key", "cf-ray"])
 def test_no_other_header_is_told(name: str) -> None:
-    assert told_headers(Headers((name, "12"))) == (None, {})
+    assert read_headers(Headers((name, "12"))) == (None, {})
 
 
 def test_the_first_of_several_ids_is_told() -> None:
-    assert told_headers(Headers(("request-id", IDS[0]), ("x-request-id", IDS[1])))[0] == IDS[0]
+    assert read_headers(Headers(("request-id", IDS[0]), ("x-request-id", IDS[1])))[0] == IDS[0]
 
 
 @given(
@@ -82,7 +82,7 @@ def test_the_first_of_several_ids_is_told() -> None:
     )
 )
 def test_whatever_comes_is_short_plain_text_or_nothing(pairs: list[tuple[str, str]]) -> None:
-    found, limits = told_headers(Headers(*pairs))
+    found, limits = read_headers(Headers(*pairs))
     for value in (*([found] if found is not None else []), *limits.values()):
         assert len(value) <= 80
         assert value.isascii()
@@ -94,9 +94,9 @@ def test_of_ten_thousand_random_keys_none_is_told() -> None:
     for prefix in ("sk-", "sk-proj-", "gsk_", "xai-", "pk_live_", "hf_", "", "9"):
         for _ in range(1_250):
             key = prefix + "".join(secrets.choice(letters) for _ in range(48))
-            assert told_headers(Headers(("x-request-id", key), ("retry-after", key))) == (None, {})
+            assert read_headers(Headers(("x-request-id", key), ("retry-after", key))) == (None, {})
 
 
 @pytest.mark.parametrize("error", [None, ValueError("x"), type("E", (Exception,), {"response": 3})()])
 def test_an_error_without_an_answer_tells_nothing(error: Any) -> None:
-    assert headers_of(error) == (None, {})
+    assert headers_of_error(error) == (None, {})

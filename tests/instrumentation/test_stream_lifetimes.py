@@ -16,7 +16,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.http.idle import abandon_open
+from ravi_otel._instrumentation.streams import abandon_open
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, Malformed, Text
 

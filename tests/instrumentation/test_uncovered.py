@@ -23,7 +23,7 @@ import urllib3
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._instrumentation.http.model_hosts import asks_model, provider_at
+from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
 from ravi_otel.agents import ReActAgent
 from ravi_otel.policy.contracts import ChatMessage, Generation
 from ravi_otel.policy.usage import Usage

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from ravi_otel._instrumentation.client_profile import ClientProfile
 from ravi_otel._instrumentation.formats.fields import class_of
 from ravi_otel._instrumentation.formats.openai import format_for
-from ravi_otel._instrumentation.http.vendor import Vendor
 
 _CLASSES: Final = {"BaseAzureClient": "azure.ai.openai", "AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
 _FIRST_AZURE: Final = "2024-09-01"
@@ -33,7 +33,7 @@ def asks_usage(client: Any) -> bool:
     return host == "api.openai.com" or host.endswith(".api.openai.com")
 
 
-VENDOR: Final = Vendor(
+PROFILE: Final = ClientProfile(
     package="openai",
     provider="openai",
     format_for=format_for,

@@ -128,7 +128,7 @@ class _Doors:
     def _is_known(self, host, port):
         if self._provider_at is None:
             names = {}
-            with open(os.path.join(self._here, "..", "..", "_instrumentation", "http", "model_hosts.py"), encoding="utf-8") as file:
+            with open(os.path.join(self._here, "..", "..", "_instrumentation", "model_hosts.py"), encoding="utf-8") as file:
                 exec(file.read(), names)
             self._provider_at = names["provider_at"]
         return self._provider_at((host or "").lower().rstrip("."), port) is not None

@@ -10,8 +10,8 @@ import pytest
 
 from ravi_otel._instrumentation.formats import anthropic, openai
 from ravi_otel._instrumentation.formats.format import Host, Request, WireFormat, read_body, read_events
+from ravi_otel._instrumentation.formats.sse import events_of
 from ravi_otel._instrumentation.groq import format_for as groq_format_for
-from ravi_otel._instrumentation.http.sse import events_of
 from ravi_otel.policy.content import Asked
 from ravi_otel.policy.usage import Call, Reply, ToolUse
 

@@ -10,8 +10,8 @@ import pytest
 from talking import HAS_RESPONSES, QUIET, Talk, answering, got, play, spans, until
 
 import ravi_otel
-from ravi_otel._instrumentation.http.idle import LONGEST_IDLE_NS, OPEN, abandon_open
 from ravi_otel._instrumentation.openai.sockets.sessions import abandon_sessions
+from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN, abandon_open
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, ManualClock, Text

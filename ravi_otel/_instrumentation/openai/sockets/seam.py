@@ -12,13 +12,12 @@ from weakref import WeakKeyDictionary, finalize
 from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel._instrumentation.formats.fields import class_of, text
 from ravi_otel._instrumentation.formats.format import Host
-from ravi_otel._instrumentation.http.ends import ABANDONED
-from ravi_otel._instrumentation.http.hosts import host_of, look_up
-from ravi_otel._instrumentation.openai import VENDOR
+from ravi_otel._instrumentation.openai import PROFILE
 from ravi_otel._instrumentation.openai.sockets.asking import Unread, read_message
 from ravi_otel._instrumentation.openai.sockets.dialects import CREATES, DECISION, LESSENS, Setting, dialect_of
 from ravi_otel._instrumentation.openai.sockets.session import Session, Turn
 from ravi_otel._instrumentation.openai.sockets.sessions import follow, session_of
+from ravi_otel._instrumentation.streams import ABANDONED
 from ravi_otel._runtime.call import walk
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall
@@ -353,8 +352,8 @@ def _host(client: Any) -> Host:
     named = STATE.options.providers
     url = getattr(client, "websocket_base_url", None)
     if url is None:
-        return host_of(client, VENDOR, named)
-    return look_up(type(client.base_url)(str(url)), class_of(client), VENDOR, named)
+        return PROFILE.host_of(client, named)
+    return PROFILE.host_at(type(client.base_url)(str(url)), class_of(client), named)
 
 
 def _own(manager: Any, name: str) -> Any:

@@ -14,10 +14,9 @@ from ravi_otel._instrumentation.formats.fields import get, items, text
 from ravi_otel._instrumentation.formats.format import Collector
 from ravi_otel._instrumentation.formats.media import transcript_usage
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage
-from ravi_otel._instrumentation.http.ends import ABANDONED
-from ravi_otel._instrumentation.http.idle import LONGEST_IDLE_NS, OPEN
 from ravi_otel._instrumentation.openai.sockets.dialects import LIVE, RESPONSES, Setting
 from ravi_otel._instrumentation.openai.sockets.words import TERMINAL
+from ravi_otel._instrumentation.streams import ABANDONED, LONGEST_IDLE_NS, OPEN
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
@@ -255,11 +254,11 @@ class Session:
             later(partial(self.end, GeneratorExit("the connection was dropped before it was closed")))
 
     def leave(self) -> None:
-        """See `idle.Followed.leave`."""
+        """See `OpenResult.leave`."""
         self.over = True
 
-    def patience_ns(self) -> int:
-        """See `idle.Followed.patience_ns`; a connection may be silent for as long as its program likes."""
+    def idle_ns(self) -> int:
+        """See `OpenResult.idle_ns`; a connection may be silent for as long as its program likes."""
         return LONGEST_IDLE_NS
 
     def end(self, error: BaseException | None = None) -> None:

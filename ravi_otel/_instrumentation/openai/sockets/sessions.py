@@ -7,8 +7,8 @@ from typing import Any
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.http.idle import OPEN
 from ravi_otel._instrumentation.openai.sockets.session import Session
+from ravi_otel._instrumentation.streams import OPEN
 from ravi_otel._runtime.late import drain, opened
 
 _by_connection: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()

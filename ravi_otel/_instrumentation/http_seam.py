@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from ravi_otel._instrumentation.http.wire import SENDING, HttpWire, wire_of
+from ravi_otel._instrumentation.client_seam import SENDING, SentCall, call_of
 from ravi_otel._runtime.packages import Package
 from ravi_otel._runtime.wrapping import Wraps
 
@@ -19,7 +19,7 @@ _UNUSABLE: Final = (
 )
 
 
-class _Installed:
+class HttpSeam:
     """Hold the wrapped methods of one HTTP library, through which each single request goes, redirected ones too."""
 
     def __init__(self, module: Any) -> None:
@@ -41,73 +41,73 @@ class _Installed:
         self._wraps.restore()
 
     def _send(self, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wire = SENDING.get() if self._active else None
-        if wire is None:
+        sent = SENDING.get() if self._active else None
+        if sent is None:
             return wrapped(*args, **kwargs)
         request = args[0] if args else kwargs["request"]
-        wire.leaving(request, client)
+        sent.leaving(request, client)
         response = wrapped(*args, **kwargs)
-        wire.passed(request, response)
+        sent.passed(request, response)
         return response
 
     def _send_async(self, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wire = SENDING.get() if self._active else None
-        return wrapped(*args, **kwargs) if wire is None else self._sent_async(wire, wrapped, client, args, kwargs)
+        sent = SENDING.get() if self._active else None
+        return wrapped(*args, **kwargs) if sent is None else self._sent_async(sent, wrapped, client, args, kwargs)
 
     async def _sent_async(
-        self, wire: HttpWire, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, sent: SentCall, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         request = args[0] if args else kwargs["request"]
-        wire.leaving(request, client)
+        sent.leaving(request, client)
         response = await wrapped(*args, **kwargs)
-        wire.passed(request, response)
+        sent.passed(request, response)
         return response
 
     def _hand(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs["request"]
-        wire = wire_of(request) if self._active else None
-        if wire is None:
+        sent = call_of(request) if self._active else None
+        if sent is None:
             return wrapped(*args, **kwargs)
-        wire.resending(request)
-        token = SENDING.set(wire)
+        sent.resending(request)
+        token = SENDING.set(sent)
         try:
             response = wrapped(*args, **kwargs)
         except BaseException as error:
-            wire.resent(request, None, error)
+            sent.resent(request, None, error)
             raise
         finally:
             SENDING.reset(token)
-        wire.resent(request, response, None)
+        sent.resent(request, response, None)
         return response
 
     def _hand_async(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs["request"]
-        wire = wire_of(request) if self._active else None
-        return wrapped(*args, **kwargs) if wire is None else self._handed_async(wire, wrapped, request, args, kwargs)
+        sent = call_of(request) if self._active else None
+        return wrapped(*args, **kwargs) if sent is None else self._handed_async(sent, wrapped, request, args, kwargs)
 
     async def _handed_async(
-        self, wire: HttpWire, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, sent: SentCall, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        wire.resending(request)
-        token = SENDING.set(wire)
+        sent.resending(request)
+        token = SENDING.set(sent)
         try:
             response = await wrapped(*args, **kwargs)
         except BaseException as error:
-            wire.resent(request, None, error)
+            sent.resent(request, None, error)
             raise
         finally:
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
-        wire.resent(request, response, None)
+        sent.resent(request, response, None)
         return response
 
 
 class Redirects:
-    """Be the wrappers of the HTTP libraries that the clients are built on; each in place when the program has imported it."""
+    """Wrap the HTTP libraries that the clients are built on, each when the program has imported it."""
 
     def __init__(self) -> None:
         # `_client` is the module that defines the classes: it is whole when it was imported, and the package itself not yet.
-        self._packages = [Package(f"{name}._client", _Installed, _UNUSABLE.format(name)) for name in ("httpx", "httpx2")]
+        self._packages = [Package(f"{name}._client", HttpSeam, _UNUSABLE.format(name)) for name in ("httpx", "httpx2")]
 
     def install(self) -> None:
         """Wrap what the program has imported, and later what it imports then."""

@@ -1,4 +1,4 @@
-"""Stand before single methods of a response, step aside again, and see who is running while one of them is called."""
+"""Replace single methods of a response and put them back; find out who still refers to it, and who runs while one is called."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _LOCKING: Final = (
 """Modules that hold locks while they run, and do not run the user's code meanwhile."""
 
 
-def put(response: Any, name: str, ours: Any) -> None:
-    """Put a function of ours before one method of a response; like the method, it holds the response, and looks like it."""
-    own, method = fields(response), getattr(response, name)
+def replace_method(response: Any, name: str, ours: Any) -> None:
+    """Put a function of ours in the place of one method of a response; like the method, it holds the response, and looks like it."""
+    own, method = _attributes(response), getattr(response, name)
     ours.ravi_original = own.get(name)
     ours.__self__, ours.__wrapped__ = response, method
     for trait in _TRAITS:
@@ -45,9 +45,9 @@ def put(response: Any, name: str, ours: Any) -> None:
 
 
 def _state(response: Any) -> Any:
-    """Give what a copy or a pickle of it is made of: what stands before its methods is bound to the original, and left out."""
+    """Return what a copy or a pickle of it is made of: what replaces its methods is bound to the original, and left out."""
     found: Any = getattr(class_of(response), _STATE, None)  # none of an older Python's objects
-    state: Any = dict(fields(response)) if found is None else found(response)
+    state: Any = dict(_attributes(response)) if found is None else found(response)
     if class_of(state) is tuple:  # with the values of slots
         return tuple(map(_without_us, state))
     return _without_us(state)
@@ -73,46 +73,46 @@ def _is_ours(value: Any) -> bool:
     return kind is MethodType and value.__func__ is _state
 
 
-def stand_before(response: Any, name: str, before: Callable[[], None], after: Callable[[Any, BaseException | None], None]) -> None:
-    """Hear one method without arguments begin and end; `after` is told the response, and what the method raised."""
+def observe_method(response: Any, name: str, before: Callable[[], None], after: Callable[[Any, BaseException | None], None]) -> None:
+    """Observe one method without arguments begin and end; `after` gets the response, and what the method raised."""
     method = getattr(response, name)
 
-    def tell(told: Callable[..., None], *what: Any) -> None:
+    def run_guarded(observer: Callable[..., None], *args: Any) -> None:
         try:
-            told(*what)
+            observer(*args)
         except Exception as bug:  # noqa: BLE001 - the method does what its user asked for
             swallow("stream", bug)
 
-    def heard(*args: Any, **kwargs: Any) -> Any:
+    def observed(*args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return method(*args, **kwargs)  # which takes none, and says so
-        tell(before)
+        run_guarded(before)
         try:
             found = method()
         except BaseException as error:
-            tell(after, response, error)
+            run_guarded(after, response, error)
             raise
-        tell(after, response, None)
+        run_guarded(after, response, None)
         return found
 
-    async def heard_async(*args: Any, **kwargs: Any) -> Any:
+    async def observed_async(*args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
             return await method(*args, **kwargs)
-        tell(before)
+        run_guarded(before)
         try:
             found = await method()
         except BaseException as error:
-            tell(after, response, error)
+            run_guarded(after, response, error)
             raise
-        tell(after, response, None)
+        run_guarded(after, response, None)
         return found
 
-    put(response, name, heard_async if inspect.iscoroutinefunction(method) else heard)
+    replace_method(response, name, observed_async if inspect.iscoroutinefunction(method) else observed)
 
 
-def step_aside(response: Any, *names: str) -> None:
-    """Put back what stood there, unless somebody stands before us by now."""
-    own = fields(response)
+def restore_methods(response: Any, *names: str) -> None:
+    """Put back what was there, unless somebody has replaced ours by now."""
+    own = _attributes(response)
     for name in names:
         ours: Any = own.get(name)
         if _is_ours(ours):
@@ -124,13 +124,12 @@ def step_aside(response: Any, *names: str) -> None:
         del own[_STATE]
 
 
-def fields(value: Any) -> dict[str, Any]:
-    """Give an object's own attributes."""
+def _attributes(value: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", vars(value))
 
 
-def interrupting() -> bool:
-    """Tell that whoever closes a stream may have come in between somebody who holds a lock that settling needs.
+def interrupts_lock_holder() -> bool:
+    """Whether whoever closes a stream may have come in between somebody who holds a lock that settling needs.
 
     A finaliser runs wherever the collector happens to start, and only the stack shows what it came upon.
     """
@@ -144,22 +143,22 @@ def interrupting() -> bool:
     return False
 
 
-def named(ours: Any, source: Any) -> Any:
-    """Give a generator of ours the names of the one it reads, which its representation and warnings show."""
+def name_like(ours: Any, source: Any) -> Any:
+    """Return a generator of ours under the name of the one it reads, which its representation and warnings show."""
     if isinstance(source, (GeneratorType, AsyncGeneratorType)):
         ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
     return ours
 
 
 def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
-    """Whether anybody besides us and the HTTP library refers to an object, or to a function that we put before one of its methods.
+    """Whether anybody besides us and the HTTP library refers to an object, or to a function that we put in the place of one of its methods.
 
     `ours` is how many references to it came with those functions. One that is held for a moment only is held, too: look again.
     """
     value = held()
     if value is None:
         return False
-    before = [weakref.ref(each) for each in fields(value).values() if _is_ours(each)]
+    before = [weakref.ref(each) for each in _attributes(value).values() if _is_ours(each)]
     if any(_references(each) > 1 for each in before):  # the one is the object's own
         return True
     body = getattr(value, "stream", None)
@@ -174,7 +173,7 @@ def held_only_by_itself(held: weakref.ref[Any]) -> bool:
     if value is None:
         return True
     found, inside = {id(value): held}, Counter[int]()
-    waiting: list[Any] = _of_its_own(fields(value).values(), value)
+    waiting: list[Any] = _of_its_own(_attributes(value).values(), value)
     while waiting:
         one = waiting.pop()
         inside[id(one)] += 1
@@ -200,7 +199,7 @@ def _of_its_own(parts: Iterable[Any], value: Any) -> list[Any]:
 
 def references_from(holder: Any, value: Any) -> int:
     """Return how many of an object's attributes are this value."""
-    return sum(each is value for each in list(fields(holder).values()))
+    return sum(each is value for each in list(_attributes(holder).values()))
 
 
 def _references(held: weakref.ref[Any]) -> int:
@@ -231,8 +230,8 @@ def locals_of(generator: Any) -> dict[str, Any]:
     return {} if frame is None else dict(frame.f_locals)
 
 
-def running(held: weakref.ref[Any] | None) -> bool:
-    """Tell whether a generator is being read at this moment, by whatever thread or task."""
+def is_running(held: weakref.ref[Any] | None) -> bool:
+    """Whether a generator is being read at this moment, by whatever thread or task."""
     iterator = None if held is None else held()
     if isinstance(iterator, GeneratorType):
         return iterator.gi_running

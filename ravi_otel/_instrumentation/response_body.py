@@ -1,4 +1,4 @@
-"""Keep a bounded copy of a body its user reads by themselves, and understand it when they are done."""
+"""A bounded copy of a body that its user reads without us, which is read when they are done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.fields import class_of
-from ravi_otel._instrumentation.http.sse import events_of
+from ravi_otel._instrumentation.formats.sse import events_of
 from ravi_otel.policy.usage import Reply
 
 MOST_KEPT: Final = 16 * 1024 * 1024
@@ -31,7 +31,7 @@ _PIECE: Final = 512
 _DESCRIBING: Final = ("content-type", "content-encoding")
 
 
-class Body:
+class BodyCopy:
     """Collect the bytes of one response as they pass; holds nothing of the response itself.
 
     `streamed` says that it is made of server-sent events, `ended` that its reader came to its end. Bodies that are neither
@@ -57,8 +57,8 @@ class Body:
         self._size = 0
         self.ended = False
 
-    def put(self, content: bytes) -> Body:
-        """Take the whole content, decoded, as the HTTP library keeps it anyway; gives itself."""
+    def put(self, content: bytes) -> BodyCopy:
+        """Take the whole content, decoded, as the HTTP library keeps it anyway; returns itself."""
         self._headers.pop("content-encoding", None)
         self._kept = [content]
         self.ended = True
@@ -66,7 +66,7 @@ class Body:
 
     @property
     def whole(self) -> bool:
-        """Tell that nothing of it is missing, or that reading it will show that: half a JSON object is none."""
+        """Whether nothing of it is missing, or that reading it will show that: half a JSON object is none."""
         return self.ended or self._ends_itself or self._stated == str(self._size)
 
     def add(self, data: bytes) -> None:
@@ -80,14 +80,14 @@ class Body:
             self._kept.append(data)
 
     def content(self) -> bytes:
-        """Give it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
+        """Return it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
         found = b"".join(self._decoded())
         if _is_heavy(found):
             raise ValueError("too many values")
         return found
 
     def events(self) -> Iterator[Any]:
-        """Give each event's JSON, up to the first that is none; nothing of a body that was not kept, and the ends of a long one."""
+        """Return each event's JSON, up to the first that is none; nothing of a body that was not kept, and the ends of a long one."""
         parts: list[bytes] = []
         with suppress(Exception):  # what could be opened until then came
             parts.extend(self._decoded())
@@ -136,16 +136,16 @@ def _is_heavy(data: bytes) -> bool:
 
 
 def _library_class(response: Any) -> Any:
-    """Give the HTTP library's class of a response: a subclass may be made in other ways."""
+    """Return the HTTP library's class of a response: a subclass may be made in other ways."""
     for cls in class_of(response).__mro__:
         if cls.__name__ == "Response" and cls.__module__.startswith("httpx"):
             return cls
     return class_of(response)
 
 
-def content_of(response: Any) -> Body | None:
-    """Give a body its user has read whole, and the HTTP library keeps; None of one that was not."""
+def content_of(response: Any) -> BodyCopy | None:
+    """Return a body its user has read whole, and the HTTP library keeps; None of one that was not."""
     try:
-        return Body(response).put(response.content)
+        return BodyCopy(response).put(response.content)
     except Exception:  # noqa: BLE001 - not read
         return None

@@ -12,55 +12,58 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet, finalize
 
 from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._instrumentation.attempt_outcomes import read_headers
 from ravi_otel._instrumentation.formats.fields import get
 from ravi_otel._instrumentation.formats.format import WireFormat, read_body
-from ravi_otel._instrumentation.http.headers import told_headers
-from ravi_otel._instrumentation.http.stream import Following
-from ravi_otel._runtime.capping import Sizing
+from ravi_otel._instrumentation.outgoing_request import OutgoingRequest
+from ravi_otel._instrumentation.streams import FollowedStream
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.usage import Call
 
 UNKNOWN: Final = "unknown"
 """The `error.type` of a call that came around us and whose answer never did."""
 
+_all: WeakSet[RawRequests] = WeakSet()
 
-_all: WeakSet[Around] = WeakSet()
 
-
-class Around:
+class RawRequests:
     """Keep what is on its way, by the request that was built for it."""
 
     def __init__(self) -> None:
-        self._sent: WeakKeyDictionary[Any, _OnItsWay] = WeakKeyDictionary()
+        self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
         self._lock = threading.RLock()
         _all.add(self)
-        renew_while_alive(self, Around.leave_to_the_parent)
+        renew_while_alive(self, RawRequests.leave_to_parent)
 
-    def leave_to_the_parent(self) -> None:
+    def leave_to_parent(self) -> None:
         """Forget, in a forked child, what is on its way: it is the parent's to end."""
         self._lock = threading.RLock()
-        for way in list(self._sent.values()):
-            way.over = True
+        for each in list(self._sent.values()):
+            each.over = True
         self._sent.clear()
 
-    def begin(self, call: Call, endpoint: WireFormat, sizing: Sizing, *, first: bool) -> _OnItsWay | None:
+    def begin(self, outgoing: OutgoingRequest, *, first: bool) -> RawRequest | None:
         """Hold what one attempt may take; raises what a limit, the deadline or a cancellation has against it."""
+        call = outgoing.call
         call.turn = call.turn and first
-        live = ModelCall.hold(call, sizing)
-        return None if live is None else _OnItsWay(live, endpoint)
+        live = ModelCall.hold(call, outgoing)
+        if live is None:
+            return None
+        if live.record.output_cap is not None:
+            outgoing.cap(live.record.output_cap)
+        return RawRequest(live, outgoing.format)
 
-    def sent(self, request: Any, way: _OnItsWay) -> None:
+    def sent(self, request: Any, raw: RawRequest) -> None:
         """Note the request that was built; one that is dropped without an answer settles what is known."""
-        way.live.sent()
+        raw.live.sent()
         with self._lock:
-            self._sent[request] = way
-        finalize(request, way.lost).atexit = False
+            self._sent[request] = raw
+        finalize(request, raw.lost).atexit = False
 
     def knows(self, extensions: object) -> bool:
-        """Tell that a request with these very extensions is on its way."""
+        """Whether a request with these very extensions is on its way."""
         with self._lock:
             return any(get(request, "extensions") is extensions for request in self._sent)
 
@@ -68,19 +71,19 @@ class Around:
         """Settle by the answer, or follow its body while the program reads it."""
         first = response.history[0].request if response.history else response.request
         with self._lock:
-            way = self._sent.pop(first, None)
-        if way is not None:
-            way.answered(response)
+            raw = self._sent.pop(first, None)
+        if raw is not None:
+            raw.answered(response)
 
 
-class _OnItsWay:
+class RawRequest:
     """Be one attempt between its request and its answer."""
 
-    __slots__ = ("_endpoint", "live", "over")
+    __slots__ = ("_format", "live", "over")
 
-    def __init__(self, live: ModelCall, endpoint: WireFormat) -> None:
+    def __init__(self, live: ModelCall, wire_format: WireFormat) -> None:
         self.live = live
-        self._endpoint = endpoint
+        self._format = wire_format
         self.over = False
 
     def lost(self) -> None:
@@ -91,15 +94,15 @@ class _OnItsWay:
             later(lambda: live.fail(RuntimeError("no answer was seen"), Ending(UNKNOWN)))
 
     def answered(self, response: Any) -> None:
-        """See `Around.answered`."""
+        """See `RawRequests.answered`."""
         self.over = True
         record = self.live.record
         if STATE.options.full or not response.is_success:
-            record.request_id, record.rate_limits = told_headers(response.headers)
+            record.request_id, record.rate_limits = read_headers(response.headers)
         if not response.is_closed:
-            Following(self.live, self._endpoint).response(response)
+            FollowedStream(self.live, self._format).follow_response(response)
             return
-        self.live.answered(read_body(self._endpoint, lambda: response.content, record.call))
+        self.live.answered(read_body(self._format, lambda: response.content, record.call))
 
     def refused(self, error: BaseException) -> None:
         """Give back what is held: the request could not be built, and nothing was sent."""
@@ -111,5 +114,5 @@ class _OnItsWay:
 
 
 def is_known(extensions: object) -> bool:
-    """Tell that a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
-    return extensions is not None and any(around.knows(extensions) for around in list(_all))
+    """Whether a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
+    return extensions is not None and any(requests.knows(extensions) for requests in list(_all))

@@ -1,4 +1,4 @@
-"""Put client packages under observation and limits, and take them off again."""
+"""The client packages that can be put under observation and limits, and taken off again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from types import ModuleType
 from typing import Final
 
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.http.installed import Installed, InstalledHelpers
+from ravi_otel._instrumentation.client_seam import ClientSeam
+from ravi_otel._instrumentation.streams import StreamHelpers
 from ravi_otel._runtime.packages import Package, is_within
 
 
 class ClientPackage(Package):
     """Wrap one client package when, and only when, the program imports it; again when it imports it anew.
 
-    Only then are its readers imported: `VENDOR` of the module of ours that is called like it. `versions` says which are supported, and
+    Only then is its profile imported: `PROFILE` of the module of ours that is called like it. `versions` says which are supported, and
     `helpers` which of its modules for streaming have classes that read a stream for the program.
     """
 
@@ -26,7 +27,7 @@ class ClientPackage(Package):
         )
         super().__init__(f"{name}._base_client", self._wrappers, unusable)
         unseen = f"ravi-otel: helper objects of {name} that are dropped end late (%s is missing)."
-        self._helpers = tuple(Package(f"{name}.lib.streaming.{helper}", InstalledHelpers, unseen) for helper in helpers)
+        self._helpers = tuple(Package(f"{name}.lib.streaming.{helper}", StreamHelpers, unseen) for helper in helpers)
 
     def install(self) -> None:
         """See `Package.install`; its helpers' modules are imported by themselves."""
@@ -40,18 +41,18 @@ class ClientPackage(Package):
         for helper in self._helpers:
             helper.remove()
 
-    def _wrappers(self, base_client: ModuleType) -> Installed:
-        return Installed(load(f"ravi_otel._instrumentation.{self.name}").VENDOR, base_client)
+    def _wrappers(self, base_client: ModuleType) -> ClientSeam:
+        return ClientSeam(load(f"ravi_otel._instrumentation.{self.name}").PROFILE, base_client)
 
     @property
     def is_strange(self) -> bool:
-        """Tell that the program has imported this client, and that it could not be wrapped."""
+        """Whether the program has imported this client, and that it could not be wrapped."""
         # A single file of the program's own that is called like it is no client.
         return hasattr(sys.modules.get(self.name), "__path__") and not self.holds(sys.modules.get(self.module))
 
     @property
     def outside(self) -> str | None:
-        """Say which version the program has imported, where it is none of those that are supported; one that is wrapped all the same."""
+        """Return which version the program has imported, where it is none of those that are supported; one that is wrapped all the same."""
         version = getattr(sys.modules.get(self.name), "__version__", None)
         if not isinstance(version, str) or self.is_strange or is_within(version, self.versions):
             return None

@@ -1,4 +1,4 @@
-"""Read server-sent events out of bytes, as the generated clients do."""
+"""Server-sent events, read out of bytes as the generated clients do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMED: Final = "thread."
 
 
 def events_of(data: bytes) -> Iterator[Any]:
-    """Give the JSON of each whole event, up to `[DONE]` or data that is no JSON, where the client's own stream would end."""
+    """Return the JSON of each whole event, up to `[DONE]` or data that is no JSON, where the client's own stream would end."""
     lines: list[bytes] = []
     name = b""
     for line in data.splitlines():

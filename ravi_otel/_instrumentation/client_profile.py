@@ -1,0 +1,85 @@
+"""What sets one client package apart: its name, the formats of its paths, and whose API each of its clients talks to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ravi_otel._instrumentation.formats.fields import class_of
+from ravi_otel._instrumentation.formats.format import Host, WireFormat
+from ravi_otel._instrumentation.model_hosts import provider_at
+
+_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
+_MOST_KEPT: Final = 64
+_kept: dict[tuple[int, type, int], tuple[object, object, Host]] = {}
+"""Hosts by the identity of a client's URL object and of the user's map, which are kept too, so that no other can take their place."""
+
+_OTHERS: Final = ("opentelemetry.instrumentation.", "openinference.instrumentation.")
+_WRAPPED_BY_OTHERS: Final = {"responses": ("openai.resources.responses.responses", ("Responses", "AsyncResponses"))}
+"""Endpoints whose calls another instrumentation describes by a span that it makes afterwards: the module and classes it wraps."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """Describe a client package.
+
+    `package` is what the program imports. `provider` answers a plain client on a host that nobody knows. `classes` maps the name of a
+    client's class, or of one it derives from, to a provider. `format_for` returns the format of (method, path, base path, provider),
+    the last one empty where it is a guess. `asks_usage` says whether a stream to this client's host may be asked for its usage.
+    `own_span` settles who describes a call for which the client can make a span itself: it returns the options to send, the very object
+    where nothing is to change, and whether the client makes a span.
+    """
+
+    package: str
+    provider: str
+    format_for: Callable[[str, str, str, str], WireFormat]
+    classes: Mapping[str, str] = field(default_factory=dict[str, str])
+    asks_usage: Callable[[Any], bool] = lambda client: False  # noqa: ARG005 - the signature's
+    own_span: Callable[[Any, Any], tuple[Any, bool]] | None = None
+
+    def host_of(self, client: Any, named: Mapping[str, str]) -> Host:
+        """Return the provider by the user's map, else by the client's class, else by its host; else it is assumed to be the package's own.
+
+        `named` maps host names, or `host:port`, to providers.
+        """
+        kind = class_of(client)
+        attribute = getattr(client, "_base_url", None)  # what the property returns, at a thirtieth of its cost
+        kept = _kept.get((id(attribute), kind, id(named)))
+        if kept is not None:
+            return kept[2]
+        url = client.base_url
+        host = self.host_at(url, kind, named)
+        if url is attribute:
+            if len(_kept) >= _MOST_KEPT:
+                _kept.clear()
+            _kept[id(url), kind, id(named)] = (url, named, host)
+        return host
+
+    def host_at(self, url: Any, kind: type, named: Mapping[str, str]) -> Host:
+        """Return whose API lies at `url`, for a client of class `kind`."""
+        address = url.host or None
+        port = url.port or _PORTS.get(url.scheme)
+        name = (address or "").lower()
+        known = named.get(f"{name}:{port}") or named.get(name)
+        if known is None:
+            known = next((self.classes[cls.__name__] for cls in kind.__mro__ if cls.__name__ in self.classes), None)
+        if known is None:
+            known = provider_at(name, port)
+        return Host(known or self.provider, known is None, address, port, url.path)
+
+
+def described_afterwards(endpoint: str) -> bool:
+    """Whether another instrumentation will make a span for this call when it is over; none of it is current yet."""
+    place = _WRAPPED_BY_OTHERS.get(endpoint)
+    module = None if place is None else sys.modules.get(place[0])
+    if place is None or module is None:
+        return False
+    return any(_is_wrapped(getattr(module, name, None)) for name in place[1])
+
+
+def _is_wrapped(cls: Any) -> bool:
+    method = getattr(cls, "create", None)
+    wrapper = getattr(method, "_self_wrapper", None)  # what `wrapt` calls it
+    return wrapper is not None and str(getattr(wrapper, "__module__", "")).startswith(_OTHERS)

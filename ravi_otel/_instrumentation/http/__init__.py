@@ -1,1 +1,0 @@
-"""Follow the HTTP calls of any client that is generated with the base classes `openai`, `anthropic` and `groq` share."""
