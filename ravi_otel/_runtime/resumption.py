@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_event_loop
 from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._flow import Done, Flow, Step
+from ravi_otel._flow import Flow, Step
 from ravi_otel._runtime.late import later
 from ravi_otel.errors import AgentPausedError, SpawnDeniedError
 from ravi_otel.hooks.records import CallRecord, ToolRecord
@@ -71,16 +71,6 @@ _HERE: Final = (
     "It chose to wait, and a blocking call on a thread that runs an event loop cannot: use the async client there, or make the call in "
     "a thread of its own."
 )
-_AT_ONCE: Final = cast("Flow[None]", Done(None))
-
-
-def checkpoint(scope: Scope, at: CallRecord | ToolRecord | None) -> Flow[None]:
-    """Run the checkpoint of the scope before a call or a tool; where an agent that waits is paused, stand in line with it first."""
-    try:
-        scope.checkpoint(at)
-    except AgentPausedError as refused:
-        return waiting(scope, at, refused)
-    return _AT_ONCE
 
 
 def waiting(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError) -> Flow[None]:

@@ -11,7 +11,6 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
 import wrapt
 
-from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime.parameters import Parameters, is_owned
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import ToolCall
@@ -139,7 +138,7 @@ class _PlainTool:
                 return fn(*args, **kwargs)
             call = self.call(args, kwargs)
             try:
-                return run_sync(call.flow(awaited=False))
+                return call.run()
             except ToolDeniedError as denied:
                 told = self.refusal(call, denied)
                 if told is None:
@@ -158,7 +157,7 @@ class _PlainTool:
                 return await fn(*args, **kwargs)
             call = self.call(args, kwargs)
             try:
-                return await run_async(call.flow(awaited=True))
+                return await call.run_async()
             except ToolDeniedError as denied:
                 told = self.refusal(call, denied)
                 if told is None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.usage_counters import add_counts
-from ravi_otel._flow import Done, Flow, Step, cause, run_async, run_sync
+from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
+from ravi_otel._runtime import resumption
 from ravi_otel._runtime.gate_review import GateReview, log_unwritten
 from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import later
@@ -16,12 +17,11 @@ from ravi_otel._runtime.model_call import REFUSED
 from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.patience import Enclosure, enclose, leave
 from ravi_otel._runtime.pausing import pause, pause_after
-from ravi_otel._runtime.resumption import checkpoint
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
-from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
-from ravi_otel.hooks.listener import NOTHING_ENTERED
+from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
+from ravi_otel.hooks.listener import NOTHING_ENTERED, Entered
 from ravi_otel.hooks.records import Status, ToolRecord
 from ravi_otel.policy.gate import ToolGate
 
@@ -47,7 +47,7 @@ class ToolCall:
     something async.
     """
 
-    __slots__ = ("_captured", "_dropped", "_ended", "_engine", "_fn", "_record", "_review", "_scope", "_started", "name")
+    __slots__ = ("_captured", "_dropped", "_ended", "_engine", "_entered", "_fn", "_record", "_review", "_scope", "_started", "name")
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class ToolCall:
         self._fn = fn
         self._scope = scope
         self._engine = engine
+        self._entered: Entered = NOTHING_ENTERED
         self._started = self._ended = self._dropped = False
         self._captured = arguments is not None  # of a plain call: what it is given is written down, and so is what it gives
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
@@ -86,28 +87,74 @@ class ToolCall:
 
     def run(self) -> Any:
         """Run it from synchronous code; return what the tool returns."""
-        return run_sync(self.flow(awaited=False))
+        if self._review is not None:
+            return run_sync(self.flow(awaited=False))
+        try:
+            self._tell()
+            wait = self._check()
+            if wait is not None:
+                run_sync(wait)
+            self._charge()
+            waiting = Enclosure()
+            try:
+                enclose(waiting)
+                result = self._fn()
+            finally:
+                waiting.over = True
+                leave(waiting)
+            self._end(result, None)
+            return result  # noqa: TRY300 - what comes after is the end of every call
+        except BaseException as raised:
+            run_sync(self._fail(raised))
+            raise
+        finally:
+            self._close()
 
     async def run_async(self) -> Any:
         """Run it from a coroutine; return what the tool returns, awaited."""
-        return await run_async(self.flow(awaited=True))
+        if self._review is not None:
+            return await run_async(self.flow(awaited=True))
+        try:
+            self._tell()
+            wait = self._check()
+            if wait is not None:
+                await run_async(wait)
+            self._charge()
+            waiting = Enclosure()
+            try:
+                enclose(waiting)
+                result = await self._fn()
+            finally:
+                waiting.over = True
+                leave(waiting)
+            self._end(result, None)
+            return result  # noqa: TRY300 - what comes after is the end of every call
+        except BaseException as raised:
+            await run_async(self._fail(raised))
+            raise
+        finally:
+            self._close()
 
     def flow(self, *, awaited: bool) -> Flow[Any]:
-        """Return the flow that runs it, for `_flow.run_async` if `awaited`, else for `_flow.run_sync`."""
-        review, entered = self._review, NOTHING_ENTERED
-        if INFERRING.watching:
-            INFERRING.ran(self._scope, self.name, self._record.started_ns)
+        """Return the flow that runs it, for `_flow.run_async` if `awaited`, else for `_flow.run_sync`: the way of a call with a gate."""
+        review = self._review
         try:
             if review is not None:
                 review.begin(awaited=awaited)
-            entered = self._engine.listeners.tool_started(self._record)
+            self._tell()
             if review is not None:
                 review.refuse_async()
-            yield from self._check()
-            if review is not None:
+            wait = self._check()
+            if wait is not None:
+                yield from wait
+            if review is None:
+                self._charge()
+            else:
                 yield from review.before()
-                yield from self._check()  # while it was asked, perhaps of a person, the run may have been stopped
-            yield from self._admit()
+                wait = self._check()  # while it was asked, perhaps of a person, the run may have been stopped
+                if wait is not None:
+                    yield from wait
+                yield from self._admit(review)
             result = yield from self._run()
             if review is not None:
                 yield from review.after(result)
@@ -119,49 +166,71 @@ class ToolCall:
             yield from self._fail(raised)
             raise
         finally:
-            entered.leave()
             self._close()
 
     # -- its steps ----------------------------------------------------------------------------------------------------
 
-    def _check(self) -> Flow[None]:
-        """Run the checkpoint before a tool; count what it refuses."""
-        scope, record = self._scope, self._record
+    def _tell(self) -> None:
+        """Tell listeners that it begins."""
+        if INFERRING.watching:
+            INFERRING.ran(self._scope, self.name, self._record.started_ns)
+        self._entered = self._engine.listeners.tool_started(self._record)
+
+    def _check(self) -> Flow[None] | None:
+        """Run the checkpoint before a tool, and count what it refuses; return the flow that waits where an agent stands in line."""
+        scope = self._scope
         try:
-            wait = checkpoint(scope, record)
-            if not isinstance(wait, Done):
-                yield from wait
+            scope.checkpoint(self._record)
+            if scope.wrapping is not None:
+                scope.wrapping.refuse_tool(scope, self.name)
+        except AgentPausedError as refused:
+            return self._check_after(refused)
+        except RaviError:
+            add_counts(scope.tallies, refused=1)
+            raise
+        return None
+
+    def _check_after(self, refused: AgentPausedError) -> Flow[None]:
+        scope = self._scope
+        try:
+            yield from resumption.waiting(scope, self._record, refused)
             if scope.wrapping is not None:
                 scope.wrapping.refuse_tool(scope, self.name)
         except RaviError:
             add_counts(scope.tallies, refused=1)
             raise
+        finally:
+            del refused  # its traceback knows this frame
 
-    def _admit(self) -> Flow[None]:
-        """Charge it; give that back where a gate does not admit it: nothing was run."""
-        scope, record, review = self._scope, self._record, self._review
+    def _charge(self) -> None:
+        """Charge a call without a gate."""
+        scope, record = self._scope, self._record
         lines = scope.plan.tool_lines(self.name)
-        if review is None:
-            if lines:
-                scope.reserve_now(lines, record)
-        else:
-            op_id = new_op_id()  # known before it is charged: whatever interrupts that
-            try:
-                paid = scope.charge_lines(lines, record, op_id)
-                yield from review.admit()
-                self._started = True
-                if paid is not None:
-                    self._engine.settle(paid, None, record)
-            except BaseException as raised:
-                back = partial(self._give_back, op_id)
-                if isinstance(raised, GeneratorExit):
-                    later(back)
-                else:
-                    back()
-                raise
+        if lines:
+            scope.reserve_now(lines, record)
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
         self._started = True
+
+    def _admit(self, review: GateReview) -> Flow[None]:
+        """Charge it; give that back where the gate does not admit it: nothing was run."""
+        scope, record = self._scope, self._record
+        op_id = new_op_id()  # known before it is charged: whatever interrupts that
+        try:
+            paid = scope.charge_lines(scope.plan.tool_lines(self.name), record, op_id)
+            yield from review.admit()
+            self._started = True
+            if paid is not None:
+                self._engine.settle(paid, None, record)
+        except BaseException as raised:
+            back = partial(self._give_back, op_id)
+            if isinstance(raised, GeneratorExit):
+                later(back)
+            else:
+                back()
+            raise
+        add_counts(scope.tallies, tool_calls=1)
+        record.decision = record.decision or "admitted"
 
     def _give_back(self, op_id: str) -> None:
         run_sync(self._engine.ledger.release(op_id))
@@ -232,10 +301,11 @@ class ToolCall:
         record.duration_ns = self._engine.clock.monotonic_ns() - record.started_ns
 
     def _close(self) -> None:
-        """Tell listeners that it is over.
+        """Give back the context, and tell listeners that it is over.
 
         The record goes: it knows the error, whose traceback knows who ran this, a cycle that would keep what the tool was given alive.
         """
+        self._entered.leave()
         record, listeners = self._record, self._engine.listeners
         del self._record
         if self._dropped:
