@@ -49,12 +49,11 @@ from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients
 from ravi_otel.carrier.configured import check_configured
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.background import BACKGROUND
 from ravi_otel.hooks.bridge import Bridge
-from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.faults import REPORTS
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.reports import REPORTS
+from ravi_otel.hooks.manager import Hooks, finish_callbacks, read_hooks
 from ravi_otel.policy.limits import Admission, Limit
 
 Enforcement = Literal["enforce", "observe"]
@@ -391,7 +390,7 @@ def _settle_all() -> None:
     drain()
     AWAITED.give_up()
     STATE.conclude(getattr(sys, "last_value", None))  # the exception that nobody caught, if that is why the process ends
-    BACKGROUND.finish()
+    finish_callbacks()
     if _now is not None:
         _now.let_go_of_ledger(at_exit=True)
     if _surroundings is not None:

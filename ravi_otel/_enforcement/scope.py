@@ -23,7 +23,7 @@ from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.hooks.dispatch import HookManager, merged
+from ravi_otel.hooks.manager import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts

@@ -32,8 +32,7 @@ from ravi_otel._runtime.waiting import Waiting
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.bridge import hear, hears_calls
 from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.loop_records import HandoffEvent
-from ravi_otel.hooks.records import CountEvent, LimitReading, Spend
+from ravi_otel.hooks.records import CountEvent, HandoffEvent, LimitReading, Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import ScopeKind

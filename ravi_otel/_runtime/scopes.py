@@ -15,7 +15,7 @@ from ravi_otel._runtime.handles import Agent, Block, Handoff, Run, Suspension, w
 from ravi_otel._runtime.resuming import read_resume
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.manager import Hooks, read_hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind

@@ -27,7 +27,7 @@ from ravi_otel._telemetry.content import Content, read_content
 from ravi_otel._telemetry.conventions import DETAILS, tells_all
 from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.dispatch import HookManager
+from ravi_otel.hooks.manager import HookManager
 from ravi_otel.policy import checks
 from ravi_otel.policy.limits import OPTIONS, Admission, Limit
 from ravi_otel.policy.switches import switch

@@ -16,8 +16,18 @@ from ravi_otel._telemetry.pipeline import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.tools import Tools
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks.records import (
+    CallRecord,
+    CountEvent,
+    GuardrailEvent,
+    HandoffEvent,
+    LimitEvent,
+    ReviewEvent,
+    ScopeView,
+    SpawnEvent,
+    StepEvent,
+    ToolRecord,
+)
 
 
 class Telemetry(Listener):

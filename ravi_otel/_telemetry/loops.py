@@ -19,8 +19,7 @@ from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.identity import identity
 from ravi_otel._telemetry.pipeline import Pipeline
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
-from ravi_otel.hooks.records import ScopeView
+from ravi_otel.hooks.records import GuardrailEvent, ReviewEvent, ScopeView, StepEvent
 
 _MOST_OPEN: Final = 10_000
 

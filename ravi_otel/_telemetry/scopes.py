@@ -22,8 +22,7 @@ from ravi_otel._telemetry.instruments import Instruments
 from ravi_otel._telemetry.pipeline import Pipeline
 from ravi_otel._telemetry.spans import MARK, Open
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.loop_records import HandoffEvent
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, HandoffEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 
 _MOST_OPEN: Final = 50_000

@@ -21,7 +21,7 @@ from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
-from ravi_otel.hooks.loop_records import HandoffEvent
+from ravi_otel.hooks.records import HandoffEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority
 from ravi_otel.policy.limits import ScopeKind

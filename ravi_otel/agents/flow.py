@@ -18,7 +18,7 @@ from ravi_otel.agents.delegation import Delegate, check_delegate
 from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus
 from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
-from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.manager import Hooks, read_hooks
 from ravi_otel.hooks.records import Spend
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import SpawnBudget

@@ -16,7 +16,7 @@ from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.dispatch import Hooks
+from ravi_otel.hooks.manager import Hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient

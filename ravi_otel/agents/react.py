@@ -19,7 +19,7 @@ from ravi_otel.agents.running import work
 from ravi_otel.agents.spawned import OwnId, known
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.dispatch import Hooks, read_hooks
+from ravi_otel.hooks.manager import Hooks, read_hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient

@@ -18,7 +18,7 @@ from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.supervised_loop import SupervisedLoop
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
-from ravi_otel.hooks.dispatch import Hooks
+from ravi_otel.hooks.manager import Hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
 from ravi_otel.policy.contracts import ChatMessage, LLMClient

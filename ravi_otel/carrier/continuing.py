@@ -29,8 +29,8 @@ from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.dispatch import Hooks, read_hooks
 from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.manager import Hooks, read_hooks
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts

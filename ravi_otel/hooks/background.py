@@ -14,17 +14,15 @@ import inspect
 import threading
 import time
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._threads import without_signals
-from ravi_otel.hooks.reports import Fault, is_the_programs
-
-PATIENCE_S: Final = 1.0
-"""How long a callback may take before it is said to be late."""
+from ravi_otel.hooks.faults import PATIENCE_S, Fault, is_the_programs
 
 _MOST: Final = 1_000
 _EXIT_STEP_S: Final = 0.01
@@ -142,8 +140,12 @@ class Background:
         self._parents: list[object] = []
         self._registered = False
 
-    def start(self, pending: Pending, context: contextvars.Context) -> asyncio.Task[None] | None:
-        """Let it run in `context`; give its task where that is one of the running loop's."""
+    def begin(self, awaitable: Awaitable[object], blame: Blame) -> Started:
+        """Let an asynchronous callback run in a copy of this context; `blame` is told what goes wrong with it."""
+        pending = Pending(awaitable, blame)
+        return pending, self._start(pending, contextvars.copy_context())
+
+    def _start(self, pending: Pending, context: contextvars.Context) -> asyncio.Task[None] | None:
         if len(self._tasks) + len(self._queued) >= _MOST and not self.sweep():
             pending.drop(f"was not run: {_MOST:,} callbacks are under way")
             return None
@@ -270,6 +272,77 @@ def runs_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+Started = tuple[Pending, asyncio.Task[None] | None]
+"""A callback under way, and its task where that is one of the loop that runs here."""
+
+
+async def wait_for(started: Iterable[Started], timeout_s: float) -> None:
+    """Wait until what was started is over, for `timeout_s` seconds at most: on asyncio or trio."""
+    under_way = [(pending, task) for pending, task in started if not pending.over]
+    tasks = [task for _, task in under_way if task is not None]
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout_s)
+    elif under_way:
+        await _wait_on_trio([pending for pending, _ in under_way], timeout_s)
+
+
+async def wait_for_all(timeout_s: float) -> None:
+    """Wait until all that is under way is over: on the asyncio loop that runs here, and in the background; on trio in the background."""
+    try:
+        current = asyncio.current_task()
+    except RuntimeError:  # no loop of asyncio's
+        await _wait_on_trio(BACKGROUND.elsewhere(), timeout_s)
+        return
+    waited: list[asyncio.Future[None]] = [task for task in BACKGROUND.tasks() if task is not current]
+    elsewhere = [] if BACKGROUND.runs_here() else BACKGROUND.elsewhere()
+    if elsewhere:
+        waited.append(_when_over(elsewhere))
+    if waited:
+        await asyncio.wait(waited, timeout=timeout_s)
+
+
+def _when_over(pending: list[Pending]) -> asyncio.Future[None]:
+    """Give a future of this asyncio loop for callbacks that run in our thread, done when they are all over."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def look() -> None:
+        if not ended.done() and all(each.over for each in pending):
+            ended.set_result(None)
+
+    def wake() -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(look)
+
+    for each in pending:
+        each.when_over.append(wake)
+    look()
+    return ended
+
+
+async def _wait_on_trio(pending: list[Pending], timeout_s: float) -> None:
+    """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
+    trio = trio_here()
+    if trio is None:
+        return
+    token = trio.lowlevel.current_trio_token()
+    over = trio.Event()
+
+    def look() -> None:
+        if all(each.over for each in pending):
+            over.set()
+
+    def wake() -> None:
+        with suppress(Exception):  # trio.RunFinishedError: nobody waits any more
+            token.run_sync_soon(look)
+
+    for each in pending:
+        each.when_over.append(wake)
+    look()
+    with trio.move_on_after(timeout_s):
+        await over.wait()
 
 
 BACKGROUND: Final = Background()

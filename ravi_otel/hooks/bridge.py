@@ -6,30 +6,85 @@ One more listener, the last in line, and only there once somebody has given hook
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from dataclasses import replace
+from functools import partialmethod
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from opentelemetry import trace as otel_trace
 
 from ravi_otel import _current
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.hooks import payloads
-from ravi_otel.hooks.dispatch import HookManager, merged
 from ravi_otel.hooks.events import HookEvent
 from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
-from ravi_otel.hooks.payloads import Payload, Trace
-from ravi_otel.hooks.records import CallRecord, LimitEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks.manager import HookManager, merged
+from ravi_otel.hooks.records import CallRecord, LimitEvent, Payload, ScopeView, SpawnEvent, ToolRecord, scope_payload
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 
-_OPENED: Final = {ScopeKind.RUN: HookEvent.FLOW_START, ScopeKind.AGENT: HookEvent.RUN_START}
-_CLOSED: Final = {ScopeKind.RUN: HookEvent.FLOW_END, ScopeKind.AGENT: HookEvent.RUN_END}
-_LIMITS: Final = {"limit_nearing": HookEvent.LIMIT_NEARING, "limit_exceeded": HookEvent.LIMIT_EXCEEDED}
-_SPAWNS: Final = {"denied": HookEvent.SPAWN_DENIED, "preempted": HookEvent.PREEMPTED, "resumed": HookEvent.RESUMED}
+
+class _Row(NamedTuple):
+    """Say by which method of a `Listener` an event is heard of: of every record, or of those whose `attribute` is `value`."""
+
+    method: str
+    attribute: str = ""
+    value: object = None
+
+    def is_of(self, record: object) -> bool:
+        return not self.attribute or attrgetter(self.attribute)(record) == self.value
+
+
+_HEARD: Final = {
+    HookEvent.FLOW_START: _Row("scope_opened", "facts.kind", ScopeKind.RUN),
+    HookEvent.RUN_START: _Row("scope_opened", "facts.kind", ScopeKind.AGENT),
+    HookEvent.FLOW_END: _Row("scope_closed", "facts.kind", ScopeKind.RUN),
+    HookEvent.RUN_END: _Row("scope_closed", "facts.kind", ScopeKind.AGENT),
+    HookEvent.LLM_START: _Row("call_started"),
+    HookEvent.LLM_END: _Row("call_ended"),
+    HookEvent.TOOL_START: _Row("tool_started"),
+    HookEvent.TOOL_END: _Row("tool_ended"),
+    HookEvent.STEP_START: _Row("stepped", "what", "start"),
+    HookEvent.STEP_END: _Row("stepped", "what", "end"),
+    HookEvent.HANDOFF: _Row("handed_over"),
+    HookEvent.REVIEW: _Row("reviewed"),
+    HookEvent.GUARDRAIL_TRIP: _Row("tripped"),
+    HookEvent.LIMIT_NEARING: _Row("limit_event", "event", "limit_nearing"),
+    HookEvent.LIMIT_EXCEEDED: _Row("limit_event", "event", "limit_exceeded"),
+    HookEvent.SPAWN_DENIED: _Row("spawn_event", "outcome", "denied"),
+    HookEvent.PREEMPTED: _Row("spawn_event", "outcome", "preempted"),
+    HookEvent.RESUMED: _Row("spawn_event", "outcome", "resumed"),
+}
+"""How each event is heard of; what it says is the record's own payload."""
+
+Trace: TypeAlias = tuple[str | None, str | None]
+"""The ids of a trace and of a span in it, in hex."""
+
 _NOWHERE: Final[Trace] = (None, None)
 _MOST_OPEN: Final = 10_000
+_WHERE: Final = ("agent_name", "agent_id", "run_id", "run_name", "session_id", "tenant_id", "scope_id")
 
 _lock: Final = ForkLock()
+
+
+def _event(method: str, record: object) -> HookEvent | None:
+    return next((event for event, row in _HEARD.items() if row.method == method and row.is_of(record)), None)
+
+
+def _where(event: HookEvent, facts: ScopeFacts | None, trace: Trace) -> Payload:
+    """Say where something happens; every context has these names."""
+    known = {name: None if facts is None else getattr(facts, name) for name in _WHERE}
+    return {"event": event.value, **known, "trace_id": trace[0], "span_id": trace[1]}
+
+
+def _trace() -> Trace:
+    span = otel_trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return _NOWHERE
+    return otel_trace.format_trace_id(span.trace_id), otel_trace.format_span_id(span.span_id)
+
+
+def _marked(record: CallRecord | ToolRecord) -> Trace:
+    return cast("Trace", record.marks.get(Bridge, _NOWHERE))
 
 
 class Bridge(Listener):
@@ -55,119 +110,98 @@ class Bridge(Listener):
             return cast("tuple[HookManager, ...]", given[0])
         return merged([each for one in given for each in one], ())
 
-    def _tell(self, event: HookEvent, managers: tuple[HookManager, ...], write: Callable[[], Payload]) -> None:
-        payload: Payload | None = None
-        for manager in managers:
-            if manager.hears(event):
-                if payload is None:
-                    payload = write()
+    def _tell(
+        self,
+        event: HookEvent | None,
+        managers: Iterable[HookManager],
+        facts: ScopeFacts | None,
+        payload_of: Callable[[HookEvent], Payload],
+        trace: Trace | None = None,
+    ) -> None:
+        if event is None:
+            return
+        hearing = [manager for manager in managers if manager.hears(event)]
+        if hearing:
+            payload = {**_where(event, facts, _trace() if trace is None else trace), **payload_of(event)}
+            for manager in hearing:
                 manager.emit(event, payload)
+
+    def pass_on(self, method: str, record: Any) -> None:
+        """Tell what is heard by `method` under the span that is current: all that no other method here is for."""
+        self._tell(_event(method, record), self._those(record.facts.hooks), record.facts, record.payload)
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that a run or an agent begins."""
         facts = scope.facts
-        managers, event = self._those(facts.hooks), _OPENED.get(facts.kind)
+        managers = self._those(facts.hooks)
         if not managers:
             return
         trace = _trace()
         if len(self._open) < _MOST_OPEN:
             self._open[facts.scope_id] = (facts, trace)
-        if event is not None:
-            self._tell(event, managers, lambda: payloads.opened(event, facts, trace))
+        self._tell(_event("scope_opened", scope), managers, facts, lambda event: scope_payload(event, scope), trace)
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell that a run or an agent is over."""
         facts = scope.facts
         _, trace = self._open.pop(facts.scope_id, (facts, _NOWHERE))
-        managers, event = self._those(facts.hooks), _CLOSED.get(facts.kind)
-        if managers and event is not None:
-            self._tell(event, managers, lambda: payloads.closed(event, scope, trace))
+        self._tell(_event("scope_closed", scope), self._those(facts.hooks), facts, lambda event: scope_payload(event, scope), trace)
 
     def call_started(self, record: CallRecord) -> None:
         """Tell that a model call begins."""
-        managers = self._those(record.facts.hooks)
-        if managers:
-            trace = record.marks[Bridge] = _trace()
-            self._tell(HookEvent.LLM_START, managers, lambda: payloads.call_started(record, trace))
+        self._begin("call_started", record)
 
     def call_ended(self, record: CallRecord) -> None:
         """Tell that it is over."""
-        managers = self._those(record.facts.hooks)
-        if managers:
-            self._tell(HookEvent.LLM_END, managers, lambda: payloads.call_ended(record, _marked(record)))
+        self._end("call_ended", record)
 
     def tool_started(self, record: ToolRecord) -> None:
         """Tell that a tool call begins."""
-        managers = self._those(record.facts.hooks)
-        if managers:
-            trace = record.marks[Bridge] = _trace()
-            self._tell(HookEvent.TOOL_START, managers, lambda: payloads.tool_started(record, trace))
+        self._begin("tool_started", record)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell that it is over."""
+        self._end("tool_ended", record)
+
+    def _begin(self, method: str, record: CallRecord | ToolRecord) -> None:
         managers = self._those(record.facts.hooks)
         if managers:
-            self._tell(HookEvent.TOOL_END, managers, lambda: payloads.tool_ended(record, _marked(record)))
+            trace = record.marks[Bridge] = _trace()
+            self._tell(_event(method, record), managers, record.facts, record.payload, trace)
 
-    def stepped(self, event: StepEvent) -> None:
-        """Tell that a step of an agent's loop begins or ends."""
-        name = HookEvent.STEP_START if event.what == "start" else HookEvent.STEP_END
-        self._tell(name, self._those(event.facts.hooks), lambda: payloads.step(name, event, _trace()))
-
-    def handed_over(self, event: HandoffEvent) -> None:
-        """Tell that one agent hands work to another."""
-        self._tell(HookEvent.HANDOFF, self._those(event.facts.hooks), lambda: payloads.handoff(event, _trace()))
-
-    def reviewed(self, event: ReviewEvent) -> None:
-        """Tell what a gate decided."""
-        self._tell(HookEvent.REVIEW, self._those(event.facts.hooks), lambda: payloads.review(event, _trace()))
-
-    def tripped(self, event: GuardrailEvent) -> None:
-        """Tell that a guardrail stopped something."""
-        self._tell(HookEvent.GUARDRAIL_TRIP, self._those(event.facts.hooks), lambda: payloads.guardrail(event, _trace()))
+    def _end(self, method: str, record: CallRecord | ToolRecord) -> None:
+        managers = self._those(record.facts.hooks)
+        if managers:
+            self._tell(_event(method, record), managers, record.facts, record.payload, _marked(record))
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""
         managers = self._those(event.hooks, () if at is None else at.facts.hooks)
-        if not managers:
-            return
-        trace = self._opened_in(event.scope_id) if at is None else _marked(at)
-        name = _LIMITS[event.event]
-        self._tell(name, managers, lambda: payloads.limit(name, event, trace))
+        if managers:
+            _, trace = self._open.get(event.scope_id, (None, _NOWHERE))
+            self._tell(_event("limit_event", event), managers, None, event.payload, trace if at is None else _marked(at))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell the hooks of the run, of the agent that has or had the slot, and of the one that was denied another."""
-        told = _SPAWNS.get(event.outcome)
+        told = _event("spawn_event", event)
         if told is None:
             return
+        denied = told is HookEvent.SPAWN_DENIED
         inside = [facts for facts, _ in list(self._open.values()) if facts.run_id == event.run_id]
         around = [facts for facts in inside if facts.kind is ScopeKind.RUN]
-        if told is not HookEvent.SPAWN_DENIED:
+        run = around[0] if around else None
+        if not denied:
             around += [facts for facts in inside if facts.kind is ScopeKind.AGENT and facts.agent_id == event.agent_id]
         leaf = _current.leaf()
-        asking: ScopeFacts | None = None if leaf is None else leaf.facts
-        if asking is not None and asking.run_id == event.run_id and told is HookEvent.SPAWN_DENIED:
-            around.append(asking)
-        managers = self._those(*(facts.hooks for facts in around))
+        if denied and leaf is not None and leaf.facts.run_id == event.run_id:
+            around.append(leaf.facts)
+            run = run or (leaf.facts if leaf.facts.kind is ScopeKind.RUN else None)
         name = event.agent_name or next((facts.agent_name for facts in around if facts.agent_id == event.agent_id), None)
-        run = next((facts for facts in around if facts.kind is ScopeKind.RUN), None)
-        self._tell(told, managers, lambda: payloads.spawn(told, event, run, name, _trace()))
-
-    def _opened_in(self, scope_id: str | None) -> Trace:
-        found = None if scope_id is None else self._open.get(scope_id)
-        return _NOWHERE if found is None else found[1]
+        self._tell(told, self._those(*(facts.hooks for facts in around)), run, replace(event, agent_name=name).payload)
 
 
-def _trace() -> Trace:
-    span = otel_trace.get_current_span().get_span_context()
-    if not span.is_valid:
-        return _NOWHERE
-    return otel_trace.format_trace_id(span.trace_id), otel_trace.format_span_id(span.span_id)
-
-
-def _marked(record: CallRecord | ToolRecord) -> Trace:
-    found = record.marks.get(Bridge, _NOWHERE)
-    return found if isinstance(found, tuple) else _NOWHERE  # pyright: ignore[reportUnknownVariableType, reportReturnType]  # nobody else has our key
+for _method in sorted({row.method for row in _HEARD.values()} - set(vars(Bridge))):
+    setattr(Bridge, _method, partialmethod(Bridge.pass_on, _method))
 
 
 def hears_calls(managers: Iterable[object]) -> bool:

@@ -7,15 +7,38 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Hashable
+from typing import Final
 
 from ravi_otel._forksafe import ForkLock
 
 _log = logging.getLogger("ravi_otel")
-_EVERY_S = 60.0
-_MOST_PLACES = 256
-_lock = ForkLock()
-_last: dict[str, float] = {}
-_counts: dict[str, int] = {}
+_EVERY_S: Final = 60.0
+_MOST_PLACES: Final = 256
+
+
+class OnceAMinute:
+    """Count what goes wrong by place, and say at most once a minute per place that it is to be logged."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._last: dict[Hashable, float] = {}
+        self._counts: dict[Hashable, int] = {}
+
+    def due(self, place: Hashable) -> int:
+        """Count it; return how often it was so far when that is to be logged, else 0."""
+        now = time.monotonic()
+        with self._lock.own:
+            if place not in self._counts and len(self._counts) >= _MOST_PLACES:
+                return 0
+            self._counts[place] = self._counts.get(place, 0) + 1
+            if now - self._last.get(place, -_EVERY_S) < _EVERY_S:
+                return 0
+            self._last[place] = now
+            return self._counts[place]
+
+
+_BUGS: Final = OnceAMinute()
 
 
 def swallow(place: str, error: Exception) -> None:
@@ -25,17 +48,10 @@ def swallow(place: str, error: Exception) -> None:
     """
     if os.environ.get("RAVI_RAISE_BUGS"):
         raise error
-    now = time.monotonic()
-    with _lock.own:
-        if place not in _counts and len(_counts) >= _MOST_PLACES:
-            return
-        _counts[place] = _counts.get(place, 0) + 1
-        if now - _last.get(place, -_EVERY_S) < _EVERY_S:
-            return
-        _last[place] = now
-        count = _counts[place]
-    with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
-        _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
+    count = _BUGS.due(place)
+    if count:
+        with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
+            _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
 
 
 def from_signal(error: BaseException) -> bool:
@@ -47,9 +63,3 @@ def from_signal(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def swallowed() -> dict[str, int]:
-    """Give how often each place failed so far."""
-    with _lock.own:
-        return dict(_counts)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Any, Final, Protocol, TypeAlias
 
 from ravi_otel.hooks.guard import from_signal, swallow
-from ravi_otel.hooks.loop_records import GuardrailEvent, HandoffEvent, ReviewEvent, StepEvent
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks.records import (
+    CallRecord,
+    CountEvent,
+    GuardrailEvent,
+    HandoffEvent,
+    LimitEvent,
+    Notice,
+    RetryRecord,
+    ReviewEvent,
+    ScopeView,
+    SpawnEvent,
+    StepEvent,
+    ToolRecord,
+)
 
 
 class Listener:
@@ -109,17 +121,112 @@ def _survive(place: str, error: BaseException, entered: Entered | None = None) -
     raise error
 
 
+_Methods: TypeAlias = tuple[Callable[..., Any], ...]
+
+
+def _telling(name: str, methods: _Methods) -> Callable[..., None]:
+    """Return what tells each of `methods` in order."""
+
+    def tell(*told: object) -> None:
+        for method in methods:
+            try:
+                method(*told)
+            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
+                _survive(f"listener.{name}", error)
+
+    return tell if methods else _tell_nobody
+
+
+def _tell_nobody(*_: object) -> None:
+    return
+
+
+def _entering(name: str, methods: _Methods) -> Callable[[Any], Entered]:
+    """Return what tells each of `methods` in order, and enters what it is given by them."""
+
+    def enter(record: object) -> Entered:
+        entered = Entered()
+        for method in methods:
+            try:
+                manager = method(record)
+                if manager is not None:
+                    entered.enter(manager)
+            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
+                _survive(f"listener.{name}", error, entered)
+        return entered
+
+    return enter if methods else _enter_nothing
+
+
+def _enter_nothing(_: object) -> Entered:
+    return NOTHING_ENTERED
+
+
+def _telling_limits(name: str, methods: _Methods) -> _TellLimit:
+    """Return what tells of a limit event; no operation brought it there unless one is given."""
+    tell_all = _telling(name, methods)
+
+    def tell(event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None:
+        tell_all(event, at)
+
+    return tell
+
+
+class _TellLimit(Protocol):
+    def __call__(self, event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None: ...
+
+
+_WAYS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
+    "scope_opened": _entering,
+    "scope_closed": _telling,
+    "call_started": _entering,
+    "chunk_came": _telling,
+    "call_retried": _telling,
+    "call_ended": _telling,
+    "tool_started": _entering,
+    "tool_ended": _telling,
+    "limit_event": _telling_limits,
+    "spawn_event": _telling,
+    "counted": _telling,
+    "told": _telling,
+    "stepped": _telling,
+    "handed_over": _telling,
+    "reviewed": _telling,
+    "tripped": _telling,
+}
+"""The methods of a `Listener`, and how all listeners are told by them."""
+
+
 class Listeners:
     """Pass what happens on to each listener in order; one that raises is counted and skipped.
 
-    What a signal raises meanwhile is no listener's, and goes on. `bridged` says that somebody passes it on to hooks.
+    It is told by the names of the methods of `Listener`, and costs nothing where nobody overrides one. What the `…_started` and
+    `scope_opened` return is left when the work is over, and before control goes back to the caller. What a signal raises meanwhile
+    is no listener's, and goes on. `bridged` says that somebody passes it on to hooks.
     """
 
-    __slots__ = ("_all", "bridged")
+    __slots__ = ("_all", "bridged", *_WAYS)
+
+    scope_opened: Callable[[ScopeView], Entered]
+    scope_closed: Callable[[ScopeView], None]
+    call_started: Callable[[CallRecord], Entered]
+    chunk_came: Callable[[CallRecord, int], None]
+    call_retried: Callable[[CallRecord, RetryRecord], None]
+    call_ended: Callable[[CallRecord], None]
+    tool_started: Callable[[ToolRecord], Entered]
+    tool_ended: Callable[[ToolRecord], None]
+    limit_event: _TellLimit
+    spawn_event: Callable[[SpawnEvent], None]
+    counted: Callable[[CountEvent], None]
+    told: Callable[[Notice], None]
+    stepped: Callable[[StepEvent], None]
+    handed_over: Callable[[HandoffEvent], None]
+    reviewed: Callable[[ReviewEvent], None]
+    tripped: Callable[[GuardrailEvent], None]
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
-        self._all = tuple(listeners)
         self.bridged = False
+        self._tell(tuple(listeners))
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -127,131 +234,29 @@ class Listeners:
     def __len__(self) -> int:
         return len(self._all)
 
+    def _tell(self, listeners: tuple[Listener, ...]) -> None:
+        self._all = listeners
+        for name, way in _WAYS.items():
+            nobody = getattr(Listener, name)
+            setattr(
+                self, name, way(name, tuple(getattr(each, name) for each in listeners if getattr(type(each), name, None) is not nobody))
+            )
+
     def add(self, listener: Listener) -> None:
         """Tell one more from the next event on; what is open was not told to it."""
-        self._all = (*self._all, listener)
+        self._tell((*self._all, listener))
 
     def bridge(self, listener: Listener) -> None:
         """Tell one more, which is the one that passes it on to hooks."""
         self.bridged = True
         self.add(listener)
 
-    @property
-    def managers(self) -> tuple[object, ...]:
-        """List the hooks that hear everything in the process."""
-        return tuple(each for heard in self._all for each in heard.managers)
-
     def add_once(self, listener: Listener) -> None:
         """Tell one more, unless it is told already."""
         if listener not in self._all:
             self.add(listener)
 
-    def _enter(self, place: str, start: Callable[[Listener], AbstractContextManager[object] | None]) -> Entered:
-        entered = Entered()
-        for heard in self._all:
-            try:
-                manager = start(heard)
-                if manager is not None:
-                    entered.enter(manager)
-            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
-                _survive(place, error, entered)
-        return entered
-
-    def scope_opened(self, scope: ScopeView) -> Entered:
-        """Tell that a scope opened; leave what is returned when it closes."""
-        return self._enter("listener.scope_opened", lambda heard: heard.scope_opened(scope))
-
-    def call_started(self, record: CallRecord) -> Entered:
-        """Tell that a model call begins; leave what is returned before control goes back to the caller."""
-        entered = Entered()  # written out, like `call_ended`: these two run on every call
-        for heard in self._all:
-            try:
-                manager = heard.call_started(record)
-                if manager is not None:
-                    entered.enter(manager)
-            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
-                _survive("listener.call_started", error, entered)
-        return entered
-
-    def tool_started(self, record: ToolRecord) -> Entered:
-        """Tell that a tool call begins; leave what is returned when it ends."""
-        entered = Entered()  # written out, as for a model call
-        for heard in self._all:
-            try:
-                manager = heard.tool_started(record)
-                if manager is not None:
-                    entered.enter(manager)
-            except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
-                _survive("listener.tool_started", error, entered)
-        return entered
-
-    def _each(self, place: str, tell: Callable[[Listener], None]) -> None:
-        for heard in self._all:
-            try:
-                tell(heard)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                _survive(place, error)
-
-    def scope_closed(self, scope: ScopeView) -> None:
-        """Tell that a scope was left."""
-        self._each("listener.scope_closed", lambda heard: heard.scope_closed(scope))
-
-    def chunk_came(self, record: CallRecord, since_ns: int) -> None:
-        """Tell that a chunk came after the first, so many ns after the one before; only where each is timed."""
-        self._each("listener.chunk_came", lambda heard: heard.chunk_came(record, since_ns))
-
-    def call_ended(self, record: CallRecord) -> None:
-        """Tell that a model call is over."""
-        for heard in self._all:
-            try:
-                heard.call_ended(record)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                _survive("listener.call_ended", error)
-
-    def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
-        """Tell that an attempt failed and another will follow."""
-        self._each("listener.call_retried", lambda heard: heard.call_retried(record, retry))
-
-    def told(self, notice: Notice) -> None:
-        """Tell what the program, or an operator, says of a scope."""
-        self._each("listener.told", lambda heard: heard.told(notice))
-
-    def stepped(self, event: StepEvent) -> None:
-        """Tell that a step of an agent's loop begins or ends."""
-        self._each("listener.stepped", lambda heard: heard.stepped(event))
-
-    def handed_over(self, event: HandoffEvent) -> None:
-        """Tell that one agent hands work to another."""
-        self._each("listener.handed_over", lambda heard: heard.handed_over(event))
-
-    def reviewed(self, event: ReviewEvent) -> None:
-        """Tell what the gate decided."""
-        self._each("listener.reviewed", lambda heard: heard.reviewed(event))
-
-    def tripped(self, event: GuardrailEvent) -> None:
-        """Tell that a guardrail stopped something."""
-        self._each("listener.tripped", lambda heard: heard.tripped(event))
-
-    def tool_ended(self, record: ToolRecord) -> None:
-        """Tell that a tool call is over."""
-        for heard in self._all:
-            try:
-                heard.tool_ended(record)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                _survive("listener.tool_ended", error)
-
-    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None:
-        """Tell that a limit is near or exceeded."""
-        self._each("listener.limit_event", lambda heard: heard.limit_event(event, at))
-
-    def spawn_event(self, event: SpawnEvent) -> None:
-        """Tell what became of a request for a slot."""
-        self._each("listener.spawn_event", lambda heard: heard.spawn_event(event))
-
-    def counted(self, event: CountEvent) -> None:
-        """Tell of something that is only counted."""
-        for heard in self._all:
-            try:
-                heard.counted(event)
-            except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
-                _survive("listener.counted", error)
+    @property
+    def managers(self) -> tuple[object, ...]:
+        """List the hooks that hear everything in the process."""
+        return tuple(each for heard in self._all for each in heard.managers)

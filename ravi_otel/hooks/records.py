@@ -1,4 +1,7 @@
-"""Carry what happened, from the rooms that do it to whoever listens."""
+"""Carry what happened, from the rooms that do it to whoever listens.
+
+What hooks are told of it is each record's `payload(event)`; where it happened, and under which span, is added to that.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
+from ravi_otel.hooks.events import HookEvent
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind, format_limit, format_public_amount
+from ravi_otel.policy.limits import NANO, Limit, ScopeKind, format_limit, format_public_amount
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 Status = Literal["open", "ok", "error", "refused", "cancelled", "stopped", "paused"]
+ReviewKind = Literal["approve", "revise", "block", "escalate"]
 Phase = Literal["admission", "settle", "stream", "timer"]
+
+Payload: TypeAlias = dict[str, Any]
+"""What hooks are told of an event, by name."""
+
+_NS_PER_MS: Final = 1_000_000
+_TOKENS: Final = ("input_tokens", "output_tokens", "total_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +97,50 @@ class CallRecord:
     late_ns: int = 0
     marks: dict[object, object] = field(default_factory=_no_marks)
 
+    def payload(self, event: HookEvent) -> Payload:
+        """Say what a model call is, and how it ended; `cost_usd` None is unknown, and `usage` None was not told."""
+        call, reply = self.call, self.reply
+        payload: Payload = {
+            "call_id": self.op_id,
+            "operation": call.operation,
+            "endpoint": call.endpoint,
+            "provider": call.provider,
+            "model": call.model,
+            "stream": call.stream,
+        }
+        if event is HookEvent.LLM_END:
+            payload.update(
+                model=(reply and reply.model) or call.model,
+                request_model=call.model,
+                status=self.status,
+                usage=self._usage(),
+                cost_usd=self._cost_usd(),
+                error_type=self.error_type,
+                finish_reasons=() if reply is None else reply.finish_reasons,
+                response_id=None if reply is None else reply.id,
+                duration_ms=self.duration_ns / _NS_PER_MS,
+                requests=self.requests,
+                retries=len(self.retries),
+                decision=self.decision,
+                limit_kind=self.limit_kind,
+            )
+        return payload
+
+    def _usage(self) -> Payload | None:
+        if self.usage is None:
+            return None
+        known = ("total_tokens",) if self.usage.total_only else _TOKENS
+        return {**dict.fromkeys(_TOKENS), **{name: getattr(self.usage, name) for name in known}, "source": self.usage.source}
+
+    def _cost_usd(self) -> float | None:
+        """Give what it cost: nothing where nothing was sent or billed, None where nobody knows."""
+        if self.cost_nano is not None:
+            return self.cost_nano / NANO
+        if self.requests == 0 or (not self.call.generative and self.usage is None):
+            return 0.0
+        failed = self.status not in ("ok", "open")
+        return 0.0 if failed and self.usage is None and self.charged is None else None
+
 
 @dataclass(slots=True, eq=False)
 class ToolRecord:
@@ -117,6 +172,20 @@ class ToolRecord:
     began_unix_ns: int | None = None
     abandoned: bool = False
     marks: dict[object, object] = field(default_factory=_no_marks)
+
+    def payload(self, event: HookEvent) -> Payload:
+        """Say what a tool call is, and how it ended; "refused" ones never ran."""
+        payload: Payload = {"tool_name": self.name, "call_id": self.call_id or self.op_id, "inferred": self.inferred}
+        if event is HookEvent.TOOL_END:
+            payload.update(
+                status=self.status,
+                duration_ms=self.duration_ns / _NS_PER_MS,
+                error_type=self.error_type,
+                decision=self.decision,
+                limit_kind=self.limit_kind,
+                abandoned=self.abandoned,
+            )
+        return payload
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -258,6 +327,42 @@ class ScopeView(Protocol):
         ...
 
 
+def scope_payload(event: HookEvent, scope: ScopeView) -> Payload:
+    """Say which run or agent begins, or how it ended and what was used in it."""
+    facts = scope.facts
+    payload: Payload = {"flow_name": facts.name} if event in {HookEvent.FLOW_START, HookEvent.FLOW_END} else {}
+    if event is HookEvent.RUN_START and facts.supervision is not None:
+        payload.update(
+            depth=facts.supervision.depth,
+            parent_id=facts.supervision.parent_id,
+            priority=facts.supervision.priority.name.lower(),
+            attempt=facts.attempt,
+        )
+    if event in {HookEvent.FLOW_START, HookEvent.RUN_START}:
+        return payload
+    spend, error = scope.spend(), scope.error
+    least = None if spend.unsplit_tokens else 0
+    payload.update(
+        status=scope.status,
+        stop_reason=None if scope.stop_reason is None else str(scope.stop_reason),
+        error_type=None if error is None else type(error).__name__,
+        duration_ms=spend.duration_s * 1_000,
+        usage={
+            "input_tokens": spend.input_tokens or least,
+            "output_tokens": spend.output_tokens or least,
+            "total_tokens": spend.total_tokens,
+        },
+        cost_usd=spend.cost_usd,
+        unpriced_calls=spend.unpriced_calls,
+        unreported_calls=spend.unreported_calls,
+        requests=spend.requests,
+        turns=spend.turns,
+        tool_calls=spend.tool_calls,
+        attempt=facts.attempt,
+    )
+    return payload
+
+
 @dataclass(frozen=True, slots=True)
 class LimitEvent:
     """Tell that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit.
@@ -301,6 +406,17 @@ class LimitEvent:
     requested: float | None = None
     tracker: str | None = None
 
+    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - the same of both events
+        """Say that a limit is near or exceeded; amounts in the kind's public unit."""
+        return {name: self.scope.value if name == "scope" else getattr(self, name) for name in _OF_LIMITS}
+
+
+_OF_LIMITS: Final = (
+    "agent_name", "agent_id", "run_id", "run_name", "session_id", "tenant_id", "scope", "scope_name", "scope_id", "limit_kind",
+    "threshold", "used", "held", "remaining", "exceeded_by", "requested", "ratio", "phase", "enforcement", "decision", "per", "window",
+    "by", "counted_for", "resets_at", "tracker",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class SpawnEvent:
@@ -320,6 +436,19 @@ class SpawnEvent:
     max_agents: int | None
     limit_kind: str | None = None
     agent_name: str | None = None
+
+    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - the same of all events
+        """Say what became of a request for a slot, or of the agent that had one; the counts are those after it."""
+        return {
+            "agent_name": self.agent_name,
+            "agent_id": self.agent_id,
+            "run_id": self.run_id,
+            "priority": self.priority,
+            "active": self.active,
+            "paused": self.paused,
+            "max_agents": self.max_agents,
+            "limit_kind": self.limit_kind,
+        }
 
 
 Counted = Literal[
@@ -371,3 +500,79 @@ class Notice:
     facts: ScopeFacts
     text: str
     data: Mapping[str, object] = field(default_factory=dict[str, object], hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvent:
+    """Tell that an agent's loop begins or ends its step number `step`, which counts from 1; `status` is None at its beginning."""
+
+    what: Literal["start", "end"]
+    facts: ScopeFacts
+    step: int
+    status: Literal["ok", "error", "stopped", "paused"] | None = None
+
+    def payload(self, event: HookEvent) -> Payload:
+        """Say which step of an agent's loop it is, and how it ended."""
+        return {"step": self.step} if event is HookEvent.STEP_START else {"step": self.step, "status": self.status}
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffEvent:
+    """Tell that the agent of `facts` has handed work to the agent `to`: in a `handoff()`, or as an orchestrator that delegates."""
+
+    facts: ScopeFacts
+    to: str
+    mode: Literal["handoff", "delegation"]
+
+    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
+        """Say to whom work is handed over."""
+        return {"to": self.to, "mode": self.mode}
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewEvent:
+    """Tell what the gate decided about one proposed action; told once a decision, so a revised action is told of again.
+
+    `tool` is the tool that was proposed, None of a final answer. `args_sha256` is the full hash of what was judged. `executed_from` and
+    `human_approved` are filled in when that is known, which is with the decision that lets the action through or refuses it for good
+    (`final`). `arguments` are what was judged, filled in only when content is captured.
+    """
+
+    facts: ScopeFacts
+    decision: ReviewKind
+    reason: str
+    tool: str | None
+    args_sha256: str
+    final: bool = False
+    executed_from: str | None = None
+    human_approved: bool | None = None
+    risk_score: float | None = None
+    arguments: Mapping[str, object] | None = field(default=None, repr=False)
+
+    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
+        """Say what a gate decided; `tool_name` None is an answer."""
+        return {
+            "tool_name": self.tool,
+            "decision": self.decision,
+            "reason": self.reason,
+            "args_sha256": self.args_sha256,
+            "final": self.final,
+            "executed_from": self.executed_from,
+            "human_approved": self.human_approved,
+            "risk_score": self.risk_score,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GuardrailEvent:
+    """Tell that a guardrail stopped something: `guardrail` is its name, `level` what it stood before or after, `reason` its own words."""
+
+    facts: ScopeFacts
+    guardrail: str
+    level: Literal["agent", "chat", "tool"]
+    stage: Literal["input", "output"]
+    reason: str | None = None
+
+    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
+        """Say which guardrail stopped what, and why in its own words."""
+        return {"guardrail": self.guardrail, "level": self.level, "stage": self.stage, "reason": self.reason}

@@ -14,7 +14,7 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import RaviError, ToolDeniedError
-from ravi_otel.hooks.loop_records import ReviewEvent
+from ravi_otel.hooks.records import ReviewEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.gate import Coloured
 from ravi_otel.supervisor.answers import end_of, fingerprint_of, has_lapsed, read_answer, request_for, spelling

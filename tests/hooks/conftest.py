@@ -8,9 +8,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
-from ravi_otel.hooks import dispatch
+from ravi_otel.hooks import manager
 from ravi_otel.hooks.background import BACKGROUND
-from ravi_otel.hooks.reports import Reports
+from ravi_otel.hooks.faults import Reports
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"
@@ -136,5 +136,5 @@ def _no_callback_is_left_running():
 def reported(monkeypatch):
     """Log everything again, whatever an earlier test has logged."""
     reports = Reports()
-    monkeypatch.setattr(dispatch, "REPORTS", reports)
+    monkeypatch.setattr(manager, "REPORTS", reports)
     return reports

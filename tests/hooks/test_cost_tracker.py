@@ -8,7 +8,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import CostTracker, HookEvent, HookManager
-from ravi_otel.hooks import Cost, cost_tracker
+from ravi_otel.hooks import Cost, trackers
 
 
 def told(**more):
@@ -94,7 +94,7 @@ def test_it_adds_up_exactly_whatever_the_threads(hooks, tracker):
 
 
 def test_names_beyond_the_most_are_counted_together(hooks, tracker, monkeypatch):
-    monkeypatch.setattr(cost_tracker, "_MOST_NAMES", 2)
+    monkeypatch.setattr(trackers, "_MOST_NAMES", 2)
     for name in ("a", "b", "c", "d", "a"):
         hooks.emit(HookEvent.LLM_END, told(agent_name=name))
     assert {name: cost.calls for name, cost in tracker.by_agent.items()} == {"a": 2, "b": 1, "_other": 2}

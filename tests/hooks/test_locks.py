@@ -64,7 +64,7 @@ def test_what_a_signals_handler_raises_anywhere_leaves_a_manager_to_other_thread
         hooks.register(HookEvent.REVIEW, print)
         hooks.unregister(HookEvent.REVIEW, print)
 
-    files, before = ("hooks/dispatch.py", "_forksafe.py"), signal.signal(signal.SIGUSR1, stop)
+    files, before = ("hooks/manager.py", "_forksafe.py"), signal.signal(signal.SIGUSR1, stop)
     try:
         calls = interrupted_after(work, 0, files, None)
         assert calls >= 6

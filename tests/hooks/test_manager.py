@@ -5,6 +5,8 @@ import functools
 import json
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from copy import deepcopy
@@ -12,6 +14,7 @@ from copy import deepcopy
 import pytest
 
 from ravi_otel import ConfigurationError, CostTracker, HookEvent, HookManager, RunLogger, run
+from ravi_otel.hooks import Listener, bridge
 
 CONTEXT = {"agent_name": "a", "usage": {"input_tokens": 1, "parts": [{"n": 1}]}, "tags": {"x"}}
 
@@ -337,7 +340,7 @@ def test_two_that_set_each_other_off_come_to_an_end(hooks, fire, colour, soon):
 
 def test_a_fault_is_logged_once_a_minute_and_counted_every_time(hooks, caplog, monkeypatch, reported):
     now = [100.0]
-    monkeypatch.setattr("ravi_otel.hooks.reports.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ravi_otel.hooks.guard.time.monotonic", lambda: now[0])
     hooks.register(HookEvent.REVIEW, lambda context: 1 / 0)
     for at in (100, 110, 159, 160):
         now[0] = float(at)
@@ -463,3 +466,22 @@ def test_a_manager_says_how_many_callbacks_it_has():
     hooks = HookManager()
     hooks.register(HookEvent.REVIEW, print)
     assert repr(hooks) == "<HookManager with 1 callbacks>"
+
+
+def test_a_program_without_asynchronous_callbacks_loads_nothing_that_runs_them():
+    program = (
+        "import sys, ravi_otel\n"
+        "hooks = ravi_otel.HookManager()\n"
+        "hooks.register('flow_start', print)\n"
+        "with ravi_otel.instrument(hooks=hooks), ravi_otel.run('r'): pass\n"
+        "hooks.stats()\n"
+        "print('ravi_otel.hooks.background' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("False\n"), done.stdout
+
+
+def test_every_event_of_the_engine_is_heard_of_by_a_method_of_a_listener():
+    methods = {name for name in vars(Listener) if not name.startswith("_")}
+    assert {row.method for row in bridge._HEARD.values()} <= methods
+    assert set(bridge._HEARD) == set(HookEvent)

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from ravi_otel import HookEvent
-from ravi_otel.hooks import background, dispatch
+from ravi_otel.hooks import background, manager
 
 
 def trio():
@@ -15,7 +15,7 @@ def trio():
 
 
 def test_a_quick_synchronous_one_is_not_reported(hooks, caplog, monkeypatch, reported):
-    monkeypatch.setattr(dispatch, "SLOW_S", 60.0)
+    monkeypatch.setattr(manager, "SLOW_S", 60.0)
     hooks.register(HookEvent.REVIEW, lambda context: None)
     hooks.emit(HookEvent.REVIEW)
     assert hooks.stats().slow == 0
@@ -23,7 +23,7 @@ def test_a_quick_synchronous_one_is_not_reported(hooks, caplog, monkeypatch, rep
 
 
 def test_a_slow_synchronous_one_is_reported_and_counted(hooks, caplog, monkeypatch, reported):
-    monkeypatch.setattr(dispatch, "SLOW_S", -1.0)
+    monkeypatch.setattr(manager, "SLOW_S", -1.0)
     hooks.register(HookEvent.REVIEW, lambda context: None)
     for _ in range(3):
         hooks.emit(HookEvent.REVIEW)
@@ -36,7 +36,7 @@ def test_a_slow_synchronous_one_is_reported_and_counted(hooks, caplog, monkeypat
 @pytest.mark.parametrize("caller", ["task", "synchronous"])
 def test_one_that_hangs_is_left_alone_after_its_time_and_reported(hooks, caplog, monkeypatch, soon, reported, caller):
     monkeypatch.setattr(background, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(dispatch, "PATIENCE_S", 30)
+    monkeypatch.setattr(manager, "PATIENCE_S", 30)
 
     async def hangs(context):
         try:
@@ -85,7 +85,7 @@ def test_who_drains_goes_on_when_the_callbacks_are_over(hooks, library):
 @pytest.mark.parametrize("library", ["asyncio", "trio"])
 def test_who_dispatches_waits_for_one_that_hangs_no_longer_than_its_time(hooks, monkeypatch, soon, reported, library):
     monkeypatch.setattr(background, "PATIENCE_S", 0.01)
-    monkeypatch.setattr(dispatch, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(manager, "PATIENCE_S", 0.02)
 
     async def hangs(context):
         await asyncio.Event().wait()

@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind
 
 from ravi_otel._telemetry import Telemetry
 from ravi_otel._telemetry.content import Content
-from ravi_otel.hooks.loop_records import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks.records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.policy.limits import ScopeKind
 
 SHA = "ab" * 32

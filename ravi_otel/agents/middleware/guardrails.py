@@ -14,7 +14,7 @@ from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.texts import UnreadableError, answered_text, asked_text
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, RaviError
 from ravi_otel.hooks.bridge import hear
-from ravi_otel.hooks.loop_records import GuardrailEvent
+from ravi_otel.hooks.records import GuardrailEvent
 from ravi_otel.policy import checks
 from ravi_otel.policy.contracts import CallNext
 

@@ -1,25 +1,59 @@
-"""Total what model calls cost, from what hooks hear."""
+"""Listen to hooks, and keep what they tell for whoever looks later: what model calls cost, and the events themselves."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self, cast
 from weakref import WeakSet
 
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.hooks.dispatch import HookManager, read_manager
-from ravi_otel.hooks.events import HookEvent
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.events import Callback, HookEvent, ReadOnly, read_only
+from ravi_otel.hooks.manager import HookManager, read_manager
+from ravi_otel.policy import checks
+from ravi_otel.policy.limits import NANO
 
 _log = logging.getLogger("ravi_otel.cost")
-_NANO: Final = 1_000_000_000
 _MOST_NAMES: Final = 2_000
 _MOST_CALLS: Final = 10_000
 _MOST: Final = 2**53
 _OTHER: Final = "_other"
+MAX_EVENTS: Final = 1_000
+
+
+class _Tracker:
+    """Hear what managers hear, each attached once."""
+
+    def __init__(self, hooks: HookManager | None) -> None:
+        self._lock = ForkLock()
+        self._attached: WeakSet[HookManager] = WeakSet()
+        if hooks is not None:
+            self.attach(read_manager(f"{type(self).__name__}(hooks)", hooks))
+
+    def attach(self, hooks: HookManager) -> Self:
+        """Hear what `hooks` hears, from the next event on; attached twice it hears it once."""
+        read_manager(f"{type(self).__name__}.attach(hooks)", hooks)
+        with self._lock.own:
+            if hooks in self._attached:
+                return self
+            self._attached.add(hooks)
+        for event, callback in self._callbacks().items():
+            hooks.register(event, callback)
+        return self
+
+    def register(self, hooks: HookManager) -> Self:
+        """Do what `attach` does."""
+        return self.attach(hooks)
+
+    def _callbacks(self) -> Mapping[HookEvent, Callback]:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +78,10 @@ class _Sum:
         self.calls = self.unknown = self.nano = self.input_tokens = self.output_tokens = self.unsplit_tokens = 0
 
     def cost(self) -> Cost:
-        return Cost(self.calls, self.unknown, self.nano / _NANO, self.input_tokens, self.output_tokens, self.unsplit_tokens)
+        return Cost(self.calls, self.unknown, self.nano / NANO, self.input_tokens, self.output_tokens, self.unsplit_tokens)
 
 
-class CostTracker:
+class CostTracker(_Tracker):
     """Total spend from LLM_END by agent and model, and log it at RUN_END, on the logger `ravi_otel.cost`.
 
     Attach it to a HookManager, or to several: a call that more than one of them tells counts once. After 2,000 names of agents or
@@ -55,29 +89,14 @@ class CostTracker:
     """
 
     def __init__(self, hooks: HookManager | None = None) -> None:
-        self._lock = ForkLock()
-        self._attached: WeakSet[HookManager] = WeakSet()
         self._total = _Sum()
         self._agents: dict[str | None, _Sum] = {}
         self._models: dict[str | None, _Sum] = {}
         self._known: dict[str, None] = {}
-        if hooks is not None:
-            self.attach(read_manager("CostTracker(hooks)", hooks))
+        super().__init__(hooks)
 
-    def attach(self, hooks: HookManager) -> Self:
-        """Hear what `hooks` hears, from the next event on; attached twice it hears it once."""
-        read_manager("CostTracker.attach(hooks)", hooks)
-        with self._lock.own:
-            if hooks in self._attached:
-                return self
-            self._attached.add(hooks)
-        hooks.register(HookEvent.LLM_END, self.on_llm_end)
-        hooks.register(HookEvent.RUN_END, self.on_run_end)
-        return self
-
-    def register(self, hooks: HookManager) -> Self:
-        """Do what `attach` does."""
-        return self.attach(hooks)
+    def _callbacks(self) -> Mapping[HookEvent, Callback]:
+        return {HookEvent.LLM_END: self.on_llm_end, HookEvent.RUN_END: self.on_run_end}
 
     @property
     def total_usd(self) -> float:
@@ -154,6 +173,58 @@ class CostTracker:
         return False
 
 
+class Logged(NamedTuple):
+    """Be one event that was heard, with its read-only context; `at` is when, in seconds since 1970."""
+
+    event: HookEvent
+    context: ReadOnly
+    at: float
+
+
+class RunLogger(_Tracker):
+    """Keep every event, the last `max_events` of them; `dropped` says how many older ones are gone. Safe in threads."""
+
+    def __init__(self, hooks: HookManager | None = None, *, max_events: int = MAX_EVENTS) -> None:
+        if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+            raise ConfigurationError(f"RunLogger(max_events={checks.show(max_events)}) must be a whole number, 1 or more.")
+        self._kept: deque[Logged] = deque(maxlen=max_events)
+        self._heard = 0
+        super().__init__(hooks)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Logged]:
+        return iter(self.events)
+
+    def _callbacks(self) -> Mapping[HookEvent, Callback]:
+        return {event: partial(self._keep, event) for event in HookEvent}
+
+    @property
+    def events(self) -> list[Logged]:
+        """Photograph what is kept, oldest first."""
+        with self._lock.own:
+            return list(self._kept)
+
+    @property
+    def dropped(self) -> int:
+        """Give the number of events that are gone, because newer ones took their place."""
+        with self._lock.own:
+            return self._heard - len(self._kept)
+
+    def clear(self) -> None:
+        """Forget everything, the number of those that are gone too."""
+        with self._lock.own:
+            self._kept.clear()
+            self._heard = 0
+
+    def _keep(self, event: HookEvent, context: ReadOnly) -> None:
+        one = Logged(event, context if isinstance(context, ReadOnly) else read_only(context), time.time())  # pyright: ignore[reportUnnecessaryIsInstance]  # whoever calls it by hand
+        with self._lock.own:
+            self._kept.append(one)
+            self._heard += 1
+
+
 def _sum_of(sums: dict[str | None, _Sum], name: str | None) -> _Sum:
     if name not in sums and len(sums) >= _MOST_NAMES:
         name = _OTHER
@@ -168,7 +239,7 @@ def _nano(usd: object) -> int | None:
     """Read an amount that anybody may have written; what is none is unknown."""
     if isinstance(usd, bool) or not isinstance(usd, int | float) or not math.isfinite(usd) or not 0 <= usd <= _MOST:
         return None
-    return round(usd * _NANO)
+    return round(usd * NANO)
 
 
 def _tokens(usage: object, name: str) -> int:

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
+import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from types import BuiltinMethodType, MethodType, MethodWrapperType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from opentelemetry import context as otel_context
 
 from ravi_otel import _current
-from ravi_otel._flow import trio_here
+from ravi_otel._extras import load
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.background import BACKGROUND, PATIENCE_S, Pending, runs_loop
-from ravi_otel.hooks.callbacks import check_callback, is_same, place_of
 from ravi_otel.hooks.events import Callback, HookContext, HookEvent, ReadOnly, read_event, read_only
-from ravi_otel.hooks.reports import FAULTS, REPORTS, Fault, is_the_programs
+from ravi_otel.hooks.faults import FAULTS, PATIENCE_S, REPORTS, Fault, is_the_programs
 from ravi_otel.policy import checks
+
+if TYPE_CHECKING:
+    from ravi_otel.hooks.background import Started
 
 F = TypeVar("F", bound=Callback)
 
 SLOW_S: Final = 0.1
 """How long a synchronous callback may keep its caller before that is reported."""
 
+_LONGEST_NAME: Final = 100
+_BUILT_IN: Final = (BuiltinMethodType, MethodWrapperType)
+_HOW: Final = "give a function or coroutine function of one argument, the context"
+_BACKGROUND: Final = "ravi_otel.hooks.background"
 _INSIDE: Final = otel_context.create_key("ravi-otel-hooks")
 
 
@@ -54,7 +58,7 @@ class _Registration:
 
     def __init__(self, event: HookEvent, callback: Callback) -> None:
         self.callback = callback
-        self.place = place_of(callback, event.value)
+        self.place = _place_of(callback, event.value)
 
 
 class HookManager:
@@ -97,7 +101,7 @@ class HookManager:
         Raises ConfigurationError for what is no event, and for what cannot be called with one argument or is a generator function.
         """
         known = read_event("hooks.register(event)", event)
-        check_callback("hooks.register(callback)", callback)
+        _check_callback("hooks.register(callback)", callback)
         with self._lock.own:
             self._registered[known] = (*self._registered.get(known, ()), _Registration(known, callback))
 
@@ -110,7 +114,7 @@ class HookManager:
         with self._lock.own:
             registered = list(self._registered.get(known, ()))
             for place, each in enumerate(registered):
-                if is_same(each.callback, callback):
+                if _is_same(each.callback, callback):
                     del registered[place]
                     self._registered[known] = tuple(registered)
                     return True
@@ -122,7 +126,8 @@ class HookManager:
 
     def stats(self) -> HookStats:
         """Photograph what went wrong so far."""
-        BACKGROUND.sweep()  # a loop that was closed tells nobody of what it left
+        if _BACKGROUND in sys.modules:
+            _background().BACKGROUND.sweep()  # a loop that was closed tells nobody of what it left
         with self._lock.own:
             return HookStats(**self._faults)
 
@@ -140,12 +145,8 @@ class HookManager:
         One that is not over by then is left running, and reported. Raises what `emit` does.
         """
         started = self._fire(read_event("hooks.dispatch(event)", event), _checked("hooks.dispatch(context)", context))
-        under_way = [(pending, task) for pending, task in started if not pending.over]
-        tasks = [task for _, task in under_way if task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=PATIENCE_S)
-        elif under_way:
-            await _nursed([pending for pending, _ in under_way], PATIENCE_S)
+        if started:
+            await _background().wait_for(started, PATIENCE_S)
 
     async def drain(self, timeout_s: float = PATIENCE_S) -> None:
         """Wait until callbacks that are under way are over, for `timeout_s` seconds at most: on this asyncio loop, and in the background.
@@ -154,17 +155,7 @@ class HookManager:
         those of work in threads, and on trio all.
         """
         _check_seconds("hooks.drain(timeout_s)", timeout_s)
-        try:
-            current = asyncio.current_task()
-        except RuntimeError:  # no loop of asyncio's
-            await _nursed(BACKGROUND.elsewhere(), timeout_s)
-            return
-        waited: list[asyncio.Future[None]] = [task for task in BACKGROUND.tasks() if task is not current]
-        elsewhere = [] if BACKGROUND.runs_here() else BACKGROUND.elsewhere()
-        if elsewhere:
-            waited.append(_ended(elsewhere))
-        if waited:
-            await asyncio.wait(waited, timeout=timeout_s)
+        await _background().wait_for_all(timeout_s)
 
     def drain_blocking(self, timeout_s: float = PATIENCE_S) -> bool:
         """Wait until callbacks on the background thread are over; False when some are not after `timeout_s` seconds.
@@ -172,29 +163,27 @@ class HookManager:
         Raises ConfigurationError on a running asyncio loop: callbacks of that loop cannot go on while this thread waits.
         """
         _check_seconds("hooks.drain_blocking(timeout_s)", timeout_s)
-        if runs_loop():
+        if _background().runs_loop():
             raise ConfigurationError("hooks.drain_blocking() would stop the event loop that runs here: write await hooks.drain().")
-        return BACKGROUND.wait(timeout_s)
+        return bool(_background().BACKGROUND.wait(timeout_s))
 
     # -- how a callback is run ------------------------------------------------------------------------------------
 
-    def _fire(self, event: HookEvent, context: HookContext) -> list[tuple[Pending, asyncio.Task[None] | None]]:
-        started: list[tuple[Pending, asyncio.Task[None] | None]] = []
+    def _fire(self, event: HookEvent, context: HookContext) -> list[Started]:
+        started: list[Started] = []
         registered = self._registered.get(event)
         if not registered:
             return started
         inside: tuple[object, ...] = cast("Any", otel_context.get_value(_INSIDE)) or ()
         for each in registered:
-            if inside and any(is_same(each.callback, other) for other in inside):
+            if inside and any(_is_same(each.callback, other) for other in inside):
                 continue  # it has done this itself, and would for ever
             pending = self._call(each, _copied(event, context), (*inside, each.callback))
             if pending is not None:
                 started.append(pending)
         return started
 
-    def _call(
-        self, each: _Registration, context: HookContext, inside: tuple[object, ...]
-    ) -> tuple[Pending, asyncio.Task[None] | None] | None:
+    def _call(self, each: _Registration, context: HookContext, inside: tuple[object, ...]) -> Started | None:
         began_s = time.perf_counter()
         try:
             with _current.Attachment(otel_context.set_value(_INSIDE, inside)):  # a thread it starts knows it by this
@@ -210,11 +199,10 @@ class HookManager:
             if took_s > SLOW_S:
                 self._blame(each.place, "slow", f"kept its caller for {took_s:.1f} s")
 
-    def _begun(self, each: _Registration, result: object) -> tuple[Pending, asyncio.Task[None] | None] | None:
+    def _begun(self, each: _Registration, result: object) -> Started | None:
         """Start what a callback gave to be awaited; anything else it gave is ignored."""
         if inspect.isawaitable(result):
-            pending = Pending(cast("Awaitable[object]", result), partial(self._blame, each.place))
-            return pending, BACKGROUND.start(pending, contextvars.copy_context())
+            return cast("Started", _background().BACKGROUND.begin(result, partial(self._blame, each.place)))
         if inspect.isgenerator(result) or inspect.isasyncgen(result):
             self._blame(each.place, "lost", "gave a generator, of which nothing runs")
         return None
@@ -225,51 +213,58 @@ class HookManager:
         REPORTS.tell(fault, place, what, error)
 
 
+def _background() -> Any:
+    """Return what runs asynchronous callbacks; it needs asyncio, and most programs have none of them."""
+    return load(_BACKGROUND)
+
+
+def finish_callbacks() -> None:
+    """Give callbacks that run in the background what is left of their second, at the end of a process."""
+    if _BACKGROUND in sys.modules:
+        _background().BACKGROUND.finish()
+
+
 def is_inside(context: otel_context.Context) -> bool:
     """Tell that a callback is at work in `context`: whatever it starts must know of that, or would set it off again."""
     return bool(context.get(_INSIDE))
 
 
-def _ended(pending: list[Pending]) -> asyncio.Future[None]:
-    """Give a future of this asyncio loop for callbacks that run in our thread, done when they are all over."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def look() -> None:
-        if not ended.done() and all(each.over for each in pending):
-            ended.set_result(None)
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(look)
-
-    for each in pending:
-        each.when_over.append(wake)
-    look()
-    return ended
-
-
-async def _nursed(pending: list[Pending], timeout_s: float) -> None:
-    """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
-    trio = trio_here()
-    if trio is None:
+def _check_callback(parameter: str, callback: object) -> None:
+    """Raise ConfigurationError for what cannot be called with one argument, or would run nothing when it is."""
+    if not callable(callback):
+        raise ConfigurationError(f"{parameter}={checks.show(callback)} cannot be called: {_HOW}.")
+    inner = getattr(callback, "__call__", None)  # noqa: B004 - not whether it can be called, but how
+    if checks.is_generator_function(callback) or checks.is_generator_function(inner):
+        raise ConfigurationError(
+            f"{parameter}={checks.show(callback)} is a generator function, which runs nothing when it is called: {_HOW}."
+        )
+    try:
+        signature = inspect.signature(callback, follow_wrapped=False)  # a wrapper is what is called, not what it wraps
+    except (TypeError, ValueError):  # a builtin without one
         return
-    token = trio.lowlevel.current_trio_token()
-    over = trio.Event()
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise ConfigurationError(f"{parameter}={checks.show(callback)} is called with one argument, the context: {error}.") from None
 
-    def look() -> None:
-        if all(each.over for each in pending):
-            over.set()
 
-    def wake() -> None:
-        with suppress(Exception):  # trio.RunFinishedError: nobody waits any more
-            token.run_sync_soon(look)
+def _place_of(callback: object, event: str) -> str:
+    """Name a callback of an event in reports."""
+    named = getattr(callback, "__qualname__", None)
+    name = named if isinstance(named, str) else type(callback).__qualname__
+    return f"{name[:_LONGEST_NAME]!r} of {event}"
 
-    for each in pending:
-        each.when_over.append(wake)
-    look()
-    with trio.move_on_after(timeout_s):
-        await over.wait()
+
+def _is_same(one: object, other: object) -> bool:
+    """Tell that both call the same code on the same object; a bound method is another object each time it is looked up.
+
+    No code of the program's runs for that, as its `__eq__` might.
+    """
+    if one is other:
+        return True
+    if type(one) is MethodType and type(other) is MethodType:
+        return one.__self__ is other.__self__ and one.__func__ is other.__func__
+    return type(one) is type(other) and type(one) in _BUILT_IN and one == other  # theirs look at who the objects are
 
 
 def _check_seconds(parameter: str, seconds: object) -> None:
