@@ -48,9 +48,9 @@ class Row(NamedTuple):
     told: str = ""
 
 
-def account(scope="faults", value=HUGE):
+def account(scope="faults", value=HUGE, **options):
     facts = ScopeFacts(scope_id=scope, kind=ScopeKind.RUN, run_id=scope)
-    return Account(Limit(kind=Kind.TOKENS, value=value), facts, origin=f"tokens={value}")
+    return Account(Limit(kind=Kind.TOKENS, value=value, **options), facts, origin=f"tokens={value}")
 
 
 @contextlib.contextmanager
@@ -286,6 +286,38 @@ def failed_over(times):
     return Row("failover to a replica", times, wrong, "what the replica had heard of is there")
 
 
+def reasons_until(ledger, one, reason):
+    """Ask until it is refused for this reason, and give all for which it was meanwhile."""
+    seen = []
+    redis_servers.until(lambda: seen.append(refused(ledger, one)) or seen[-1] == reason, f"it is never {reason}")
+    return seen
+
+
+def failed_over_to_nothing(times):
+    """Kill the master, and let a replica take over that is empty: who knew the scope refuses, what was held is told as uncounted."""
+    wrong = 0
+    for _ in range(times):
+        with contextlib.ExitStack() as stack:
+            watched, one, opened_limit = redis_servers.Watched(stack), account(value=100), account("open", 100, on_store_failure="open")
+            ledger, newcomer = (stack.enter_context(opened(watched.url)) for _ in range(2))
+            spend(ledger, one, 30)
+            spend(ledger, opened_limit, 30)
+            op, _ = ask(ledger, one)
+            watched.catch_up()
+            watched.replica.say("CONFIG", "SET", "replica-read-only", "no")
+            watched.replica.say("FLUSHALL")
+            watched.fail_over()
+            seen = reasons_until(ledger, one, "store_lost")
+            wrong += None in seen
+            run_sync(ledger.settle(op, {"tokens": 5}))
+            redis_servers.until(lambda ledger=ledger: paid(ledger), "what is owed was not taken")
+            wrong += ledger.owed.lost != 1
+            wrong += refused(ledger, one) != "store_lost"
+            wrong += refused(ledger, opened_limit) is not None or opened_limit.used != 0
+            redis_servers.until(lambda newcomer=newcomer: refused(newcomer, account(uuid.uuid4().hex)) is None, "a newcomer is refused")
+    return Row("failover to an empty replica", times, wrong, "store_lost for who knew, a newcomer begins at nothing")
+
+
 def rows(count):
     """Let each fault befall, `count` replies lost and the others in proportion."""
     few = max(1, count // 20)
@@ -297,6 +329,7 @@ def rows(count):
     yield emptied(few)
     yield jumped(few)
     yield failed_over(max(1, few // 10))
+    yield failed_over_to_nothing(max(1, few // 10))
 
 
 def main():

@@ -47,3 +47,7 @@ def test_the_clock_of_a_process_moves_no_lease(faults):
 
 def test_a_replica_goes_on_with_what_it_has_heard_of(faults):
     assert faults.failed_over(1).wrong == 0
+
+
+def test_a_replica_that_takes_over_with_nothing_is_found_out(faults):
+    assert faults.failed_over_to_nothing(1).wrong == 0

@@ -8,7 +8,7 @@ from typing import Any, cast
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Settled
-from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.redis.messages import (
     EXTEND,
@@ -45,7 +45,7 @@ def settle(ledger: Counting, operation: Shared, told: Mapping[str, int], local: 
             over.append((line.account, more))
 
     def settled(reply: Reply) -> Settled:
-        _shown(ledger, operation, reply)
+        sent.forgotten = not _shown(ledger, operation, reply)
         accounts = [operation.lines[at].account for at in operation.shared]
         return Settled(reply.crossed(accounts, "settle", None), over if reply.letter == "S" else ())
 
@@ -92,10 +92,13 @@ def _end(ledger: Counting, operation: Shared, sent: Sent) -> Flow[Settled | None
         raise
     wake_first(operation.lines)
     try:
-        return None if sent.done is None else sent.done(reply)
+        found = None if sent.done is None else sent.done(reply)
     except StoreError:
         ledger.failed()  # it was taken: what the answer shows of the accounts is not needed for that
         return None
+    if sent.forgotten:
+        ledger.owed.give_up(sent, FORGOTTEN)
+    return found
 
 
 def _keys(operation: Shared) -> list[str]:
@@ -103,11 +106,12 @@ def _keys(operation: Shared) -> list[str]:
     return [operation.lease, operation.tombstone, *(place.key for place in places if place is not None)]
 
 
-def _shown(ledger: Counting, operation: Shared, reply: Reply) -> None:
+def _shown(ledger: Counting, operation: Shared, reply: Reply) -> bool:
     with ledger.lock:
-        ledger.seen(reply, [(operation.lines[at].account, cast("Sight", operation.sights[at])) for at in operation.shared])
+        whole = ledger.seen(reply, [(operation.lines[at].account, cast("Sight", operation.sights[at])) for at in operation.shared])
         if operation.twins:
             show_twins(operation.twins)
+    return whole
 
 
 def extend(ledger: Counting, operation: Shared, more: Mapping[str, int]) -> Flow[Extended]:

@@ -504,17 +504,21 @@ class Reply:
             raise StoreError(STRANGE)
         return at - 1, reason, *amounts
 
-    def show(self, lines: Sequence[tuple[Account, Sight]], now_ns: int = 0) -> None:
-        """Write the states into the accounts, as they were seen at `now_ns`; under the ledger's lock."""
-        said, at = self.states, 0
+    def show(self, lines: Sequence[tuple[Account, Sight]], now_ns: int = 0) -> bool:
+        """Write the states into the accounts, as they were seen at `now_ns`, and return whether there is one of each; under the lock."""
+        said, at, whole = self.states, 0, True
         try:
             for account, sight in lines:
-                at = at + 1 if said[at] == _NO_STATE else _show_state(account, sight, said, at)
+                if said[at] == _NO_STATE:
+                    at, whole = at + 1, False
+                else:
+                    at = _show_state(account, sight, said, at)
                 sight.seen_ns = now_ns or sight.seen_ns
         except (ValueError, IndexError, OverflowError, struct.error):
             raise StoreError(UNREADABLE) from None
         if at != len(said):
             raise StoreError(UNREADABLE)
+        return whole
 
     def crossed(self, accounts: Sequence[Account], phase: Phase, decision: str | None, other: str = "admitted") -> list[Crossing]:
         """Give what was crossed; without a `decision`, each account's own: observed, or the `other`."""

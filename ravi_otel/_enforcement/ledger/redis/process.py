@@ -160,9 +160,12 @@ _NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "
 
 
 class Sent:
-    """Be one message, which counts once however often it is sent; `done` reads the answer, `begins` is the operation that it records."""
+    """Be one message, which counts once however often it is sent; `done` reads the answer, `begins` is the operation that it records.
 
-    __slots__ = ("begins", "done", "keys", "script", "tries", "words")
+    `forgotten` is set where the store did not know any more what it was about.
+    """
+
+    __slots__ = ("begins", "done", "forgotten", "keys", "script", "tries", "words")
 
     def __init__(
         self, script: Script, keys: Sequence[str], words: Sequence[str | int], done: Callable[[Reply], Settled] | None = None
@@ -172,6 +175,7 @@ class Sent:
         self.words = words
         self.done = done
         self.begins: str | None = None
+        self.forgotten = False
         self.tries = 0
 
 
@@ -200,7 +204,7 @@ class Owed:
             if sent.begins is not None:
                 self._begins.add(sent.begins)
         if lost is not None:
-            self._forget(lost, f"more than {_MOST:,} of them wait for the store")
+            self.give_up(lost, f"more than {_MOST:,} of them wait for the store")
 
     def has_yet_to_begin(self, op_id: str) -> bool:
         """Tell that the store has not heard of this operation, which is owed to it."""
@@ -237,17 +241,18 @@ class Owed:
                 raise
             sent.tries += 1  # what is refused each time must not stand in the way of all the rest
             if sent.tries >= _MOST_TRIES and self._paid(sent, None):
-                self._forget(sent, f"it does not take one, {error.why}")
+                self.give_up(sent, f"it does not take one, {error.why}")
             return
-        settled, lost = None, False
+        settled = None
         with contextlib.suppress(StoreError):  # it was taken: an answer that cannot be read is nobody else's trouble
             reply = Reply(raw)
-            lost = reply.letter == "L"
-            settled = None if lost or sent.done is None else sent.done(reply)
-        if self._paid(sent, settled) and lost:
-            self._forget(sent, FORGOTTEN)
+            sent.forgotten = reply.letter == "L"
+            settled = None if sent.forgotten or sent.done is None else sent.done(reply)
+        if self._paid(sent, settled) and sent.forgotten:
+            self.give_up(sent, FORGOTTEN)
 
-    def _forget(self, sent: Sent, why: str) -> None:
+    def give_up(self, sent: Sent, why: str) -> None:
+        """Count it as lost, and say so of the first."""
         with self._lock:
             self._begins.discard(sent.begins or "")
             self.lost += 1
@@ -488,9 +493,9 @@ class Counting(ABC):
         account.line = [] if place is None else place.line
         return sight
 
-    def seen(self, reply: Reply, lines: Sequence[tuple[Account, Sight]]) -> None:
-        """Show in the accounts what the store says of them now; under the lock."""
-        reply.show(lines, self._clock.monotonic_ns())
+    def seen(self, reply: Reply, lines: Sequence[tuple[Account, Sight]]) -> bool:
+        """Show in the accounts what the store says of them now, and return whether it knows them all; under the lock."""
+        return reply.show(lines, self._clock.monotonic_ns())
 
     def begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
         """Have an account that the store has forgotten begin anew, where it may: see `losses`."""
@@ -536,7 +541,7 @@ class Counting(ABC):
 
     def day(self) -> str:
         """Give the seconds since 1970, and the time in ns for whoever has a clock of their own; windows go by the store's own else."""
-        now = str(int(self._clock.time()))
+        now = str(int(self.wall_s()))  # one clock for all processes: it says who was used last
         return f"{now}@{self.now_ns()}" if self._moved else now
 
     def refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
