@@ -29,6 +29,9 @@ GRACE_S: Final = 1.0
 _MOST_WAITING: Final = 64
 _PIECE: Final = 64 * 1024
 _BREATHER_S: Final = 0.5
+_BURST_S: Final = 0.05
+"""How long a program takes to close every descriptor it finds."""
+
 _MODE: Final = 0o600
 
 Mark = tuple[int, int]
@@ -115,7 +118,11 @@ class Server:
         self._stopping = False
         self._connections: dict[int, Connection] = {}
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._rung, self._bell = socket.socketpair()
+        try:
+            self._rung, self._bell = socket.socketpair()
+        except BaseException:
+            self._listener.close()
+            raise
         self._marks = {each: _mark(each) for each in (self._listener, self._rung, self._bell)}
 
     def open(self) -> None:
@@ -221,6 +228,9 @@ class Server:
         spare = self._spare() if len(self._connections) >= MOST_CONNECTIONS else None
         if spare is not None:
             self._close(spare, self._connections[spare])
+        closed = self._connections.pop(connected.fileno(), None)  # by the program, or its number could not be another's
+        if closed is not None:
+            closed.socket.detach()
         self._connections[connected.fileno()] = Connection(connected, peer)
 
     def _serve(self, descriptor: int, one: Connection) -> None:
@@ -233,7 +243,9 @@ class Server:
         except Exception as error:  # noqa: BLE001 - our own bug ends one connection
             swallow("live.serve", error)
             goes_on = False
-        if not goes_on:
+        if not goes_on and one.peer.pid == os.getpid():
+            time.sleep(_BURST_S)  # the program may be closing all it finds, this connection next, and open others under its number
+        if not goes_on and not self._is_robbed():
             self._close(descriptor, one)
 
     def _close(self, descriptor: int, one: Connection) -> None:

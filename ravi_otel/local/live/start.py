@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import threading
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,7 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.local.live.client import sweep
 from ravi_otel.local.live.commands import answer
 from ravi_otel.local.live.peers import Peer
-from ravi_otel.local.live.place import Entry, announce, make
+from ravi_otel.local.live.place import announce, make
 from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.watching import Watch
 from ravi_otel.local.store.directory import Store
@@ -52,41 +53,28 @@ class Live:
 
     def _live(self) -> None:
         try:
-            server = self._open()
-            if server is not None:
-                try:
+            with ExitStack() as opened:
+                server = self._open(opened)
+                if server is not None:
                     server.serve()
-                finally:
-                    server.entry.remove()
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the program
             swallow("live", error)
 
-    def _open(self) -> Server | None:
+    def _open(self, opened: ExitStack) -> Server | None:
+        """Listen, unless that is impossible or nobody may watch any more; `opened` closes and removes what was made on the way."""
         try:
             store = Store.open(self._store).root
             entry = make(store)
-            try:
-                server = self._server = Server(entry, partial(_answer, self.watch))  # known before it listens: a fork may come meanwhile
-                announce(entry)
-                server.open()
-            except BaseException:
-                self._give_up(entry)
-                raise
+            opened.callback(entry.remove)
+            server = self._server = Server(entry, partial(_answer, self.watch))  # known before it listens: a fork may come meanwhile
+            opened.callback(server.drop)
+            announce(entry)
+            server.open()
         except (OSError, RaviError) as error:
             _log.info("ravi-otel: this process cannot be watched live: %s", error)
             return None
-        if self._stopped:  # meanwhile
-            self._give_up(entry)
-            server.drop()
-            return None
         sweep(store)
-        return server
-
-    def _give_up(self, entry: Entry) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.drop()
-        entry.remove()
+        return None if self._stopped else server  # meanwhile
 
     def stop(self) -> None:
         """Take the socket away; the thread ends by itself. Nothing is waited for."""

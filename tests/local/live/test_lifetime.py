@@ -51,7 +51,11 @@ class Started:
         self.process.communicate()
 
     def hear(self):
-        return self.process.stdout.readline().strip()
+        """Read one line and nothing behind it, which `communicate` would not find any more."""
+        line = b""
+        while (piece := os.read(self.process.stdout.fileno(), 1)) not in {b"", b"\n"}:
+            line += piece
+        return line.decode().strip()
 
     def go_on(self):
         out, err = self.process.communicate("go\n", timeout=60)
@@ -370,6 +374,75 @@ def test_a_fork_while_the_socket_is_being_opened_leaves_none_of_it_in_the_child(
             go_on.set()
             until(lambda: sessions(store))
         live.stop()
+
+
+# -- however it goes, nothing stays open ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Collect every socket that is made from here on."""
+    made = []
+
+    class Counted(socket.socket):
+        def __init__(self, *given, **more):
+            super().__init__(*given, **more)
+            made.append(self)
+
+    monkeypatch.setattr(socket, "socket", Counted)
+    return made
+
+
+def test_where_there_are_no_more_descriptors_nothing_stays_open(store, until, monkeypatch, caplog, opened):
+    def none():
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(socket, "socketpair", none)
+    live = Live(store)
+    with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
+        handle.listen(live.watch)
+        with ravi_otel.run("r"):
+            until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
+    live.stop()
+    assert [each.fileno() for each in opened] == [-1]
+    assert left(store) == []
+
+
+def test_a_fault_of_ours_before_it_serves_leaves_nothing_open(store, until, monkeypatch, opened):
+    def fault(_store):
+        raise ValueError("a bug of ours")
+
+    monkeypatch.setattr(start, "sweep", fault)
+    monkeypatch.setattr(start, "swallow", lambda *_: None)
+    live = Live(store)
+    with ravi_otel.instrument() as handle:
+        handle.listen(live.watch)
+        with ravi_otel.run("r"):
+            until(lambda: len(opened) == 3 and not any(thread.name == "ravi-otel-live" for thread in threading.enumerate()))
+    live.stop()
+    assert [each.fileno() for each in opened] == [-1, -1, -1]
+    assert left(store) == []
+
+
+def test_a_connection_whose_number_the_program_has_closed_is_let_go_before_its_number_is_another_s(store, monkeypatch):
+    store.mkdir(mode=0o700)
+    entry = place.make(store)
+    served = Server(entry, lambda line, peer: line)
+    served.open()
+    callers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+    for each in callers:
+        each.connect(str(entry.socket))
+    served._accept()
+    ((number, connection),) = served._connections.items()
+    before = connection.socket
+    os.close(number)
+    served._accept()
+    assert list(served._connections) == [number]
+    assert before.fileno() == -1
+    served.drop()
+    for each in callers:
+        each.close()
+    entry.remove()
 
 
 # -- what others left -------------------------------------------------------------------------------------------------------------
