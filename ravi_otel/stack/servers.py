@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import socket
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.client import HTTPConnection, HTTPException
 from typing import Final, Literal
 
+from ravi_otel._http import UnansweredError, reason, send
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.ports import HOST, port
 
@@ -105,8 +103,8 @@ def _ask(server: Server, settings: Mapping[str, str]) -> Answer:
     address = f"{scheme}://{HOST}:{port(settings, server.shows)}"
     try:
         status, body = _asked(port(settings, server.asks), server.ask)
-    except (OSError, HTTPException) as error:
-        return Answer(server, address, "silent", _why(error))
+    except (OSError, UnansweredError) as error:
+        return Answer(server, address, "silent", reason(error) if isinstance(error, OSError) else str(error))
     said = clean(body, _MOST_SHOWN)
     if status == _OK and server.says in body:
         return Answer(server, address, "ready")
@@ -119,26 +117,16 @@ def _asked(where: int, question: str) -> tuple[int, str]:
     if question == "PING":
         return _pinged(where)
     method, _, path = question.rpartition(" ")
-    connection = HTTPConnection(HOST, where, timeout=_PATIENCE_S)  # no proxy of the environment, and no redirection
-    connection.connect()
-    cut = threading.Timer(2 * _PATIENCE_S, _cut, (connection.sock,))  # for an answer that comes byte by byte
-    cut.daemon = True
-    cut.start()
-    try:
-        if method:
-            connection.request(method, path, body="{}", headers={"Content-Type": "application/json"})
-        else:
-            connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_MOST_READ).decode("utf-8", "replace")
-    finally:
-        cut.cancel()
-        connection.close()
-
-
-def _cut(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+    answer = send(
+        f"http://{HOST}:{where}{path}",
+        b"{}" if method else None,
+        headers={"Content-Type": "application/json"} if method else None,
+        timeout_s=_PATIENCE_S,
+        whole_s=2 * _PATIENCE_S,
+        most_bytes=_MOST_READ,
+        direct=True,
+    )
+    return answer.status, answer.body.decode("utf-8", "replace")
 
 
 def _pinged(where: int) -> tuple[int, str]:
@@ -146,11 +134,3 @@ def _pinged(where: int) -> tuple[int, str]:
         connection.settimeout(_PATIENCE_S)
         connection.sendall(b"PING\r\n")
         return _OK, connection.recv(_MOST_SHOWN).decode("utf-8", "replace")
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {_PATIENCE_S:.0f} s"
-    return "it closed the connection" if isinstance(error, (HTTPException, ConnectionError)) else clean(str(error), _MOST_SHOWN)

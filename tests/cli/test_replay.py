@@ -111,7 +111,7 @@ def test_a_backend_that_is_not_there_is_one_sentence_and_exit_code_1(store):
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         done = invoke("--endpoint", url)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"Error: the backend at {url} cannot be reached: Connection refused.\n"
+    assert done.stderr == f"Error: the backend at {url} cannot be reached: nothing listens there.\n"
 
 
 def test_a_backend_that_refuses_is_one_sentence_and_exit_code_1(store, receiver):

@@ -6,11 +6,9 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, Final
-from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from typing import Any, Final
 
+from ravi_otel._http import Answer, UnansweredError, send
 from ravi_otel._telemetry.export.retry_after import seconds_until
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
@@ -20,6 +18,7 @@ _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_TRIES: Final = 5
 _MOST_WAIT_S: Final = 30.0
 _TIMEOUT_S: Final = 20.0
+_WHOLE_S: Final = 60.0
 _MOST_ANSWER: Final = 1024 * 1024
 _MOST_QUOTED: Final = 200
 _ANSWERS: Final = ("application/x-protobuf", "application/protobuf", "application/json")
@@ -39,13 +38,6 @@ class ReplayError(RaviError):
     sent: Any = None
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """Refuse to be sent elsewhere: the request would arrive there without its body, and with our headers."""
-
-    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str) -> None:
-        """Follow none."""
-
-
 class Post:
     """Send a body and give the answer's; raises ReplayError.
 
@@ -59,7 +51,7 @@ class Post:
         self._shown = shown
         self._headers = {**headers, "content-type": _TYPES[protocol], "user-agent": f"ravi-otel/{__version__}"}
         self._wait = wait
-        self._open = build_opener(_NoRedirect(), HTTPSHandler(context=context)).open
+        self._context = context
         self._worked = False
 
     def __call__(self, url: str, body: bytes) -> bytes:
@@ -80,34 +72,37 @@ class Post:
 
     def _once(self, url: str, body: bytes) -> bytes:
         try:
-            with self._open(Request(url, body, self._headers, method="POST"), timeout=_TIMEOUT_S) as response:  # noqa: S310 - checked to be http(s)
-                answer: bytes = response.read(_MOST_ANSWER)
-                status, kind = response.status, response.headers.get("content-type")
-        except HTTPError as error:
-            with error:
-                raise self._refusal(error) from None
-        except ValueError:  # its text may hold a header of ours
-            raise ReplayError(f"the backend at {self._shown} cannot be talked to: the request or its answer is no valid HTTP.") from None
-        except (OSError, HTTPException) as error:
-            why = f"the backend at {self._shown} cannot be reached: {_reason(error)}."
-            if self._worked:
+            answer = send(
+                url,
+                body,
+                headers=self._headers,
+                timeout_s=_TIMEOUT_S,
+                whole_s=_WHOLE_S,
+                most_bytes=_MOST_ANSWER,
+                context=self._context,
+            )
+        except UnansweredError as error:
+            why = f"the backend at {self._shown} {'cannot be talked to' if error.invalid else 'cannot be reached'}: {error}."
+            if self._worked and not error.invalid:
                 raise _Later(why, None) from None
             raise ReplayError(why) from None
         self._worked = True
-        if answer and not _is_answer(kind):
+        kind = answer.headers.get("content-type")
+        if answer.status // 100 != 2:  # noqa: PLR2004 - a success
+            raise self._refusal(answer)
+        if answer.body and not _is_answer(kind):
             what = clean(kind) or "a body of no type"
             raise ReplayError(
-                f"the backend at {self._shown} answered {status} with {what}, which is no answer to telemetry."
+                f"the backend at {self._shown} answered {answer.status} with {what}, which is no answer to telemetry."
                 " --endpoint is the base of an OTLP/HTTP backend, to which /v1/traces, /v1/metrics and /v1/logs are added."
             )
-        return answer
+        return answer.body
 
-    def _refusal(self, error: HTTPError) -> Exception:
-        self._worked = True
-        why = f"the backend at {self._shown} answered {error.code}{_quoted(error)}."
-        if error.code in _AGAIN:
-            return _Later(why, _after(error.headers.get("retry-after") if error.headers else None))
-        return ReplayError(f"{why}{_ADVICE.get(error.code, '')}")
+    def _refusal(self, answer: Answer) -> Exception:
+        why = f"the backend at {self._shown} answered {answer.status}{_quoted(answer)}."
+        if answer.status in _AGAIN:
+            return _Later(why, _after(answer.headers.get("retry-after")))
+        return ReplayError(f"{why}{_ADVICE.get(answer.status, '')}")
 
 
 class _Later(Exception):  # noqa: N818 - a signal inside this module
@@ -122,29 +117,14 @@ def _after(value: str | None) -> float | None:
     return None if seconds is None else max(0.0, seconds)
 
 
-def _quoted(error: HTTPError) -> str:
+def _quoted(answer: Answer) -> str:
     """Quote what a refusal says, when that is a text."""
-    kind = (error.headers.get("content-type", "") if error.headers else "").lower()
-    if not kind.startswith(("text/plain", "application/json")):
+    if not (answer.headers.get("content-type") or "").lower().startswith(("text/plain", "application/json")):
         return ""
-    try:
-        told = clean(error.read(_MOST_QUOTED).decode("utf-8", "replace"), _MOST_QUOTED)
-    except (OSError, HTTPException, ValueError):
-        return ""
+    told = clean(answer.body[:_MOST_QUOTED].decode("utf-8", "replace"), _MOST_QUOTED)
     return f" ({told})" if told else ""
 
 
 def _is_answer(kind: str | None) -> bool:
     """Tell whether a body of that content type may be a backend's answer, and not the page of something in between."""
     return kind is not None and kind.partition(";")[0].strip().lower() in _ANSWERS
-
-
-def _reason(error: BaseException) -> str:
-    reason = error.reason if isinstance(error, URLError) else error
-    if isinstance(reason, TimeoutError):
-        return f"no answer within {_TIMEOUT_S:g} s"
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({clean(reason.verify_message)})"
-    if isinstance(reason, OSError) and reason.strerror:
-        return clean(reason.strerror)
-    return clean(str(reason)) or type(reason).__name__

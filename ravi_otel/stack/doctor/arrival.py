@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlencode
 
-from ravi_otel.stack.doctor.asking import UnansweredError, get_json, listed
+from ravi_otel._http import UnansweredError
+from ravi_otel.stack.doctor.asking import get_json, listed
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, well
 from ravi_otel.stack.doctor.local_stack import Stack
 from ravi_otel.stack.doctor.probe import METRIC, SERVICE, Trip

@@ -8,20 +8,15 @@ import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 
-from ravi_otel.local.wording import clean
+from ravi_otel._http import UnansweredError, send
 from ravi_otel.stack.doctor.finding import Asked
 from ravi_otel.stack.ports import HOST
 
 _PATIENCE_S: Final = 3.0
 _MOST_READ: Final = 4_000_000
 _OK: Final = 200
-
-
-class UnansweredError(Exception):
-    """Say in a clause why there is no answer that can be used."""
 
 
 @contextmanager
@@ -38,23 +33,12 @@ def cut_after(connected: socket.socket, seconds: float) -> Generator[None]:
 
 def get(port: int, path: str, asked: Asked) -> bytes:
     """Give the body of an answer with status 200 of a server on this machine; UnansweredError."""
-    patience_s = asked.left_s(_PATIENCE_S)
-    connection = HTTPConnection(HOST, port, timeout=patience_s)  # no proxy of the environment, and no redirection
-    try:
-        connection.connect()
-        with cut_after(connection.sock, patience_s):
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            body = answer.read(_MOST_READ + 1)
-    except (OSError, HTTPException, ValueError) as error:
-        raise UnansweredError(why(error)) from None
-    finally:
-        connection.close()
+    answer = send(f"http://{HOST}:{port}{path}", timeout_s=asked.left_s(_PATIENCE_S), most_bytes=_MOST_READ, direct=True)
     if answer.status != _OK:
         raise UnansweredError(f"it answered {answer.status}")
-    if len(body) > _MOST_READ:
+    if not answer.whole:
         raise UnansweredError("its answer does not end")
-    return body
+    return answer.body
 
 
 def get_json(port: int, path: str, asked: Asked) -> Any:
@@ -79,19 +63,6 @@ def listed(document: Any, *path: str | int) -> list[Any]:
     """Give the list at a path of a document of anybody's; an empty one where there is none."""
     found = within(document, *path)
     return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
-
-
-def why(error: Exception) -> str:
-    """Say in a clause what went wrong with a connection."""
-    if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    if isinstance(error, socket.gaierror):
-        return "the name has no address"
-    if isinstance(error, OSError) and error.strerror:
-        return clean(error.strerror, 80)
-    return "it broke off, or what it said is no HTTP"
 
 
 def _cut(connected: socket.socket) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
 
 from ravi_otel._extras import load
+from ravi_otel._http import reason
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.stack.doctor import clock
 from ravi_otel.stack.doctor.arrival import look_for
-from ravi_otel.stack.doctor.asking import cut_after, why
+from ravi_otel.stack.doctor.asking import cut_after
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 from ravi_otel.stack.doctor.local_stack import find_stack, look_at_stack
 from ravi_otel.stack.doctor.probe import Trip, made
@@ -80,13 +81,13 @@ def _way_to(target: Target, asked: Asked) -> Iterator[Finding]:
     try:
         addresses = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        reason = why(error) if isinstance(error, OSError) else "it is no name"
-        yield broken("endpoint.name", f"{target.host} cannot be found: {reason}", f"Check the host in {target.variable}, and the resolver.")
+        why = reason(error) if isinstance(error, OSError) else "it is no name"
+        yield broken("endpoint.name", f"{target.host} cannot be found: {why}", f"Check the host in {target.variable}, and the resolver.")
         return
     began = time.monotonic()
-    connected, reason = _connected([address[4] for address in addresses], asked)
+    connected, why = _connected([address[4] for address in addresses], asked)
     if connected is None:
-        yield broken("endpoint.connect", f"{where} cannot be reached: {reason}", _way_out(target))
+        yield broken("endpoint.connect", f"{where} cannot be reached: {why}", _way_out(target))
         return
     took_ms = (time.monotonic() - began) * 1_000
     with connected:
@@ -102,13 +103,13 @@ def _way_out(target: Target) -> str:
 
 
 def _connected(addresses: list[Any], asked: Asked) -> tuple[socket.socket | None, str]:
-    reason = "it has no address"
+    why = "it has no address"
     for address in addresses[:8]:
         try:
             return socket.create_connection(address[:2], timeout=asked.left_s(_PATIENCE_S)), ""
         except OSError as error:
-            reason = why(error)
-    return None, reason
+            why = reason(error)
+    return None, why
 
 
 def _tls(connected: socket.socket, target: Target, asked: Asked) -> Finding:
@@ -133,7 +134,9 @@ def _tls(connected: socket.socket, target: Target, asked: Asked) -> Finding:
         )
     except (OSError, ValueError) as error:
         return broken(
-            check, f"TLS with {target.host} failed: {why(error)}", f"Check the server, and the files that {variable} and its sisters name."
+            check,
+            f"TLS with {target.host} failed: {reason(error)}",
+            f"Check the server, and the files that {variable} and its sisters name.",
         )
     left_s = ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time() if "notAfter" in certificate else _SOON_S
     if left_s < _SOON_S:
