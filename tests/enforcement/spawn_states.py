@@ -173,12 +173,18 @@ def _steps_by_id(play, instance, *, may_come, may_ask):
                 yield "wait", agent_id, priority, None
             if instance.agents and (may_come or play.model.free(agent_id)):
                 yield "enter", agent_id, priority, None
-                yield from (("admit", agent_id), ("admit", agent_id, NORMAL))
-                if may_ask:
-                    yield from (("admit_or_wait", agent_id), ("admit_or_wait", agent_id, NORMAL))
+                yield from _spawns(agent_id, priority, may_ask=may_ask)
     if instance.agents and play.model.free(instance.ids[0]):
         yield "enter", instance.ids[0], instance.priorities[0], "stranger"
         yield from (("enter", instance.ids[0], instance.priorities[0], at) for at, slot in enumerate(play.model.alive()) if slot.real)
+
+
+def _spawns(agent_id, priority, *, may_ask):
+    """Spawn an agent without a priority of its own, and with one."""
+    for own in ((), (NORMAL,), (priority,))[: 2 + (priority is not NORMAL)]:
+        yield "admit", agent_id, *own
+        if may_ask:
+            yield "admit_or_wait", agent_id, *own
 
 
 def go(play, way):
