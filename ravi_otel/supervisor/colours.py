@@ -70,7 +70,10 @@ def in_colour(
                 return said
             if not ends:
                 return await said
-            return await (_ending(said) if longest_s is None else _bounded(_ending(said), longest_s + _GRACE_S))
+            try:
+                return await (_ending(said) if longest_s is None else _bounded(said, longest_s + _GRACE_S))
+            finally:
+                _close_unbegun(said)
 
     return Step(at_once, awaited)
 
@@ -88,8 +91,14 @@ async def _answer(said: Awaitable[Any]) -> Any:
 
 async def _bounded(said: Awaitable[Any], longest_s: float) -> Any:
     with anyio.move_on_after(longest_s):
-        return await said
+        return await _ending(said)
     raise TooLate
+
+
+def _close_unbegun(said: Awaitable[Any]) -> None:
+    """Close a coroutine that its scope's end came before, so that nobody is warned of one that was never awaited."""
+    if inspect.iscoroutine(said) and inspect.getcoroutinestate(said) == inspect.CORO_CREATED:
+        said.close()
 
 
 def _beside(act: Callable[[], Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from refund_gate import APPROVE, ESCALATE, LARGE, SMALL, YES, Person, Says, desk_gate, through
 
 import ravi_otel
-from ravi_otel.errors import DeadlineExceededError, ToolDeniedError
+from ravi_otel.errors import CancellationError, DeadlineExceededError, ToolDeniedError
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.looking import Look, looked_at, looking
 from ravi_otel.supervisor.rules import CapPerRun, MostCalls, ReadOnly, Rules
@@ -265,6 +265,46 @@ def test_a_question_that_is_never_answered_ends_when_it_expires(colour, till, mo
     with ravi_otel.run("desk"), pytest.raises(ToolDeniedError) as caught:
         through(colour, gate, "refund", till.refund, LARGE)
     assert caught.value.stop_reason == "human_rejected"
+
+
+class EndsFirst:
+    """Be asked by a call that is over before the answer is awaited."""
+
+    def __init__(self, end):
+        self._end = end
+
+    def ask(self, request):
+        self._end()
+        return self._answer()
+
+    async def _answer(self):
+        await anyio.sleep_forever()
+
+    def executed(self, request, status):
+        pass
+
+
+@pytest.mark.parametrize("colour", ["async", "trio"])
+def test_a_question_whose_run_is_over_before_it_is_awaited_is_closed(colour, till):
+    with ravi_otel.run("desk") as run:
+        gate = Gate(Says(ESCALATE), tools=till.tools, approver=EndsFirst(run.cancel))
+        with pytest.raises(CancellationError):
+            through(colour, gate, "refund", till.refund, LARGE)
+    gc.collect()  # nobody was told of a coroutine that was never awaited
+    assert till.paid == []
+
+
+@pytest.mark.parametrize("expires_s", [None, 60])
+def test_a_question_whose_task_is_cancelled_before_it_is_awaited_is_closed(till, expires_s):
+    async def main():
+        gate = Gate(Says(ESCALATE), tools=till.tools, approver=EndsFirst(asyncio.current_task().cancel), expires_s=expires_s)
+        with ravi_otel.run("desk"):
+            await ravi_otel.tool(till.refund_async, name="refund", gate=gate)(**LARGE)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    gc.collect()
+    assert till.paid == []
 
 
 def test_what_cancels_the_program_while_a_supervisor_thinks_is_the_programs(till):
