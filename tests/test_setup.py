@@ -309,7 +309,7 @@ POINTS = [
     "ravi_otel._enforcement.clock.SystemClock.monotonic_ns",
     "ravi_otel._enforcement.ledger.memory.MemoryLedger.reserve",
     "ravi_otel._enforcement.ledger.memory.MemoryLedger.settle",
-    "ravi_otel._telemetry.pipeline.Pipeline.signals",
+    "ravi_otel._telemetry.providers.Pipeline.signals",
     "ravi_otel._pricing.PriceBook.card",
     "ravi_otel._pricing.PriceBook.cost",
     "ravi_otel._runtime.model_call.ModelCall.answered",

@@ -1,27 +1,280 @@
-"""Tell that a limit is near or exceeded: log-record event, span event, counter, and one line for people or programs."""
+"""Tell of limits: gauges of how full they are, and events when one is near or exceeded.
+
+An event is a log record, a span event, a count, and one line for people or programs. Gauges show the fullest active scopes, one per series
+and ten by name; there is a last reading when one closes.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import nlargest
 from json import dumps  # as it is now: the program may make tools of that module's functions
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._enforcement.errors_text import event_sentence
 from ravi_otel._telemetry import conventions, names
-from ravi_otel._telemetry.cardinality import figure, optional_text, text
-from ravi_otel._telemetry.limit_gauges import LimitGauges
-from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.attributes import Guard, figure, finite, optional_text, text
+from ravi_otel._telemetry.metrics import Instruments, Observe
+from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitEvent, ToolRecord
+from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
+from ravi_otel.policy.windows import usual_s
+
+_MOST_ACTIVE: Final = 10_000
+_MOST_WAITING: Final = 1_000
+_LINGERS_S: Final = 90.0
+"""How long a scope around others is still read after its first reading without any: more than one reader may ask, each once a minute."""
+
+_TOUCHED: Final = {
+    "limit_nearing": ("admitted",),
+    "limit_exceeded": ("denied", "admitted"),
+}
+"""The decisions each event can come with, outside shadow mode."""
+
+_OUTER: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
+"""Scopes that nobody opens: they are around whatever names them, and go on when it has ended."""
+
+_BY_NAME: Final = 10
+"""Scopes that are told by name, of each kind of scope and of limit: the eleventh tenant is not, until it is fuller than one of them."""
+
+_K = TypeVar("_K")
+_Row = tuple[str | None, str, str]
+_Group = tuple[str, str, str | None, str | None]
+"""A scope's kind, a limit's kind, its window, and what it counts by: what is ranked against each other."""
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """Hold one reading of all limits: the fullest of each series, and the fullest of each name within a group."""
+
+    rows: dict[_Row, LimitReading] = field(default_factory=dict[_Row, LimitReading])
+    named: defaultdict[_Group, dict[str | None, LimitReading]] = field(default_factory=lambda: defaultdict(dict))
+
+
+def _used(reading: LimitReading) -> float | None:
+    return finite(reading.used)
+
+
+def _threshold(reading: LimitReading) -> float | None:
+    return finite(reading.limit.amount)
+
+
+def _window(reading: LimitReading) -> float | None:
+    return usual_s(reading.limit.per) or None
+
+
+_OF_SERIES: Final = {names.LIMIT_USED: _used, names.LIMIT_THRESHOLD: _threshold}
+_OF_NAMES: Final = {
+    names.LIMIT_FULLEST_USED: _used,
+    names.LIMIT_FULLEST_THRESHOLD: _threshold,
+    names.LIMIT_FULLEST_WINDOW: _window,
+}
+
+
+def kind_of(limit: Limit) -> str:
+    """Give the kind as limit events name it: `tokens`, `tool.search`, `tokens(uncached)`."""
+    return text(limit.counted)
+
+
+class LimitGauges(Listener):
+    """Read the limits of open scopes when metrics are collected, and never in between."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._active: dict[str, weakref.ref[ScopeView]] = {}  # one that the program drops must be free to go
+        self._waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
+        self._touched: set[tuple[str | None, ...]] = set()
+        self._used_guard = Guard()
+        self._names_guard = Guard()
+        self._events_guard = Guard()
+        self._ratio_guard = Guard()
+        self._snapshots: dict[str, _Snapshot] = {}
+        self._left: dict[str, tuple[ScopeView, float | None]] = {}
+
+    def callbacks(self) -> dict[str, Observe]:
+        """Return what the gauges call, by metric name."""
+        return {name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)}
+
+    def scope_opened(self, scope: ScopeView) -> None:
+        """Remember the scope, and show its limits' event counters at 0."""
+        if len(self._active) < _MOST_ACTIVE:
+            self._active[scope.facts.scope_id] = weakref.ref(scope)
+        elif self._pipeline.decided:
+            self._pipeline.dropped("too_many_open_scopes")
+        self._waiting.append(weakref.ref(scope))
+        self._touch_waiting()
+
+    def call_started(self, record: CallRecord) -> None:  # noqa: ARG002 - the listener's signature
+        """Show the counters of scopes that opened before anything decided where metrics go."""
+        if self._waiting:
+            self._touch_waiting()
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """Forget the scope and record how full its limits were; those around it are read for a while yet."""
+        self._active.pop(scope.facts.scope_id, None)
+        for outer in _outer(scope):
+            if len(self._left) < _MOST_WAITING:
+                self._left[outer.facts.scope_id] = (outer, None)
+        for reading in scope.readings():
+            ratio = finite(reading.ratio)
+            if ratio is not None:
+                agent, kind = self._ratio_guard.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
+                attributes = _attributes(agent, reading.scope.value, kind or "")
+                attributes[names.LIMIT_DECISION] = _last_decision(reading)
+                self._pipeline.signals().instruments.limit_final_ratio.record(ratio, attributes)
+
+    def event_attributes(self, event: str, agent: str | None, scope: str, kind: str, decision: str) -> dict[str, AttributeValue]:
+        """Give the attributes of the event counter, guarded."""
+        admitted, known = self._events_guard.admit(optional_text(agent), text(kind))
+        attributes = _attributes(admitted, scope, known or "")
+        attributes[names.LIMIT_EVENT] = event
+        attributes[names.LIMIT_DECISION] = text(decision)
+        return attributes
+
+    def _touch_waiting(self) -> None:
+        """Add 0 to the event counters, or the first refusal is invisible to `increase()`.
+
+        Not before the pipeline is decided: a process's own scope opens while the application may still set its global.
+        """
+        if not self._pipeline.decided:
+            return
+        instruments = self._pipeline.signals().instruments
+        while self._waiting:
+            try:
+                scope = self._waiting.popleft()()
+            except IndexError:
+                return
+            for each in () if scope is None else (scope, *_outer(scope)):
+                for reading in each.readings():
+                    self._touch(instruments, each.facts.agent_name, reading)
+
+    def _touch(self, instruments: Instruments, agent: str | None, reading: LimitReading) -> None:
+        observed = reading.limit.on_exceed is Outcome.OBSERVE
+        row = (optional_text(agent), reading.scope.value, kind_of(reading.limit), "observed" if observed else None)
+        if row in self._touched or len(self._touched) >= _MOST_ACTIVE:
+            return
+        self._touched.add(row)
+        for event, decisions in _TOUCHED.items():
+            for decision in ("observed",) if observed else decisions:
+                instruments.limit_events.add(0, self.event_attributes(event, row[0], reading.scope.value, kind_of(reading.limit), decision))
+
+    def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:  # noqa: ARG002 - the callback's signature
+        """Read once for all gauges, so that used, threshold and window of a series come from one scope."""
+        snapshot = self._snapshots.pop(name, None)
+        if snapshot is None:
+            snapshot = self._read()
+            self._snapshots.update((other, snapshot) for other in (*_OF_SERIES, *_OF_NAMES) if other != name)
+        if name in _OF_SERIES:
+            return self._observe_series(_OF_SERIES[name], snapshot)
+        return self._observe_names(_OF_NAMES[name], snapshot)
+
+    def _observe_series(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
+        for (agent, scope, kind), reading in snapshot.rows.items():
+            value = value_of(reading)
+            if value is not None:
+                yield Observation(value, _attributes(agent, scope, kind))
+
+    def _observe_names(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
+        """Observe the ten fullest of each group; those whose names are too many share a series, which is the fullest of them."""
+        seen: set[tuple[str | None, ...]] = set()
+        for (scope, kind, per, by), named in snapshot.named.items():
+            for name, reading in nlargest(_BY_NAME, named.items(), key=lambda item: item[1].fullness):
+                value = value_of(reading)
+                known_name, known_kind = self._names_guard.admit(name, kind)
+                row = (scope, known_name, known_kind, per, by)
+                if value is None or row in seen:
+                    continue
+                seen.add(row)
+                yield Observation(value, _attributes_by_name(scope, known_name, known_kind or "", per, by))
+
+    def _shown(self) -> Iterable[ScopeView]:
+        """Give what is open, what is around it, and what was around something that has closed by now, each once."""
+        now_s, shown = time.monotonic(), dict[str, ScopeView]()
+        for scope_id, (outer, until_s) in list(self._left.items()):
+            if until_s is not None and until_s < now_s:
+                self._left.pop(scope_id, None)
+                continue
+            self._left[scope_id] = (outer, now_s + _LINGERS_S if until_s is None else until_s)
+            shown[scope_id] = outer
+        for scope in [held() for held in list(self._active.values())]:
+            if scope is None or scope.status != "open":  # it was dropped, or is just being left
+                continue
+            shown[scope.facts.scope_id] = scope
+            shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))
+        return shown.values()
+
+    def _read(self) -> _Snapshot:
+        snapshot = _Snapshot()
+        for scope in self._shown():
+            try:
+                readings = scope.readings()
+            except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
+                swallow("telemetry.limit_gauges", error)
+                continue
+            for reading in readings:
+                kind = kind_of(reading.limit)
+                agent, known_kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind)
+                _keep_fuller(snapshot.rows, (agent, reading.scope.value, known_kind or ""), reading)
+                group = (reading.scope.value, kind, optional_text(reading.limit.per), optional_text(reading.limit.by))
+                _keep_fuller(snapshot.named[group], _name_of(reading), reading)
+        return snapshot
+
+
+def _keep_fuller(fullest: dict[_K, LimitReading], key: _K, reading: LimitReading) -> None:
+    if key not in fullest or fullest[key].fullness < reading.fullness:
+        fullest[key] = reading
+
+
+def _name_of(reading: LimitReading) -> str | None:
+    """Return the name that a metric may have: a session's is an id, of which there is no end."""
+    return None if reading.scope is ScopeKind.SESSION else optional_text(reading.scope_name)
+
+
+def _outer(scope: ScopeView) -> Iterator[ScopeView]:
+    """Give the session, the tenant and the process right around a scope."""
+    at = scope.parent
+    while at is not None and at.facts.kind in _OUTER:
+        yield at
+        at = at.parent
+
+
+def _attributes(agent: str | None, scope: str, kind: str) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
+    if agent is not None:
+        attributes[names.AGENT_NAME] = agent
+    return attributes
+
+
+def _attributes_by_name(scope: str, name: str | None, kind: str, per: str | None, by: str | None) -> dict[str, AttributeValue]:
+    attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
+    more = {names.LIMIT_SCOPE_NAME: name, names.LIMIT_PER: per, names.LIMIT_BY: by}
+    attributes.update((attribute, value) for attribute, value in more.items() if value is not None)
+    return attributes
+
+
+def _last_decision(reading: LimitReading) -> str:
+    if reading.limit.on_exceed is Outcome.OBSERVE and "limit_exceeded" in reading.events:
+        return "observed"
+    return "denied" if reading.denied else "admitted"
+
 
 _lines = logging.getLogger("ravi_otel.limits")
 

@@ -19,13 +19,14 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._telemetry import conventions, names, outcomes
-from ravi_otel._telemetry.cardinality import (
+from ravi_otel._telemetry import conventions, names, status
+from ravi_otel._telemetry.attributes import (
     MOST_SERIES,
     OTHER,
     Guard,
     finite,
     integer,
+    kept_identity,
     optional_text,
     short,
     text,
@@ -33,11 +34,10 @@ from ravi_otel._telemetry.cardinality import (
     words,
 )
 from ravi_otel._telemetry.conventions import Convention
-from ravi_otel._telemetry.elsewhere import ELSEWHERE, Elsewhere, elsewhere
-from ravi_otel._telemetry.identity import kept_identity
-from ravi_otel._telemetry.instruments import Attributes, Instruments, Series
-from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
+from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel._telemetry.suppression import SUPPRESSION, Suppression, suppression_of
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.limits import NANO
@@ -400,9 +400,9 @@ class ModelCalls(Listener):
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
         parent = self._pipeline.above.context()
-        told = elsewhere(record.call, parent)
+        told = suppression_of(record.call, parent)
         if told is not None:
-            record.marks[ELSEWHERE] = told
+            record.marks[SUPPRESSION] = told
             return None
         tracer = self._pipeline.signals().tracer
         if tracer is None:
@@ -417,21 +417,21 @@ class ModelCalls(Listener):
 
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:
         """Record the time from one chunk to the next, where each is timed and the call is ours to tell."""
-        if ELSEWHERE not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
+        if SUPPRESSION not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
             mark = record.marks.get(MARK)
             context = mark.context if isinstance(mark, Open) else None
             self._metrics.chunk(self._pipeline.signals().instruments, record, since_ns, context)
 
     def call_ended(self, record: CallRecord) -> None:
         """End the span and record the metrics; a refused call was never sent and has none."""
-        told = record.marks.pop(ELSEWHERE, None)
-        if told is not None and told is not Elsewhere.SPAN:
-            instruments = self._instruments(record) if told is Elsewhere.TOLD else None
+        told = record.marks.pop(SUPPRESSION, None)
+        if told is not None and told is not Suppression.SPAN:
+            instruments = self._instruments(record) if told is Suppression.TOLD else None
             if instruments is not None:
                 self._metrics.record_own(instruments, record, None)
             return
         mark = record.marks.pop(MARK, None)
-        error = outcomes.error_of(record)
+        error = status.error_of(record)
         context: Context | None = None
         try:
             if isinstance(mark, Open):
@@ -482,12 +482,12 @@ def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttrib
             for retry in record.retries:
                 span.add_event(names.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
             attributes = at_end.of(record)
-            attributes.update(outcomes.limit_attributes(record))
+            attributes.update(status.limit_attributes(record))
             if error is not None and record.call.stream and record.status != "refused":
                 attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
     finally:
         over = time.time_ns() - record.late_ns if record.late_ns else None
-        outcomes.end(span, attributes, error, None if error is None else outcomes.sentence(record), over)
+        status.end(span, attributes, error, None if error is None else status.sentence(record), over)
 
 
 def _retry_attributes(retry: RetryRecord, provider: str) -> Attributes:

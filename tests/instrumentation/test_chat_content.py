@@ -13,8 +13,8 @@ import pytest
 import ravi_otel
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry.content import Content
-from ravi_otel._telemetry.content_told import Said
 from ravi_otel._telemetry.redaction import redact_secrets
+from ravi_otel._telemetry.telemetry import CapturedContent
 from ravi_otel.testing import Capture, Disconnect, Raw, Refusal, Text, ToolCalls
 
 EVENT = "gen_ai.client.inference.operation.details"
@@ -30,7 +30,7 @@ def captured(capture: Capture) -> Iterator[Capture]:
         tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
     ) as on:
         STATE.options = replace(STATE.options, content=True)
-        on._telemetry._said = Said(on._pipeline, Content(on_spans=True, on_events=True, redact=redact_secrets))
+        on._telemetry._content = CapturedContent(on._pipeline, Content(on_spans=True, on_events=True, redact=redact_secrets))
         yield capture
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ravi_otel._telemetry.closing import Closer, close, flush
+from ravi_otel._telemetry.shutdown import Closer, close, flush
 
 
 class Hung:

@@ -11,8 +11,8 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.cardinality import Guard, text
-from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.attributes import Guard, text
+from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import Open
 from ravi_otel.hooks.listener import Listener

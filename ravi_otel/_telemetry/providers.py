@@ -17,10 +17,10 @@ from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive
-from ravi_otel._telemetry import closing, names, private
+from ravi_otel._telemetry import names, own_providers, shutdown
 from ravi_otel._telemetry.conventions import RELEASED, Convention
-from ravi_otel._telemetry.instruments import Collection, Instruments, Observe
-from ravi_otel._telemetry.private import Sink
+from ravi_otel._telemetry.metrics import Collection, Instruments, Observe
+from ravi_otel._telemetry.own_providers import Sink
 from ravi_otel._telemetry.spans import Above
 from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
@@ -88,7 +88,7 @@ class Pipeline:
         self._signals: Signals | None = None
         self._sink: Sink | None = None
         self._processors: list[Any] = []
-        self._closers: list[closing.Closer] = []
+        self._closers: list[shutdown.Closer] = []
         self._exports: Any = None
         self._standing_in: frozenset[str] = frozenset()
         self._lock = threading.RLock()
@@ -100,7 +100,7 @@ class Pipeline:
         self.before_exit: Callable[[], object] = lambda: None
         self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
-            private.import_exporters()
+            own_providers.import_exporters()
 
     @property
     def decided(self) -> bool:
@@ -132,7 +132,7 @@ class Pipeline:
         written = self._sink is None or self._sink.flush(timeout_s)
         found = [self._provider(signal) for signal in _SIGNALS]
         left = max(0.0, deadline - time.monotonic())
-        return closing.flush([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
+        return shutdown.flush([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
 
     def dropped(self, reason: str, amount: int = 1) -> None:
         """Count telemetry that was lost."""
@@ -164,10 +164,10 @@ class Pipeline:
             for closer in closers:  # the store's metrics are collected by these, into the sink
                 closer.begin()
             written = sink is None or sink.close(timeout_s)
-            closed = closing.close(closers, deadline - _CUT_S - time.monotonic())
+            closed = shutdown.close(closers, deadline - _CUT_S - time.monotonic())
             if not closed and self._exports is not None:
                 self._exports.cut()
-                closed = closing.close(closers, deadline - time.monotonic())
+                closed = shutdown.close(closers, deadline - time.monotonic())
         finally:  # a second Ctrl-C cuts the waiting, not the word about what is lost by it
             if self._exports is not None:
                 self._exports.finish()
@@ -192,7 +192,7 @@ class Pipeline:
         return signals
 
     def _make_sink(self) -> Sink | None:
-        if self._store is None or private.disabled():
+        if self._store is None or own_providers.disabled():
             return None
         try:
             sink = self._store()
@@ -203,14 +203,14 @@ class Pipeline:
         return sink
 
     def _build_private(self) -> None:
-        exported = [] if _a_global_is_set() else private.signals_with_endpoint()
+        exported = [] if _a_global_is_set() else own_providers.signals_with_endpoint()
         missing = [] if self._sink is None else [signal for signal in _SIGNALS if _is_proxy(_global(signal))]
         with without_signals():
-            built, self._exports = private.build(
+            built, self._exports = own_providers.build(
                 [each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped
             )
         self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
-        self._closers = [closing.Closer(provider) for provider in built.values()]
+        self._closers = [shutdown.Closer(provider) for provider in built.values()]
         self._standing_in = frozenset(built).difference(exported)
 
     def _step_back(self, signals: Signals) -> None:

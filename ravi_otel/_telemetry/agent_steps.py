@@ -13,11 +13,10 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._telemetry import conventions, names, outcomes
-from ravi_otel._telemetry.cardinality import Guard, finite, optional_text, text
+from ravi_otel._telemetry import conventions, names, status
+from ravi_otel._telemetry.attributes import Guard, finite, identity, optional_text, text
 from ravi_otel._telemetry.content import NO_CONTENT, Content
-from ravi_otel._telemetry.identity import identity
-from ravi_otel._telemetry.pipeline import Pipeline
+from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import GuardrailEvent, ReviewEvent, ScopeView, StepEvent
 
@@ -26,7 +25,7 @@ _MOST_OPEN: Final = 10_000
 Key = tuple[str, int]
 
 
-class Loops(Listener):
+class AgentSteps(Listener):
     """Add events to the span that is current; a step has a span of its own where `RAVI_STEP_SPANS` asks for that."""
 
     def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
@@ -79,14 +78,14 @@ class Loops(Listener):
         attachment.__enter__()
         self._open[event.facts.scope_id, event.step] = (span, attachment)
 
-    def _end(self, key: Key, status: str | None) -> None:
+    def _end(self, key: Key, how: str | None) -> None:
         span, attachment = self._open.pop(key, (None, None))
         if span is None or attachment is None:
             return
         attachment.restore()
-        failed = None if status in (None, "ok") else status
+        failed = None if how in (None, "ok") else how
         attributes: dict[str, AttributeValue] = {} if failed is None else {names.STATUS: failed}
-        outcomes.end(span, attributes, None if failed is None else outcomes.error_type_of(failed))
+        status.end(span, attributes, None if failed is None else status.error_type_of(failed))
 
     # -- reviews -------------------------------------------------------------------------------------------------------
 

@@ -43,11 +43,11 @@ _SCOPES: Final = (
 """What the scopes of instrumentations begin with that open a span around the very call we see."""
 
 
-ELSEWHERE: Final = object()
+SUPPRESSION: Final = object()
 """The key under which a record's `marks` keep the reason why it has no span of ours."""
 
 
-class Elsewhere(Enum):
+class Suppression(Enum):
     """Say why a call gets no span of ours."""
 
     SUPPRESSED = "suppressed"
@@ -63,15 +63,15 @@ def silences_all(context: Context) -> bool:
     return any(context.get(key) for key in _SILENCING)
 
 
-def elsewhere(call: Call, context: Context) -> Elsewhere | None:
+def suppression_of(call: Call, context: Context) -> Suppression | None:
     """Tell who is in charge of a call that begins in `context`; None: we are."""
     if not _ALL.isdisjoint(context):
         if any(context.get(key) for key in _SUPPRESSED):
-            return Elsewhere.SUPPRESSED
+            return Suppression.SUPPRESSED
         if any(context.get(key) is not None for key in _TOLD):
-            return Elsewhere.TOLD
+            return Suppression.TOLD
     if call.told_elsewhere is not None:
-        return Elsewhere.SPAN if call.told_elsewhere == "span" else Elsewhere.TOLD
+        return Suppression.SPAN if call.told_elsewhere == "span" else Suppression.TOLD
     scope = getattr(trace.get_current_span(context), "instrumentation_scope", None)
     name = getattr(scope, "name", None)
-    return Elsewhere.TOLD if isinstance(name, str) and name.startswith(_SCOPES) else None
+    return Suppression.TOLD if isinstance(name, str) and name.startswith(_SCOPES) else None

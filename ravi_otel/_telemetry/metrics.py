@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.cardinality import Guard, optional_text, short, text
+from ravi_otel._telemetry.attributes import Guard, optional_text, short, text
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.names import METRICS
 from ravi_otel.hooks.records import CallRecord

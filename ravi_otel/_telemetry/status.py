@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.cardinality import OTHER, Guard, text
+from ravi_otel._telemetry.attributes import OTHER, Guard, text
 from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.records import CallRecord, ScopeView, ToolRecord
 from ravi_otel.hooks.records import Status as Ending
