@@ -188,6 +188,25 @@ def test_thoughts_and_sounds_of_an_answer_are_told(captured, ask):
 
 
 @pytest.mark.parametrize("stream", [False, True])
+def test_an_old_function_call_beside_tool_calls_is_told_as_a_call_of_its_own(captured, ask, stream):
+    tool = {"index": 0, "id": "t1", "type": "function", "function": {"name": "search", "arguments": '{"q": 1}'}}
+    said = {"role": "assistant", "content": None, "tool_calls": [tool], "function_call": {"name": "old", "arguments": '{"a": 2}'}}
+    body = {"id": "c", "object": "chat.completion", "created": 1, "model": MODEL}
+    choice = {"index": 0, "finish_reason": "tool_calls"}
+    if stream:
+        rest = {"tool_calls": [{"index": 0, "function": {"arguments": ""}}], "function_call": {"arguments": ""}}
+        chunks = [body | {"choices": [{"index": 0, "delta": said}]}, body | {"choices": [choice | {"delta": rest}]}]
+        answer = Raw(b"".join(b"data: %s\n\n" % json.dumps(each).encode() for each in chunks), content_type="text/event-stream")
+    else:
+        answer = Raw(json.dumps(body | {"choices": [choice | {"message": said}]}).encode())
+    ask(lambda client: client.chat.completions.create(**ASK, stream=stream), answer)
+    assert on_span(captured)[0]["parts"] == [
+        {"type": "tool_call", "id": "t1", "name": "search", "arguments": {"q": 1}},
+        {"type": "tool_call", "name": "old", "arguments": {"a": 2}},
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_the_words_of_a_legacy_completion_are_not_told(captured, ask, stream):
     ask(lambda client: client.completions.create(model=MODEL, prompt="Secret", stream=stream), Text("and then"))
     (span,) = [each for each in captured.spans() if each.attributes["gen_ai.operation.name"] == "text_completion"]

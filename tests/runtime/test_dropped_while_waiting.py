@@ -12,6 +12,11 @@ import pytest
 
 import ravi_otel
 from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.state import STATE
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.gate import Gate
 from ravi_otel.testing import ScriptedLLM, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 50}
@@ -61,3 +66,34 @@ async def test_a_sleeper_in_a_task_may_be_woken_by_what_it_does_meanwhile():
     sleeper = Sleeper(lambda: done.append(sleeper) or sleeper.wake())  # type: ignore[func-returns-value]  # append gives None
     await sleeper.wait(SOON_S)
     assert (len(done), sleeper.woken) == (1, True)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+def test_a_tool_that_is_dropped_while_its_refusal_is_held_back_tells_its_end_later(gated: bool) -> None:
+    """A finaliser may be dropping it, in which no code of the program's may run."""
+    told: list[bool] = []
+    closing: list[int] = []
+
+    class Ends(Listener):
+        def tool_ended(self, record: Any) -> None:
+            told.append(threading.get_ident() in closing)
+
+    class Approves:
+        def review(self, *_: Any) -> Decision:
+            return Decision(DecisionKind.APPROVE, "fine")
+
+    async def look_up() -> None: ...
+
+    async def main() -> None:
+        with ravi_otel.instrument(limits=["tool_calls=0"]) as handle, ravi_otel.run("r"):
+            handle.listen(Ends())
+            STATE.locate()[0].engine.pause_after = lambda _: 60.0
+            call = (ravi_otel.tool(look_up, gate=Gate(Approves(), tools=[look_up])) if gated else ravi_otel.tool(look_up))()
+            call.send(None)
+            closing.append(threading.get_ident())
+            call.close()
+            closing.clear()
+            drain()
+            assert told == [False]
+
+    asyncio.run(main())
