@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 T = TypeVar("T")
 
@@ -67,6 +70,12 @@ def trio_here() -> Any:
     except (RuntimeError, AttributeError):
         return None
     return trio
+
+
+def asyncio_loop() -> AbstractEventLoop | None:
+    """Return the asyncio loop that runs on this thread; None runs where nobody has imported asyncio, which is slow to import."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # the public one raises where there is none
+    return None if running is None else running()
 
 
 def gevent_here() -> Any:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import sys
 import threading
 import time
-from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ravi_otel import _extras
-from ravi_otel._flow import gevent_here, trio_here
+from ravi_otel._flow import asyncio_loop, gevent_here, trio_here
+
+if TYPE_CHECKING:
+    import asyncio
 
 _LOOK_AFTER_S: Final = 0.05
 _LOOK_AT_LEAST_EVERY_S: Final = 0.2
@@ -70,7 +72,8 @@ class Sleeper:
 
     async def wait_on_future(self, timeout_s: float | None) -> None:
         """Sleep on a future of the running asyncio loop."""
-        loop = asyncio.get_running_loop()
+        loop = asyncio_loop()
+        assert loop is not None
         future: asyncio.Future[None] = loop.create_future()
         self._ring = lambda: loop.call_soon_threadsafe(_settle, future)
         if self.woken:  # read after `_ring` is written, as `wake` reads `_ring` after `woken`: one of the two sees the other
@@ -119,7 +122,7 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 def on_event_loop() -> bool:
     """Tell whether this thread runs an asyncio event loop."""
-    return _get_running_loop() is not None
+    return asyncio_loop() is not None
 
 
 def on_any_event_loop() -> bool:
@@ -129,4 +132,4 @@ def on_any_event_loop() -> bool:
 
 def in_asyncio_task() -> bool:
     """Tell whether the caller is an asyncio task; a task of another library riding on an asyncio loop is none."""
-    return on_event_loop() and asyncio.current_task() is not None
+    return on_event_loop() and sys.modules["asyncio"].current_task() is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import sys
 import time
 import uuid
 import weakref
@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.policy import checks
 from ravi_otel.policy.supervision import Supervision, new_run_id
+
+if TYPE_CHECKING:
+    import asyncio
 
 _log = logging.getLogger("ravi_otel")
 _HEX: Final = frozenset("0123456789abcdef")
@@ -83,11 +86,10 @@ class CancellationToken:
 
     async def wait(self) -> None:
         """Wait until cancelled, on the running asyncio loop, without polling; any thread may cancel."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = _running_loop()
+        if loop is None:
             msg = "CancellationToken.wait() needs a running asyncio loop; elsewhere use CancellationToken.subscribe()."
-            raise ConfigurationError(msg) from None
+            raise ConfigurationError(msg)
         woken = loop.create_future()
         unsubscribe = self.subscribe(lambda: _wake(loop, woken))
         try:
@@ -144,6 +146,12 @@ class CancellationToken:
         """Refuse to cross a process: the copy would never hear of a cancellation."""
         msg = "a CancellationToken cannot be pickled: send the run_id and the deadline, and make a token where they arrive"
         raise TypeError(msg)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the asyncio loop that runs here; none does where nobody has imported asyncio, which takes a while."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # the public one raises where there is none
+    return None if running is None else running()
 
 
 def _wake(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
