@@ -14,7 +14,7 @@ import pytest
 import ravi_otel
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ["_enforcement", "_pricing", "hooks", "policy", "testing"]
+ROOMS = ["_pricing", "hooks", "policy", "testing"]
 """The subpackages users import from that have a front door of their own."""
 
 SLOW_OR_OPTIONAL = ["click", "genai_prices", "openai", "opentelemetry.exporter", "opentelemetry.sdk", "pydantic", "rich", "uvicorn"]

@@ -14,10 +14,3 @@ Where what is:
 * shared budgets: `shares` splits what is left, `tracker` is what an agent has spent.
 * going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
 """
-
-from ravi_otel._enforcement.retry import RetryPolicy
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel._enforcement.tracker import ExecutionTracker
-from ravi_otel.policy.meta import CancellationToken
-
-__all__ = ["CancellationToken", "ExecutionTracker", "RetryPolicy", "SpawnTracker"]

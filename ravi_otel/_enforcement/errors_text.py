@@ -26,7 +26,6 @@ from ravi_otel.errors import (
     DeadlineExceededError,
     SpawnDeniedError,
 )
-from ravi_otel.hooks.records import LimitEvent
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL
 from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, format_limit, format_public_amount, public_amount
@@ -36,6 +35,7 @@ from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
     from ravi_otel._enforcement.spawn.slots import Lease, NoSlot
+    from ravi_otel.hooks.records import LimitEvent
 
 _ATTRIBUTE: Final = "_ravi_owner"
 _FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})

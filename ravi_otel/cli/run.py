@@ -14,7 +14,7 @@ import click
 
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.uncovered_hosts import is_allowed
-from ravi_otel._runtime.config import check_for_run, effective, read_tags, with_ledger
+from ravi_otel._runtime.config import effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
@@ -93,7 +93,8 @@ def run(  # noqa: PLR0913 - one parameter an option
     made = with_ledger(made, ledger)
     if made.gate is not None:
         load("ravi_otel.supervisor.rule_files").read_rules(made.gate)
-    check_for_run(made)
+    if made.limits:
+        load("ravi_otel.launch.held_limits").check_for_run(made)
     try:
         launch = Launch(
             command,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
-from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.opening import Opening
+from ravi_otel.launch.places import places_of, spell
 from ravi_otel.launch.plan import Plan
 from ravi_otel.policy.budgets import HistoryRetention
 from ravi_otel.policy.facts import ScopeFacts
@@ -15,10 +14,6 @@ from ravi_otel.policy.limits import Limit, ScopeKind
 
 Declared = tuple[Limit, str]
 """A limit, and what a refusal tells its reader to change."""
-Place = tuple[ScopeKind, str | None]
-"""A kind of scope that the program opens itself, and of which name: None is any."""
-_INSIDE: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
-_SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
 def of_service(plan: Plan) -> tuple[Declared, ...]:
@@ -52,28 +47,7 @@ def _is_of_service(plan: Plan, limit: Limit) -> bool:
     return bool(plan.counted_in) and limit.renews and limit.scope is None
 
 
-def is_shared(account: Account) -> bool:
-    """Tell that other processes of the program count for the same limit."""
-    return account.facts.surrounding or account.facts.kind in _SHARED
-
-
 # -- what limits wait for -----------------------------------------------------------------------------------------
-
-
-def places_of(limit: Limit) -> tuple[Place, ...]:
-    """Give the scopes that the program has to open for a limit to hold; none where it holds for the whole program."""
-    places: list[Place] = []
-    if limit.scope is not None and limit.scope in _INSIDE:
-        places.append((limit.scope, limit.scope_name))
-    if limit.agent is not None:
-        places.append((ScopeKind.AGENT, limit.agent))
-    return tuple(places)
-
-
-def spell(place: Place) -> str:
-    """Write a place as one text, `agent researcher`, which no other place is written as."""
-    kind, name = place
-    return str(kind) if name is None else f"{kind} {name}"
 
 
 class Openings:

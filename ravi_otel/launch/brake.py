@@ -12,11 +12,8 @@ from ravi_otel._enforcement.ending import is_unkept
 from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel.errors import BudgetContendedError, BudgetError, SpawnDeniedError
 from ravi_otel.launch import notes
-from ravi_otel.launch.plan import Plan
+from ravi_otel.launch.plan import FREE, Plan
 from ravi_otel.policy.limits import Limit
-
-FREE: Final = 10
-"""Refusals that cost a program nothing."""
 
 PAUSE_S: Final = 0.1
 """How long each one after them is held back."""

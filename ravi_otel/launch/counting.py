@@ -11,7 +11,7 @@ from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.launch import around
+from ravi_otel.launch.places import is_shared
 from ravi_otel.launch.plan import VARIABLE, Plan
 from ravi_otel.policy.grammar import parse_limit
 
@@ -41,7 +41,7 @@ def open_in_program(plan: Plan, failed: Callable[[], object]) -> Ledger:
     """Open the counters in a process of the program; the launcher made the run's file, so that one that is gone is lost."""
     choice = chosen_by(plan)
     if choice is None:
-        return SqliteLedger(plan.ledger, shares=around.is_shared, lease_s=plan.lease_s, create=False, failed=failed)
+        return SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s, create=False, failed=failed)
     return choice.open(shares=_is_shared, lease_s=plan.lease_s, failed=failed)
 
 
@@ -49,7 +49,7 @@ def open_in_launcher(plan: Plan) -> Counters:
     """Open the counters, and see that they can be used; BudgetExhaustedError when not, and a limit would refuse everything then."""
     choice = chosen_by(plan)
     if choice is None:
-        ledger = SqliteLedger(plan.ledger, shares=around.is_shared, lease_s=plan.lease_s)
+        ledger = SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s)
         ledger.prepare()
         return ledger
     opened = cast("Counters", choice.open(shares=_is_shared, lease_s=plan.lease_s))
@@ -68,4 +68,4 @@ def read_at_end(plan: Plan, ledger: Counters, *, gone: bool) -> None:
 
 def _is_shared(account: Account) -> bool:
     """Tell that others count in it: everything of the run around the program, and what every shared ledger shares."""
-    return around.is_shared(account) or choosing.is_shared(account)
+    return is_shared(account) or choosing.is_shared(account)

@@ -9,25 +9,19 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
-from ravi_otel._enforcement.ledger.refreshing import refresh
-from ravi_otel._enforcement.opening import open_scope, process_root
-from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.series import counters
 from ravi_otel._extras import load
 from ravi_otel._runtime.config import Policy, service_in
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch import target
-from ravi_otel.launch.around import Place, of_service, places_of, run_of, spell
-from ravi_otel.launch.counting import Counters, open_in_launcher, read_at_end
+from ravi_otel.launch.counting import Counters, open_in_launcher
+from ravi_otel.launch.places import Place, places_of, spell
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
-from ravi_otel.local.export import limit_fields
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
@@ -135,7 +129,7 @@ class Launch:
         said.extend(self._not_counted(ended, stored))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
-        budgets = _budgets(plan, ledger, service_in(self._environ), said, gone=not ended.survivors) if counted else ()
+        budgets = self._budgets(plan, ledger, said, gone=not ended.survivors) if counted else ()
         said.extend(self._not_opened(ended, budgets))
         stored = _written(
             stored,
@@ -148,6 +142,14 @@ class Launch:
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
         return Result(stored, ended, status, outcome, tuple(said))
+
+    def _budgets(self, plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
+        """Return where the limits stand at the end, if there are any."""
+        if not plan.limits:
+            ledger.close()
+            return ()
+        limits = load("ravi_otel.launch.held_limits")
+        return cast("tuple[dict[str, Any], ...]", limits.read_budgets(plan, ledger, service_in(self._environ), said, gone=gone))
 
     def _plan(self, stored: StoredRun) -> Plan:
         policy = self._policy
@@ -289,26 +291,3 @@ def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
     except OSError as error:
         said.append(f"The end of the run could not be written to {stored.path}: {error.strerror or error}.")
         return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
-
-
-def _budgets(plan: Plan, ledger: Counters, service: str, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
-    """Read the final state of the limits; what processes held that are all `gone` was spent, as far as anybody knows."""
-    engine = Engine(ledger=ledger, observe=plan.observe)
-    root = process_root(engine, (limit for limit, _ in of_service(plan)), service=service if plan.counted_in else None)
-    scope: Scope | None = open_scope(engine, root, run_of(plan))
-    found: list[dict[str, Any]] = []
-    try:
-        read_at_end(plan, ledger, gone=gone)
-        while scope is not None:
-            counted = list(counters(scope))
-            for account in counted:
-                ledger.read(account)
-            refresh(ledger, counted)
-            found.extend(limit_fields(scope.facts, reading) for reading in scope.readings())
-            scope = scope.parent
-    except (RaviError, OSError) as error:
-        said.append(f"What was used of the limits cannot be read: {error}")
-        return ()
-    finally:
-        ledger.close()
-    return tuple(found)

@@ -20,6 +20,8 @@ DESCRIPTOR: Final = "RAVI_LAUNCH_FD"
 """The one that names the inherited descriptor on which the first process says that it is attached, and its inode."""
 
 Price = Mapping[str, Any]
+FREE: Final = 10
+"""Refusals that cost a program nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,8 @@ from types import FrameType
 from typing import Final
 
 from ravi_otel._instrumentation.uncovered_hosts import Uncovered, read_uncovered
-from ravi_otel.launch.brake import FREE
 from ravi_otel.launch.notes import Note, Reader
-from ravi_otel.launch.plan import DESCRIPTOR
+from ravi_otel.launch.plan import DESCRIPTOR, FREE
 
 MOST_REFUSALS: Final = 100
 MOST_REFUSING_S: Final = 30.0

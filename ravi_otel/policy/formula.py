@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.usage import Usage
+
+if TYPE_CHECKING:
+    from ravi_otel.policy.usage import Usage
 
 ALL: Final = "all"
 """What a token limit counts unless it says otherwise: input and output together."""

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, token_limit
 from ravi_otel._runtime import scopes
-from ravi_otel._runtime.config import check_for_run, effective, read_tags
+from ravi_otel._runtime.config import effective, read_tags
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
+from ravi_otel.launch.held_limits import check_for_run
 from ravi_otel.policy import Admission, Kind, checks, format_limit, parse_limit
 
 ORDER = ("code", "--limit", "RAVI_LIMIT_TOKENS", "policy.toml limits[0]")

@@ -12,13 +12,15 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._flow import Flow
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import Kind
+
+if TYPE_CHECKING:
+    from ravi_otel.hooks.records import Phase
 
 _TOKENS = Kind.TOKENS.value
 

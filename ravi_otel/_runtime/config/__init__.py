@@ -31,7 +31,7 @@ A limit may be a table too, with the keywords of the constructors: `kind`, `valu
 """
 
 from ravi_otel._runtime.config.document import load_document
-from ravi_otel._runtime.config.effective import Policy, check_for_run, effective, read_tags, service_in, with_ledger
+from ravi_otel._runtime.config.effective import Policy, effective, read_tags, service_in, with_ledger
 from ravi_otel._runtime.config.file import SCHEMA, GateSection, Sourced, read_document
 
 __all__ = [
@@ -39,7 +39,6 @@ __all__ = [
     "GateSection",
     "Policy",
     "Sourced",
-    "check_for_run",
     "effective",
     "load_document",
     "read_document",

@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 
-from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
 from ravi_otel._enforcement.ledger.choosing import Choice as Ledger
 from ravi_otel._enforcement.ledger.choosing import read_choice
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
 from ravi_otel._pricing.overrides import PriceMap
 from ravi_otel._runtime.config.file import CODE, FLAG, VARIABLES, GateSection, PolicyFile, Sourced, check_mode, once, parsed, read_file
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import OPTIONS, Admission, Kind, Limit, ScopeKind, format_limit
+from ravi_otel.policy.limits import OPTIONS, Admission, Kind, Limit, format_limit
 
 MODE: Final = "RAVI_ENFORCEMENT"
 ADMISSION: Final = "RAVI_ADMISSION"
@@ -178,27 +176,6 @@ def _merged(strongest_first: Iterable[Iterable[Sourced]]) -> tuple[Sourced, ...]
             stronger = counted.get(key)
             counted[key] = each if stronger is None else replace(stronger, instead_of=(*stronger.instead_of, each))
     return tuple(counted.values())
-
-
-def check_for_run(policy: Policy) -> None:
-    """Check that `ravi-otel run` can hold a whole program to these limits, before anything is started.
-
-    A limit without a scope, or of `run` or `session`, is the program's own; `agent.`, `block.` and `handoff.` are for
-    what it opens inside. Raises ConfigurationError for `tenant.`, and for what this version cannot do.
-    """
-    engine = Engine()
-    root = process_root(engine)
-    for each in policy.limits:
-        if each.limit.scope is ScopeKind.TENANT:
-            raise ConfigurationError(
-                f"limit {checks.show(each.spec)} of {each.source} belongs to a tenant, and a program that is run has none: "
-                "write session. in front, or leave the prefix out."
-            )
-        try:
-            ask = Opening(kind=ScopeKind.RUN, name="run", session_id="run", limits=(each.limit,))
-            close_scope(open_scope(engine, root, ask), None)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{each.source}: {error}") from None
 
 
 # -- what code, flags and environment say --------------------------------------------------------------------------------
