@@ -76,9 +76,9 @@ spawn-guards: $(READY)  ## walk through every state of small runs' slots, and ta
 house: $(READY)  ## what each room holds, and how much of it a call, a tool and a spawn enter, beside the goals
 	@$(PY) scripts/house.py
 
-coverage: $(READY)  ## branch coverage room by room, of every test (slow) or of TESTS=...
+coverage: $(READY)  ## branch coverage room by room, of every test (slow) or of TESTS=tests/policy; MISSED=1 lists the rest
 	@sh scripts/servers.sh
-	@$(PY) scripts/branches.py --workers $(WORKERS) $(TESTS)
+	@$(PY) scripts/branches.py --workers $(WORKERS) $(if $(MISSED),--missed) $(TESTS)
 
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py
