@@ -189,17 +189,16 @@ def test_a_server_that_is_silent_is_given_up_after_three_calls(linked, run):
 
 
 def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
-    clock, recovered = ManualClock(), threading.Event()
+    clock = ManualClock()
     with redis_servers.server() as server:
-        port, client = server.port, linked(server.url, clock=clock, recovered=recovered.set)
+        port, client = server.port, linked(server.url, clock=clock)
         server.kill()
         assert [why(client) for _ in range(3)] == ["because it cannot be reached"] * 3
         server.start()
         assert why(client) == "because it has not answered lately"
         clock.advance(PAUSE_S)
         assert why(client) == "because it has not answered lately"  # this one had a thread ask
-        assert recovered.wait(10)
-        assert not client.failing
+        redis_servers.until(lambda: not client.failing, "it was not asked again")
         assert server.port == port
         redis_servers.until(lambda: run_sync(client.call(COUNT, ["{k}"], [""])), "it did not answer")
 
@@ -248,6 +247,31 @@ def test_a_call_that_blocks_an_event_loop_does_not_wait_for_a_task_of_that_loop(
 
     asyncio.run(blocked())
     assert count(client) == 23
+
+
+@pytest.fixture(scope="session")
+def silent():
+    """A port where connections are accepted by the machine, and nobody says a word for longer than a thread tries."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+        redis_servers.until(lambda: not any(each.name == "ravi-ledger-redis" for each in threading.enumerate()), "a thread still tries")
+
+
+@COLOURS
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel", "redis+cluster", "names"])
+def test_a_call_ends_in_time_whatever_hangs_while_it_connects(linked, silent, monkeypatch, scheme, run):
+    if scheme == "names":
+        ended = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(30) and [])
+    url = f"{'redis' if scheme == 'names' else scheme}://:secret@127.0.0.1:{silent}"
+    client = linked(f"{url}/main" if scheme == "redis+sentinel" else url)
+    began = time.monotonic()
+    with pytest.raises(StoreError, match="does not answer in time"):
+        run(client.call(COUNT, ["{k}"], [""], first=False))
+    took_s = time.monotonic() - began
+    if scheme == "names":
+        ended.set()
+    assert took_s < 0.5  # 0.05 is the bound, and 0.06 what it takes where nothing else runs
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
@@ -390,7 +414,7 @@ def test_slots_that_took_longer_to_find_than_a_call_has_are_there_for_the_next(l
 
 
 @pytest.mark.parametrize(
-    "doubt", [lambda client: client._healed(), lambda client: client._server(None)._doubted()], ids=["healed", "doubted"]
+    "doubt", [lambda client: client._doubt(), lambda client: client._server(None)._changed()], ids=["failed", "changed"]
 )
 def test_slots_that_are_in_doubt_are_used_until_new_ones_are_there(linked, redis_cluster, slow_to_say, doubt):
     client, (asked, let) = linked(redis_cluster.url), slow_to_say

@@ -283,6 +283,7 @@ def connect(address: Address, host: Host | None, timeout_s: float) -> Connection
         "parser_class": _extras.load("redis.connection")._RESP2Parser,  # noqa: SLF001 - it has no other name
         **_login(address, timeout_s),
     }
+    made = None
     try:
         if address.kind == "unix":
             made = redis.UnixDomainSocketConnection(path=address.path, **options)
@@ -293,6 +294,8 @@ def connect(address: Address, host: Host | None, timeout_s: float) -> Connection
         made.connect()
         return Connection(made)
     except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
+        if made is not None:
+            made.disconnect()  # redis-py does so after errors of its own alone
         trouble = server_error(error)
         if trouble.answered:
             raise trouble from None
@@ -372,16 +375,13 @@ class Turn(Sleeper):
 class Server:
     """Keep the connections to one server, lend each to one caller at a time, and stop asking the server when it is silent.
 
-    `healed` is called when it answers again, `doubted` when a probe of it failed.
+    `changed` is called when it answers again, and when a probe of it failed.
     """
 
-    def __init__(
-        self, address: Address, host: Host | None, *, clock: Clock | None, healed: Callable[[], object], doubted: Callable[[], object]
-    ) -> None:
+    def __init__(self, address: Address, host: Host | None, *, clock: Clock | None, changed: Callable[[], object]) -> None:
         self._address = address
         self._host = host
-        self._healed = healed
-        self._doubted = doubted
+        self._changed = changed
         self.breaker: Final = Breaker(clock)
         self._lock = threading.RLock()
         self._idle: deque[Connection] = deque()
@@ -391,13 +391,10 @@ class Server:
         self._closed = False
 
     def lend(self, until: float) -> Flow[tuple[Connection, float]]:
-        """Return a connection, and until when to use it; raise ServerError when the server is not asked now, or none is there in time.
+        """Return a connection that is opened or given back meanwhile, and until when to use it; raise ServerError when none is, in time.
 
-        Where all are lent it waits for one, and `until` moves on: that is not the server's doing, and ends when the server is given up.
+        Where a task finds all of them lent, `until` moves on: that is not the server's doing, and ends when the server is given up.
         """
-        connection = self.lend_idle()
-        if connection is not None:
-            return connection, until
         lent: tuple[Connection, float] = yield Step(partial(self._wait_in_thread, until), partial(self._wait_in_task, until))
         return lent
 
@@ -423,7 +420,7 @@ class Server:
         """Take back a connection that has brought an answer, or trouble."""
         if trouble is None or (trouble.answered and not trouble.ended):
             if self.breaker.succeeded():
-                self._healed()
+                self._changed()
             self._hand_over(connection)
             return
         self.drop(connection)
@@ -577,7 +574,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - whatever it is: not yet
             if server_error(error).is_login:
                 if self.breaker.succeeded():
-                    self._healed()  # it is there, and calls are told what is wrong
+                    self._changed()  # it is there, and calls are told what is wrong
                 return
             self._probe_failed()
             return
@@ -592,7 +589,7 @@ class Server:
 
     def _probe_failed(self) -> None:
         self.breaker.failed(probe=True)
-        self._doubted()
+        self._changed()
 
 
 def start_thread(act: Callable[[], object]) -> bool:
@@ -625,22 +622,14 @@ class RedisClient:
     """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
 
     The first call of a process opens the connection, and may take a second (`FIRST_S`).
-    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered; `recovered`
-    is called then, in a thread. A command that a dropped connection may have lost is sent once more: each has an operation's id.
+    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered.
+    A command that a dropped connection may have lost is sent once more: each has an operation's id.
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float | None = None,
-        clock: Clock | None = None,
-        recovered: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, url: str, *, timeout_s: float | None = None, clock: Clock | None = None) -> None:
         self.address: Final = read(url)
         prepare(self.address)
         self.timeout_s: Final = self.address.timeout_s if timeout_s is None else timeout_s
-        self.recovered = recovered
         self._clock = clock
         self._renew()
 
@@ -774,13 +763,8 @@ class RedisClient:
         server = self._servers.get(host)
         if server is None:
             with self._lock:
-                made = Server(self.address, host, clock=self._clock, healed=self._healed, doubted=self._doubt)
-                server = self._servers.setdefault(host, made)
+                server = self._servers.setdefault(host, Server(self.address, host, clock=self._clock, changed=self._doubt))
         return server
-
-    def _healed(self) -> None:
-        self._doubt()
-        self.recovered()
 
     def _host_of(self, key: str, until: float) -> Flow[Host]:
         """Return which server of a Cluster keeps a key; the first time, a thread finds that out."""
@@ -841,6 +825,6 @@ class RedisClient:
             self._slots = find_slots(self.address, _OPENING_S)
         used = set(self._slots.values())
         for host, server in tuple(self._servers.items()):  # wait no more for servers that keep no slot now
-            if host not in used and server.breaker.succeeded():
-                self.recovered()
+            if host not in used:
+                server.breaker.succeeded()
         return self._slots
