@@ -28,8 +28,7 @@ from ravi_otel._instrumentation.sockets import Sockets
 from ravi_otel._instrumentation.streams import abandon_open
 from ravi_otel._instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
-from ravi_otel._pricing.overrides import PriceMap
-from ravi_otel._pricing.preloading import PATCHES_THREADS, preload, wait_until_preloaded
+from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.asking import read_limits
 from ravi_otel._runtime.awaited import AWAITED
 from ravi_otel._runtime.carrying import Carrying

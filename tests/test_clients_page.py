@@ -12,7 +12,7 @@ import warm_starts
 
 import ravi_otel
 from ravi_otel._instrumentation.client_packages import CLIENTS
-from ravi_otel._pricing.overrides import LINES
+from ravi_otel._pricing.book import LINES
 from ravi_otel._telemetry import names
 from ravi_otel.testing import ScriptedLLM, Text
 

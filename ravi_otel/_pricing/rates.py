@@ -19,6 +19,18 @@ _MILLION_HOURS_PER_MS: Final = (5, 18)
 
 _EXACT: Final = Context(prec=60, rounding=ROUND_CEILING)
 
+_PART_OF: Final = {
+    "cached_input": "input",
+    "cache_write": "input",
+    "cache_write_1h": "cache_write",
+    "audio_input": "input",
+    "image_input": "input",
+    "audio_output": "output",
+    "image_output": "output",
+    "reasoning": "output",
+}
+"""The line whose price another has that is not billed apart."""
+
 CardSource = Literal["table", "override"]
 
 
@@ -60,46 +72,16 @@ class Rates:
     audio_hour: int | None = None
 
     @classmethod
-    def fill(  # noqa: PLR0913 - one keyword a line of the card
-        cls,
-        *,
-        input: int,  # noqa: A002 - the line's own name
-        output: int,
-        cached_input: int | None = None,
-        cache_write: int | None = None,
-        cache_write_1h: int | None = None,
-        audio_input: int | None = None,
-        cached_audio_input: int | None = None,
-        audio_output: int | None = None,
-        image_input: int | None = None,
-        cached_image_input: int | None = None,
-        image_output: int | None = None,
-        reasoning: int | None = None,
-        request: int = 0,
-        search: int | None = None,
-        characters: int | None = None,
-        audio_hour: int | None = None,
-    ) -> Rates:
+    def fill(cls, *, input: int, output: int, **lines: int | None) -> Rates:  # noqa: A002 - the line's own name
         """Complete the lines a vendor bills apart with those it does not; None is a line that does not exist."""
-        written = input if cache_write is None else cache_write
-        return cls(
-            input=input,
-            output=output,
-            cached_input=input if cached_input is None else cached_input,
-            cache_write=written,
-            cache_write_1h=written if cache_write_1h is None else cache_write_1h,
-            audio_input=input if audio_input is None else audio_input,
-            cached_audio_input=_both(input, cached_input, audio_input, cached_audio_input),
-            audio_output=output if audio_output is None else audio_output,
-            image_input=input if image_input is None else image_input,
-            cached_image_input=_both(input, cached_input, image_input, cached_image_input),
-            image_output=output if image_output is None else image_output,
-            reasoning=output if reasoning is None else reasoning,
-            request=request,
-            search=search,
-            characters=characters,
-            audio_hour=audio_hour,
-        )
+        told = {line: price for line, price in lines.items() if price is not None}
+        whole = {"input": input, "output": output, **told}
+        for line, part_of in _PART_OF.items():
+            whole.setdefault(line, whole[part_of])
+        for kind in ("audio", "image"):  # what is cached and of a kind: at the dearer of the two lines that exist
+            both = [told[line] for line in ("cached_input", f"{kind}_input") if line in told]
+            whole.setdefault(f"cached_{kind}_input", max(both, default=input))
+        return cls(**whole)
 
     def input_parts(self, total: int, usage: Usage) -> int:
         """Return what cached, written, audio and image tokens add to `total` tokens at the input line; negative for a discount.
@@ -159,13 +141,6 @@ class Rates:
             ),
             max(self.output, self.audio_output, self.image_output, self.reasoning),
         )
-
-
-def _both(plain: int, cached: int | None, kind: int | None, told: int | None) -> int:
-    """Price what is cached and of a kind: as told, else at the dearer of the two lines that exist."""
-    if told is not None:
-        return told
-    return max((line for line in (cached, kind) if line is not None), default=plain)
 
 
 def _dearest_split(cached: int, words: int, kinds: tuple[tuple[int, int], ...]) -> int:

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
 from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
 from ravi_otel._enforcement.opening import process_root
 from ravi_otel._pricing import PriceBook
-from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._pricing.book import PriceMap
 from ravi_otel._runtime.config.effective import effective
 from ravi_otel._runtime.config.file import check_mode
 from ravi_otel._runtime.options import Options, read_options

@@ -9,7 +9,7 @@ from pathlib import Path
 from ravi_otel._enforcement.ledger.choosing import Choice
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.opening import Opening
-from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._pricing.book import PriceMap
 from ravi_otel._telemetry import Sink
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Admission, Limit

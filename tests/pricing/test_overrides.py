@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from ravi_otel._pricing.overrides import Overrides
+from ravi_otel._pricing.book import Overrides
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.usage import Usage
 

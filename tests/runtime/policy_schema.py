@@ -7,7 +7,7 @@ import inspect
 import json
 from typing import Any, get_args
 
-from ravi_otel._pricing.overrides import LINES, PER_MILLION, REQUIRED, UNITS
+from ravi_otel._pricing.book import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel._pricing.rates import DEAREST_USD
 from ravi_otel._runtime.config.file import (
     AGENT_KEYS,

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
 from ravi_otel._enforcement.ledger.choosing import Choice as Ledger
 from ravi_otel._enforcement.ledger.choosing import read_choice
-from ravi_otel._pricing.overrides import PriceMap
+from ravi_otel._pricing.book import PriceMap
 from ravi_otel._runtime.config.file import CODE, FLAG, VARIABLES, GateSection, PolicyFile, Sourced, check_mode, once, parsed, read_file
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from ravi_otel._pricing.overrides import Overrides, PriceMap
+from ravi_otel._pricing.book import Overrides, PriceMap
 from ravi_otel._runtime.config.document import Document, Spot, dotted, load_document
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import checks
