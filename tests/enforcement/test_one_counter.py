@@ -12,7 +12,7 @@ import pytest
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.identity import name_store
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
@@ -62,9 +62,9 @@ def _ledger(kind, request, path, namespace):
     if kind == "memory":
         return MemoryLedger()
     if kind == "sqlite":
-        return EnduringLedger(SqliteLedger(path))
+        return SqliteLedger(path)
     redis = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=namespace)
-    return EnduringLedger(redis)
+    return SharedLedger(redis, shares=redis.spans)
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def process(store, request, tmp_path):
 def sleep_of(run):
     """Keep a process's thread from giving signs of life."""
     ledger = run.engine.ledger
-    return ledger.beating if isinstance(ledger, RedisLedger) else ledger.gate.lock
+    return ledger.beating if isinstance(ledger, RedisLedger) else ledger._lock
 
 
 def enter(run):

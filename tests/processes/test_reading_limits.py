@@ -13,8 +13,7 @@ from redis_servers import Server
 from stores import REDIS, SQLITE, Store, finish, start
 
 import ravi_otel
-from ravi_otel._enforcement.ledger.choosing import is_shared
-from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -54,8 +53,8 @@ def opened(place, clock):
     if place.kind == SQLITE:
         ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=is_shared, clock=clock)
     else:
-        ledger = RedisLedger(RedisClient(place.url), shares=is_shared, clock=clock)
-    return EnduringLedger(ledger)
+        ledger = SharedLedger(RedisLedger(RedisClient(place.url), clock=clock))
+    return ledger
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
+from typing import Any
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
@@ -101,6 +102,7 @@ class Account:
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
+    `shared` says whether other processes count in it too, once its ledger was asked; `row` is where a file keeps it.
     `changes` grows whenever its limit or one of its flags is written.
     """
 
@@ -137,6 +139,7 @@ class Account:
         "roll_ns",
         "rolled",
         "row",
+        "shared",
         "strict",
         "told",
         "twins",
@@ -184,7 +187,8 @@ class Account:
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.line: list[object] = []
-        self.row: object = None
+        self.row: Any = None
+        self.shared: bool | None = None
         self.asked_ns = 0
         self.copy: object = None
         self.epoch: str | None = None

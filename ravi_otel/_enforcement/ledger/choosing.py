@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Ledger
-from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.identity import file_words, name_store, server_words
 from ravi_otel._enforcement.ledger.losses import DAY_S, KEEP_S
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -64,15 +64,6 @@ _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/%~+-]*)?")
 _SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
 _SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _VERBS: Final = ("reserve", "extend", "settle", "release", "retune", "clocked", "spans", "reset_after_fork")
-
-
-def is_shared(account: Account) -> bool:
-    """Tell whether a shared ledger shares the account.
-
-    Those of agents, blocks and handoffs live in one process. Clocks travel as deadlines, and heights such as messages and depth are
-    one conversation's.
-    """
-    return account.facts.kind in _SHARED and account.nature in _SUMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +114,6 @@ class Choice:
         if self.store == "memory":
             return MemoryLedger()
         opened = self._shared(shares, self.lease_s or lease_s, failed)
-        opened = EnduringLedger(opened)
         name_store(opened, file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace))
         return opened
 
@@ -137,7 +127,8 @@ class Choice:
         else:
             client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
             made = load("ravi_otel._enforcement.ledger.redis.ledger").RedisLedger
-            ledger = made(client, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
+            store = made(client, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
+            ledger = SharedLedger(store, shares=shares)
         return cast("Ledger", ledger)
 
 

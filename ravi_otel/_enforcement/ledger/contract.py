@@ -90,7 +90,7 @@ class Reservation:
     called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
     elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
     called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
-    `meters` are the accounts whose claims are the asker's own, where its lines alone do not say so: a part of a request is asked here.
+    `whole` is the request that this one is a part of.
     A `slot` is held while somebody lives: when its process goes silent it is given back, where anything else is settled at its grant.
     """
 
@@ -106,7 +106,42 @@ class Reservation:
     wraps_up: bool = False
     sure: bool = False
     slot: bool = False
-    meters: Collection[Account] | None = None
+    whole: Reservation | None = None
+
+    @property
+    def meters(self) -> Collection[Account]:
+        """Return the accounts whose claims are the asker's own."""
+        return {line.account for line in (self.whole or self).lines}
+
+    def on(self, lines: Sequence[Line]) -> Reservation:
+        """Return the part of the request that asks these lines."""
+        return self._with(lines, self.patience_s)
+
+    def patient(self, patience_s: float) -> Reservation:
+        """Return the request with another patience."""
+        return self._with(self.lines, patience_s)
+
+    def hurried(self) -> Reservation:
+        """Return the request as one that never waits."""
+        return self if self.patience_s <= 0 else self._with(self.lines, 0.0)
+
+    def _with(self, lines: Sequence[Line], patience_s: float) -> Reservation:
+        # All fields by hand: `dataclasses.replace` costs ten times more, and this is on the path of a call.
+        return Reservation(
+            self.op_id,
+            lines,
+            self.floor,
+            self.owner,
+            patience_s,
+            self.spent,
+            self.on_stop,
+            self.meanwhile,
+            self.around,
+            self.wraps_up,
+            self.sure,
+            self.slot,
+            self.whole or self,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +186,15 @@ class Grant:
 
     @property
     def granted(self) -> int | None:
-        """Give the tightest hold of tokens, None without one."""
-        tightest: int | None = None
-        for index, line in enumerate(self.lines):  # each call asks: no list is made
+        """Return the tightest hold of tokens, None without one."""
+        least: int | None = None
+        held = self.held
+        for at, line in enumerate(self.lines):
             account = line.account
             if account.kind == _TOKENS and not account.observe:
-                hold = line.want if line.carved or account.nature is Nature.HELD else 0
-                hold = hold if self.held is None else self.held[index]
-                tightest = hold if tightest is None or hold < tightest else tightest
-        return tightest
+                hold = held[at] if held is not None else line.want if line.carved or account.nature is Nature.HELD else 0
+                least = hold if least is None or hold < least else least
+        return least
 
 
 class Told(Grant):
@@ -250,4 +285,61 @@ class Ledger(Protocol):
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
+        ...
+
+
+class SharedStore(Protocol):
+    """Keep the accounts that several processes count in: all lines of a request are such accounts.
+
+    Each step is atomic, and counts once by its operation's id. The methods are those of `Ledger`, and mean the same. What cannot be asked
+    raises BudgetExhaustedError, with reason "store_failed", or "store_lost" where the store works and has forgotten what was counted in
+    it; what ends an operation is kept, and written with the next step that can be. A `SharedLedger` stands before it.
+    """
+
+    def __len__(self) -> int:
+        """Count the operations of this process that still hold something in it."""
+        ...
+
+    def __contains__(self, op_id: object) -> bool:
+        """Whether an operation of this process holds something in it, or is owed to it."""
+        ...
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.reserve`."""
+        ...
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """See `Ledger.extend`."""
+        ...
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """See `Ledger.settle`."""
+        ...
+
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+        ...
+
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
+        """See `Ledger.retune`."""
+        ...
+
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+        ...
+
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """See `Ledger.clocked`."""
+        ...
+
+    def read(self, account: Account) -> bool:
+        """Show in an account what the store says of it, changing nothing there; False where it says nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let the store go; what this process still holds is settled at its grant, until it says otherwise."""
+        ...
+
+    def reset_after_fork(self) -> None:
+        """See `Ledger.reset_after_fork`."""
         ...

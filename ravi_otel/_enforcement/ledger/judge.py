@@ -8,7 +8,7 @@ locks, waits or does I/O. Before any of it, a ledger has the accounts whose wind
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -113,6 +113,15 @@ def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int]
     return given
 
 
+def fits(request: Reservation) -> bool:
+    """Whether every line fits whole, with nothing to refuse, to shorten or to look at twice; only while nobody stands in line."""
+    for line in request.lines:
+        account = line.account
+        if account.used + account.held + line.want > account.open_to:
+            return False
+    return True
+
+
 def refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | None:
     """Return why the line would be refused as things are; None: it would not."""
     account = line.account
@@ -155,7 +164,7 @@ def _stands_behind(line: Line, request: Reservation, *, newcomer: bool) -> bool:
     # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
     if not (newcomer and request.patience_s > 0 and account.line):
         return False
-    return not account.claims or account.promised(to=_asking(request)) < least  # what was promised to it is not what they wait for
+    return not account.claims or account.promised(to=request.meters) < least  # what was promised to it is not what they wait for
 
 
 def _least(line: Line, request: Reservation) -> int:
@@ -186,11 +195,7 @@ def _kept_back(account: Account, request: Reservation) -> int:
 
 def _claimed(account: Account, request: Reservation) -> int:
     """Return what of the account is promised to others than the asker, and not used by them yet."""
-    return account.promised(but=_asking(request)) if account.claims else 0
-
-
-def _asking(request: Reservation) -> Collection[Account]:
-    return request.meters or {line.account for line in request.lines}
+    return account.promised(but=request.meters) if account.claims else 0
 
 
 def _is_closed(account: Account, request: Reservation) -> bool:

@@ -34,7 +34,7 @@ class MemoryLedger:
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock: Clock = clock or SystemClock()
         self._lock = threading.RLock()
-        self._operations: dict[str, Operation] = {}
+        self.operations: dict[str, Operation] = {}
         self._dropped: deque[Waiter] = deque()
         self._standing: dict[Waiter, None] = {}
         self._alones = 0
@@ -42,12 +42,32 @@ class MemoryLedger:
 
     def __len__(self) -> int:
         """Count the operations that still hold something."""
-        return len(self._operations)
+        return len(self.operations)
+
+    def would_admit(self, request: Reservation) -> bool:
+        """Whether a request would be admitted as things are; changes nothing."""
+        with self._lock:
+            if request.op_id in self.operations or not (self._alones or self._standing or not judge.fits(request)):
+                return True
+            return self._alone(partial(self._would_admit, request))
+
+    def _would_admit(self, request: Reservation) -> bool:
+        self._expire(line.account for line in request.lines)
+        return not isinstance(judge.decide(request, newcomer=True), judge.Refused)
+
+    def more_for(self, op_id: str, more: Mapping[str, int]) -> Mapping[str, int] | Account:
+        """Return how much more of each kind an operation would get, or the account that has nothing left; changes nothing."""
+        with self._lock:
+            operation = self.operations.get(op_id)
+            if operation is None:
+                return more
+            self._expire(line.account for line in operation.lines)
+            return judge.decide_more(operation, more)
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: a fresh lock, and nothing of the parent's in flight."""
         self._lock = threading.RLock()
-        self._operations = {}
+        self.operations = {}
         self._standing = {}
         self._dropped.clear()
         self._alones = 0
@@ -57,41 +77,48 @@ class MemoryLedger:
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
+        answer = self.take(request)
+        if request.patience_s <= 0 or type(answer) is not Denied or answer.reason != "contended" or self._alones:
+            return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
+        return self._wait(request)
+
+    def take(self, request: Reservation) -> Grant | Denied:
+        """Hold or charge everything asked, or nothing, without a wait."""
         if self._dropped:
             self._sweep()
         with self._lock:
-            below = self._alones
-            answer: Grant | Denied | None = None if below or self._standing else judge.at_once(request, self._operations)
-            if answer is None:  # as always where a window rolls
-                answer = self._alone(partial(self._judge, request))
-        if below or request.patience_s <= 0 or not wait_queue.is_contended(answer):
-            return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
-        return self._wait(request)
+            answer: Grant | Denied | None = None if self._alones or self._standing else judge.at_once(request, self.operations)
+            return answer or self._alone(partial(self._judge, request))  # as always where a window rolls
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """See `Ledger.extend`."""
         with self._lock:
-            operation = self._operations.get(op_id)
+            operation = self.operations.get(op_id)
             extended = Extended({}) if operation is None else self._alone(partial(self._extend, operation, more))
         return cast("Flow[Extended]", Done(extended))
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
+        settled = self.end(op_id, actual, guessed=guessed)
+        return _SETTLED if settled is judge.PLAIN else cast("Flow[Settled]", Done(settled))
+
+    def end(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool) -> Settled:
+        """Replace what an operation holds by what was used."""
         if self._dropped:
             self._sweep()
         woken: list[Waiter] = []
         with self._lock:
-            operation = self._operations.get(op_id)
+            operation = self.operations.get(op_id)
             if operation is None:
-                return _SETTLED
+                return judge.PLAIN
             if operation.held is not None or self._standing:
                 settled = self._alone(partial(self._settle, operation, actual or {}, woken, guessed=guessed))
             else:  # it was admitted at once, which none is where a window rolls
                 settled = judge.settle(operation, actual or {}, guessed=guessed)
-            self._operations.pop(op_id, None)
+            self.operations.pop(op_id, None)
         if woken:
-            wake(woken, self)
-        return _SETTLED if settled is judge.PLAIN else cast("Flow[Settled]", Done(settled))
+            wake(woken, self.release)
+        return settled
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -99,11 +126,11 @@ class MemoryLedger:
             self._sweep()
         woken: list[Waiter] = []
         with self._lock:
-            operation = self._operations.get(op_id)
+            operation = self.operations.get(op_id)
             if operation is not None:
                 self._alone(partial(self._release, operation, woken))
-                self._operations.pop(op_id, None)
-        wake(woken, self)
+                self.operations.pop(op_id, None)
+        wake(woken, self.release)
         return _RELEASED
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
@@ -118,7 +145,7 @@ class MemoryLedger:
         woken: list[Waiter] = []
         with self._lock:
             self._alone(partial(self._change, account, act, woken))
-        wake(woken, self)
+        wake(woken, self.release)
         return _RELEASED
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
@@ -165,12 +192,12 @@ class MemoryLedger:
         return self._alones > 1
 
     def _judge(self, request: Reservation) -> Grant | Denied:
-        if self._is_below and not request.spent and request.op_id not in self._operations:
+        if self._is_below and not request.spent and request.op_id not in self.operations:
             firm = next((line for line in request.lines if not line.account.observe), None)
             if firm is not None:
                 return judge.deny(firm, "contended")
         self._expire(line.account for line in request.lines)
-        return judge.reserve(request, self._operations, newcomer=True)
+        return judge.reserve(request, self.operations, newcomer=True)
 
     def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
         if self._is_below:
@@ -196,12 +223,12 @@ class MemoryLedger:
             self._later.append(partial(self._let_in_later, operation))
             return
         self._expire_standing()
-        wait_queue.serve(operation, self._operations, woken)
+        wait_queue.serve(operation, self.operations, woken)
 
     def _let_in_later(self, operation: Operation) -> None:
         woken: list[Waiter] = []
         self._alone(partial(self._let_in, operation, woken))
-        wake(woken, self)
+        wake(woken, self.release)
 
     def _change(self, account: Account, act: Callable[[], None], woken: list[Waiter]) -> None:
         if self._is_below:
@@ -210,7 +237,7 @@ class MemoryLedger:
         self._expire((account,))
         act()
         self._expire_standing()
-        wait_queue.serve_line(account, self._operations, woken)
+        wait_queue.serve_line(account, self.operations, woken)
 
     def _expire(self, accounts: Iterable[Account]) -> None:
         """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
@@ -253,8 +280,8 @@ class MemoryLedger:
         if self._is_below or not wait_queue.is_contended(answer):
             return answer
         account = cast("Denied", answer).account
-        if wait_queue.blocks_itself(waiter.request, account, self._operations):
-            return judge.last_word(waiter.request, self._operations, newcomer=True)
+        if wait_queue.blocks_itself(waiter.request, account, self.operations):
+            return judge.last_word(waiter.request, self.operations, newcomer=True)
         self._standing[waiter] = None  # before it stands there: nobody may pass it by
         account.line.append(waiter)
         return account
@@ -278,7 +305,7 @@ class MemoryLedger:
         with self._lock:
             answer = waiter.answer or self._alone(partial(self._step_out, waiter, account, woken, wants=wants))
             self._standing.pop(waiter, None)
-        wake(woken, self)
+        wake(woken, self.release)
         return answer
 
     def _step_out(self, waiter: Waiter, account: Account, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
@@ -286,9 +313,9 @@ class MemoryLedger:
         left = [line.account for line in waiter.request.lines if waiter in line.account.line]
         for place in left:
             place.line.remove(waiter)
-        answer = judge.last_word(waiter.request, self._operations, newcomer=False) if wants and not waiter.woken else None
+        answer = judge.last_word(waiter.request, self.operations, newcomer=False) if wants and not waiter.woken else None
         if answer is None or wait_queue.is_contended(answer):
             answer = judge.deny(Line(account, 0, 0), "contended")
         for place in left:
-            wait_queue.serve_line(place, self._operations, woken)  # whoever stood behind may fit where this one did not
+            wait_queue.serve_line(place, self.operations, woken)  # whoever stood behind may fit where this one did not
         return answer

@@ -18,6 +18,11 @@ class Pulse:
         self._sooner = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread."""
+        return self._thread is not None
+
     def start(self) -> None:
         """Run from now on; nothing happens when it runs already, or when the process can have no more threads."""
         if self._thread is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Ledger, Reservation
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Reservation
 from ravi_otel._enforcement.ledger.judge import Operation, Operations, last_word, reserve
 from ravi_otel._enforcement.sleeper import Sleeper
-from ravi_otel._flow import Step, run_sync
+from ravi_otel._flow import Flow, Step, run_sync
 
 
 class Waiter(Sleeper):
@@ -28,11 +28,11 @@ class Waiter(Sleeper):
         return Step(partial(self.block, patience_s), partial(self.wait, patience_s))
 
 
-def wake(woken: Sequence[Waiter], ledger: Ledger) -> None:
+def wake(woken: Sequence[Waiter], release: Callable[[str], Flow[None]]) -> None:
     """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
     for waiter in woken:
         if not waiter.wake() and isinstance(waiter.answer, Grant):
-            run_sync(ledger.release(waiter.request.op_id))
+            run_sync(release(waiter.request.op_id))
 
 
 def is_contended(answer: Grant | Denied) -> bool:

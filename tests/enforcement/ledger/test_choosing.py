@@ -42,7 +42,7 @@ def test_sqlite_counts_in_a_file_wherever_the_program_goes_later(tmp_path, monke
     choice = read(written.format(tmp_path / "l.db"))
     assert choice.many
     ledger = choice.open(lease_s=2.0)
-    assert isinstance(ledger.inner, SqliteLedger)  # which it outlives, for limits that go on while the store fails
+    assert isinstance(ledger, SqliteLedger)
     assert str(ledger.path) == str(tmp_path / "l.db")
     monkeypatch.chdir(tmp_path)
     assert read("sqlite:l.db").url == str(tmp_path / "l.db")

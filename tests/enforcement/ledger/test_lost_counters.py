@@ -9,7 +9,7 @@ import redis
 from ravi_otel._enforcement.ledger import choosing, losses
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -32,7 +32,7 @@ class Place:
     def process(self):
         made = self.opened()
         self.ledgers.append(made)
-        return EnduringLedger(made)
+        return made
 
     def close(self):
         for each in self.ledgers:
@@ -60,7 +60,7 @@ class InRedis(Place):
         self.url, self.namespace = url, uuid.uuid4().hex[:8]
 
     def opened(self):
-        return RedisLedger(RedisClient(self.url), clock=self.clock, namespace=self.namespace)
+        return SharedLedger(RedisLedger(RedisClient(self.url), clock=self.clock, namespace=self.namespace), shares=lambda _: True)
 
     def forget(self):
         client = redis.Redis.from_url(self.url.partition("?")[0])

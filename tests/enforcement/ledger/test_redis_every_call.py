@@ -14,10 +14,9 @@ from collections import Counter
 import pytest
 import redis_servers
 
-from ravi_otel._enforcement.ledger import choosing
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
-from ravi_otel._enforcement.ledger.enduring import EnduringLedger
+from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._flow import Done, run_sync
@@ -168,7 +167,7 @@ class Play:
 
 def opened(port, namespace, timeout_s):
     link = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
-    return EnduringLedger(RedisLedger(link, shares=choosing.is_shared, namespace=namespace))
+    return SharedLedger(RedisLedger(link, shares=is_shared, namespace=namespace))
 
 
 def run_with(path, mode, at, fate):
@@ -180,8 +179,8 @@ def run_with(path, mode, at, fate):
     play()
     play.calls = path.calls
     path.arm(-1, "")
-    redis_servers.until(lambda: ledger.inner.pay_now() or not ledger.inner.owed, "what is owed was not paid")
-    play.lost = ledger.inner.owed.lost
+    redis_servers.until(lambda: ledger.store.pay_now() or not ledger.store.owed, "what is owed was not paid")
+    play.lost = ledger.store.owed.lost
     ledger.close()
     another, found = opened(path.server.port, namespace, 5), {}
     for each in (limit(mode), limit(mode, Kind.REQUESTS.value), limit(mode, value=10, scope_id="n"), limit(mode, scope_id="o")):
@@ -224,7 +223,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
         op = new_op_id()
         request = Reservation(op, [Line(limit(None), 10, 10)], {})
         run_sync(ledger.reserve(request))
-        (operation,) = ledger.inner.operations.values()
+        (operation,) = ledger.store.operations.values()
         path.server.say("HSET", operation.lease, operation.name, record)
         for act in (lambda op=op: ledger.extend(op, {TOKENS: 5}), lambda one=request: another.reserve(one)):
             with contextlib.suppress(BudgetExhaustedError):
@@ -232,7 +231,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
         run_sync(end(op))
     ledger.close()
     another.close()
-    assert not ledger.inner.operations
+    assert not ledger.store.operations
 
 
 @pytest.mark.parametrize(
@@ -246,10 +245,10 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     if ends:
         run_sync(ledger.reserve(request))
     with monkeypatch.context() as patched:
-        patched.setattr(ledger.inner.client, "call", lambda *_: Done(said))
+        patched.setattr(ledger.store.client, "call", lambda *_: Done(said))
         if ends:
             run_sync(ledger.settle(op, {TOKENS: 3}))
-            assert ledger.inner.owed
+            assert ledger.store.owed
         else:
             with pytest.raises(BudgetExhaustedError, match="no script of ours"):
                 run_sync(ledger.reserve(request))
@@ -263,8 +262,8 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
 
 def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatch):
     ledger = opened(path.server.port, uuid.uuid4().hex, 5)
-    call = ledger.inner.client.call
-    monkeypatch.setattr(ledger.inner.client, "call", lambda script, *rest: Done(b"N;") if script.name == "reserve" else call(script, *rest))
+    call = ledger.store.client.call
+    monkeypatch.setattr(ledger.store.client, "call", lambda script, *rest: Done(b"N;") if script.name == "reserve" else call(script, *rest))
     with pytest.raises(BudgetExhaustedError, match="no script of ours"):
         run_sync(ledger.reserve(Reservation(new_op_id(), [Line(limit(None), 1, 1)], {})))
     monkeypatch.undo()

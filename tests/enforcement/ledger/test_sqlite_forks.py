@@ -85,7 +85,7 @@ ask(ledger, shared, 1)
 taken, over = threading.Event(), threading.Event()
 
 def stay():
-    with ledger.gate.lock:  # another thread, in the middle of a step for long
+    with ledger._lock:  # another thread, in the middle of a step for long
         taken.set()
         over.wait(60)
 

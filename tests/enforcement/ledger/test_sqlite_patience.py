@@ -10,7 +10,7 @@ import trio
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.sqlite import patience
+from ravi_otel._enforcement.ledger.sqlite import file
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -38,8 +38,8 @@ class Slept:
 @pytest.fixture
 def slept(monkeypatch):
     clock = Slept()
-    monkeypatch.setattr(patience, "time", types.SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
-    monkeypatch.setattr(patience, "random", random.Random(7))
+    monkeypatch.setattr(file, "time", types.SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
+    monkeypatch.setattr(file, "random", random.Random(7))
     return clock
 
 

@@ -150,7 +150,7 @@ def _extend_shared(ledger: Counting, operation: Shared, given: Mapping[str, int]
     for at in operation.shared:
         line, sight = operation.lines[at], cast("Sight", operation.sights[at])
         amount = bounded(given[line.account.kind]) if at in among else 0
-        others = bounded(line.account.promised(but={each.account for each in operation.request.lines})) if line.account.claims else 0
+        others = bounded(line.account.promised(but=operation.request.meters)) if line.account.claims else 0
         facts = facts_of(sight, line.account, line)
         words += (line.account.epoch or "", f"{facts} {amount} {kinds.get(line.account.kind, 0)} {others} {sight.warn}")
     keys = _keys(operation)

@@ -55,6 +55,10 @@ class RedisLedger(Counting):
         """Count the operations of this process that still hold something."""
         return len(self.operations.keys() | self.local.keys())
 
+    def __contains__(self, op_id: object) -> bool:
+        """Whether an operation of this process holds something."""
+        return op_id in self.operations or op_id in self.local
+
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
 

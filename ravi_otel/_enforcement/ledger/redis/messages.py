@@ -193,8 +193,7 @@ def asked(sight: Sight, line: Line, request: Reservation) -> str:
         return f"{facts} {want} {minimum} {sight.warn}"
     if by_hand:
         sight.used = account.used
-    asking = request.meters or {each.account for each in request.lines}
-    others, mine = bounded(account.promised(but=asking)), bounded(account.promised(to=asking))
+    others, mine = bounded(account.promised(but=request.meters)), bounded(account.promised(to=request.meters))
     return f"{facts} {want} {minimum} {sight.warn} {others} {mine} {bounded(by_hand)}"
 
 

@@ -10,107 +10,94 @@ import os
 from typing import Final
 
 from ravi_otel._enforcement.ledger.failing import StoreError
-from ravi_otel._enforcement.ledger.sqlite.page import GIVEN_BACK, LIVE, PROVISIONAL, Page
-from ravi_otel._enforcement.ledger.sqlite.rows import LOCAL, charged_at_once, held_by
-from ravi_otel._enforcement.ledger.sqlite.store import Store, from_sql, to_sql
+from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
+from ravi_otel._enforcement.ledger.sqlite.rows import GIVEN_BACK, LIVE, PROVISIONAL, from_sql, held_by, to_sql
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS
 _SLACK_NS: Final = _NS
 _NEVER: Final = -(1 << 62)
-_AGAIN: Final = "UPDATE operations SET state = ?, process = ?, at = ? WHERE op = ? AND state = ?"
 
 
 class Leases:
-    """Keep this process's row alive, and end what silent processes left behind; everything inside a transaction."""
+    """Keep this process's row alive, and end what silent processes left behind; everything inside a transaction.
+
+    `process` is this process's number in the file, 0 without one, and `seen` when it gave its last sign of life.
+    """
 
     def __init__(self, lease_s: float) -> None:
         self.lease_ns = round(lease_s * _NS)
+        self._every_ns = min(_REAP_EVERY_NS, self.lease_ns)
         self.process = 0
-        self._seen = _NEVER
+        self.seen = _NEVER
         self._reaped = _NEVER
-        self._before = (0, _NEVER)
 
-    def remember(self) -> None:
-        """Note how things are before a transaction."""
-        self._before = (self.process, self._seen)
-
-    def undo(self) -> None:
-        """Go back to how things were before it."""
-        self.process, self._seen = self._before
+    def is_due(self, now: int) -> bool:
+        """Whether a sign of life should be given, or the dead be looked for."""
+        reaped = self._reaped
+        return now - reaped >= self._every_ns or now < reaped or (self.process != 0 and now - self.seen >= self.lease_ns // 4)
 
     def due(self, now: int) -> bool:
         """Tell that a sign of life should be given."""
-        return now - self._seen >= self.lease_ns // 4
+        return now - self.seen >= self.lease_ns // 4
 
-    def keep(self, store: Store, now: int) -> int:
+    def keep(self, file: LedgerFile, now: int) -> int:
         """Give a sign of life when one is due, and this process's number; it gets another when it had been given up."""
         if self.process and not self.due(now):
             return self.process
-        if not self.process or store.run("UPDATE processes SET seen = ? WHERE id = ?", (now, self.process)).rowcount != 1:
-            made = store.run("INSERT INTO processes (pid, seen, lease) VALUES (?, ?, ?)", (os.getpid(), now, self.lease_ns))
+        if not self.process or file.run("UPDATE processes SET seen = ? WHERE id = ?", (now, self.process)).rowcount != 1:
+            made = file.run("INSERT INTO processes (pid, seen, lease) VALUES (?, ?, ?)", (os.getpid(), now, self.lease_ns))
             self.process = made.lastrowid or 0
-        self._seen = now
+        self.seen = now
         return self.process
 
-    def was_given_up(self, store: Store, now: int) -> bool:
+    def was_given_up(self, file: LedgerFile, now: int) -> bool:
         """Tell that this process was thought dead, which nobody can have thought before a sign of life was due."""
-        return self.process != 0 and self.due(now) and not store.all("SELECT 1 FROM processes WHERE id = ?", (self.process,))
+        return self.process != 0 and self.due(now) and not file.all("SELECT 1 FROM processes WHERE id = ?", (self.process,))
 
     def may_reap(self, now: int) -> bool:
         """Tell that it is time to look for the dead again: once a second is enough."""
-        return now - self._reaped >= min(_REAP_EVERY_NS, self.lease_ns) or now < self._reaped
+        return now - self._reaped >= self._every_ns or now < self._reaped
 
-    def reap(self, store: Store, now: int, now_s: int, *, everybody: bool = False) -> int:
+    def reap(self, file: LedgerFile, now: int, now_s: int, *, everybody: bool = False) -> int:
         """End what processes hold whose lease ran out (or that are others, with `everybody`); give how many there were."""
         self._reaped = now
-        found = store.all(
+        found = file.all(
             "SELECT id FROM processes WHERE id != ? AND (? OR seen + lease < ? OR seen > ?)",
             (self.process, everybody, now, now + _SLACK_NS),
         )
         for (process,) in found:
-            _bury(store, process, now_s)
+            _bury(file, process, now_s)
         return len(found)
 
     def forget(self) -> None:
         """Have no number any more: it was given in another file."""
-        self.process, self._seen = 0, _NEVER
+        self.process, self.seen = 0, _NEVER
 
-    def sign_off(self, store: Store, now_s: int) -> None:
+    def sign_off(self, file: LedgerFile, now_s: int) -> None:
         """End what this process still holds as if it had died."""
         if self.process:
-            _bury(store, self.process, now_s)
-            self.process, self._seen = 0, _NEVER
+            _bury(file, self.process, now_s)
+            self.process, self.seen = 0, _NEVER
 
 
-def take_slots_again(page: Page, process: int) -> None:
-    """Hold again, whatever is left, the slots that were given away while their agents lived, under this process's new number."""
-    for op_id, operation in page.operations.items():
-        if operation.request.slot and page.store.run(_AGAIN, (LIVE, process, page.now_s, op_id, GIVEN_BACK)).rowcount == 1:
-            page.bring(operation)
-            for line, hold in operation.holds:
-                if line.account.row is not LOCAL:
-                    line.account.held += hold
-                    line.account.used += charged_at_once(line)
-
-
-def _bury(store: Store, process: int, now_s: int) -> None:
+def _bury(file: LedgerFile, process: int, now_s: int) -> None:
     """Settle at its grant whatever a process holds, until it says otherwise, give its slots back, drop its places in line."""
-    operations = store.all("SELECT op, holds FROM operations WHERE process = ? AND state = ?", (process, LIVE))
+    operations = file.all("SELECT op, holds FROM operations WHERE process = ? AND state = ?", (process, LIVE))
     for op_id, holds in operations:
         state = PROVISIONAL
         for account, hold, charged in held_by(holds):
-            _settle(store, account, hold, hold if charged is None else -charged)
+            _settle(file, account, hold, hold if charged is None else -charged)
             state = PROVISIONAL if charged is None else GIVEN_BACK
-        store.run("UPDATE operations SET state = ?, at = ? WHERE op = ?", (state, now_s, op_id))
-    store.run("DELETE FROM line WHERE process = ?", (process,))
-    store.run("DELETE FROM processes WHERE id = ?", (process,))
+        file.run("UPDATE operations SET state = ?, at = ? WHERE op = ?", (state, now_s, op_id))
+    file.run("DELETE FROM line WHERE process = ?", (process,))
+    file.run("DELETE FROM processes WHERE id = ?", (process,))
 
 
-def _settle(store: Store, account: int, hold: int, more: int) -> None:
+def _settle(file: LedgerFile, account: int, hold: int, more: int) -> None:
     # Whether this crosses a warning level is told by whoever knows the limit, at its next step.
-    found = store.all("SELECT used, held FROM accounts WHERE id = ?", (account,))
+    found = file.all("SELECT used, held FROM accounts WHERE id = ?", (account,))
     if not found:
         raise StoreError("because what was counted in it is gone", "store_lost")
     used, held = max(0, from_sql(found[0][0]) + more), max(0, from_sql(found[0][1]) - hold)
-    store.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))
+    file.run("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))

@@ -8,8 +8,9 @@ from typing import Any
 
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.operators import Counter, Listing
-from ravi_otel._enforcement.ledger.sqlite.page import Page
-from ravi_otel._enforcement.ledger.sqlite.store import Store, from_sql, to_sql
+from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
+from ravi_otel._enforcement.ledger.sqlite.rows import from_sql, to_sql
+from ravi_otel._enforcement.ledger.sqlite.transaction import Transaction
 
 _COLUMNS = "accounts.id, key, epoch, value, used, held, denied, near, exceeded, draining, declared, seen"
 _LIST = f"SELECT {_COLUMNS} FROM names JOIN accounts ON accounts.id = names.id ORDER BY seen DESC LIMIT ?"  # noqa: S608 - constants alone
@@ -18,52 +19,52 @@ _ALIVE = "SELECT count(*) FROM processes WHERE seen + lease >= ? AND seen <= ?"
 _SLACK_NS = 1_000_000_000
 
 
-def listing(store: Store, most: int) -> Listing:
+def listing(file: LedgerFile, most: int) -> Listing:
     """Show the counters that were used last."""
     now = time.monotonic_ns()
-    found = store.look(_LIST, (most + 1,))
-    processes = store.look(_ALIVE, (now, now + _SLACK_NS))[0][0]
-    waiting = store.look("SELECT count(*) FROM line", ())[0][0]
+    found = file.look(_LIST, (most + 1,))
+    processes = file.look(_ALIVE, (now, now + _SLACK_NS))[0][0]
+    waiting = file.look("SELECT count(*) FROM line", ())[0][0]
     return Listing([_counter(row) for row in found[:most]], len(found) > most, processes, waiting)
 
 
-def set_limit(page: Page, counter: Counter, value: int) -> Counter | None:
+def set_limit(step: Transaction, counter: Counter, value: int) -> Counter | None:
     """Set another limit on a row, as `judge.retune` does on an account."""
-    found = _found(page.store, counter)
+    found = _found(step.file, counter)
     if found is None:
         return None
     number = int(found.at)
-    page.store.run("UPDATE accounts SET value = ?, seen = ? WHERE id = ?", (to_sql(value), page.now_s, number))
+    step.file.run("UPDATE accounts SET value = ?, seen = ? WHERE id = ?", (to_sql(value), step.now_s, number))
     if value > found.value:
-        page.store.run("UPDATE accounts SET near = 0, exceeded = 0, draining = 0 WHERE id = ?", (number,))
-    return _found(page.store, counter)
+        step.file.run("UPDATE accounts SET near = 0, exceeded = 0, draining = 0 WHERE id = ?", (number,))
+    return _found(step.file, counter)
 
 
-def declare(store: Store, key: str, value: int) -> bool:
+def declare(file: LedgerFile, key: str, value: int) -> bool:
     """Write that a limit was declared with so much; tell whether that is less than it ever was."""
-    found = store.all("SELECT declared FROM names WHERE key = ?", (key,))
+    found = file.all("SELECT declared FROM names WHERE key = ?", (key,))
     if not found or value >= from_sql(found[0][0]):
         return False
-    store.run("UPDATE names SET declared = ? WHERE key = ?", (to_sql(value), key))
+    file.run("UPDATE names SET declared = ? WHERE key = ?", (to_sql(value), key))
     return True
 
 
-def close(page: Page, counters: Sequence[Counter]) -> int:
+def close(step: Transaction, counters: Sequence[Counter]) -> int:
     """Let nothing more be spent on these rows."""
     closed = 0
     for counter in counters:
-        found = _found(page.store, counter)
+        found = _found(step.file, counter)
         if found is not None:
             closed += 1
-            page.store.run(
-                "UPDATE accounts SET value = 0, near = 1, exceeded = 1, draining = 1, seen = ? WHERE id = ?", (page.now_s, int(found.at))
+            step.file.run(
+                "UPDATE accounts SET value = 0, near = 1, exceeded = 1, draining = 1, seen = ? WHERE id = ?", (step.now_s, int(found.at))
             )
     return closed
 
 
-def _found(store: Store, counter: Counter) -> Counter | None:
+def _found(file: LedgerFile, counter: Counter) -> Counter | None:
     """Give the counter as it is now, if it still lives the life that was shown."""
-    found = store.all(_ONE, (counter.key,))
+    found = file.all(_ONE, (counter.key,))
     now = _counter(found[0]) if found else None
     return now if now is not None and now.epoch == counter.epoch else None
 

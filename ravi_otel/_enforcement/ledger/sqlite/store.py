@@ -1,394 +1,519 @@
-"""Keep the counters of one machine's processes in one SQLite file: its connection, its schema, and whether it is still the file it was."""
+"""Share accounts among the processes of one machine, through one SQLite file.
+
+Each step is one short transaction: read the rows it concerns into the accounts, judge as the memory ledger does, write back.
+
+A process that dies holding something is silent; when its lease runs out, whoever comes next settles that at its grant.
+Should it have been asleep only, the real amount corrects that later, once. In line, everybody has a ticket in the file:
+each process answers its own when it is their turn, and looks every few milliseconds while the turn may come from elsewhere.
+
+A connection must not be carried into a forked child, not even to be closed there: both processes would believe that they hold its
+locks. So it is closed before the fork, under the store's lock, and each side opens its own when it needs one.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import sqlite3
-from collections.abc import Sequence
-from functools import partial
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar, TypeVarTuple, Unpack, cast
+from weakref import WeakSet
 
-from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.clock import Clock, SystemClock
+from ravi_otel._enforcement.ledger import judge
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
+from ravi_otel._enforcement.ledger.failing import StoreError, unkept, warn_uncounted
+from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S
-from ravi_otel._enforcement.ledger.sqlite.descriptors import Descriptors, keep_for_ever
-from ravi_otel._enforcement.ledger.sqlite.patience import Patience, Wait
-from ravi_otel._enforcement.ledger.sqlite.schema import FORMAT, OLD, SCHEMA, renew
-from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
-from ravi_otel._sqlite import ForeignError, code_of, connect, is_busy, log_ahead
-from ravi_otel.policy import checks
+from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
+from ravi_otel._enforcement.ledger.pulse import Pulse
+from ravi_otel._enforcement.ledger.refreshing import Copy
+from ravi_otel._enforcement.ledger.sqlite import operators
+from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile, sentence
+from ravi_otel._enforcement.ledger.sqlite.leases import Leases
+from ravi_otel._enforcement.ledger.sqlite.pending_writes import PendingWrites, Written
+from ravi_otel._enforcement.ledger.sqlite.rows import Row
+from ravi_otel._enforcement.ledger.sqlite.settled_ids import BATCH, SettledIds
+from ravi_otel._enforcement.ledger.sqlite.transaction import Stander, Transaction, copies, look
+from ravi_otel._enforcement.ledger.wait_queue import is_contended, wake
+from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._forksafe import around_fork, renew_in_child
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.policy.limits import ScopeKind, public_amount
 
-_WAY_OUT: Final[dict[str, str]] = {
-    "store_failed": "Make the file usable again, or name another one, in a directory that this user may write.",
-    "store_lost": "What was used cannot be known any more: begin a new run, or have a session's, a tenant's or the process's own limit "
-    "counted anew by `ravi-otel ledger accept-loss`.",
-}
-_ANOTHER_USER: Final = (
-    "Its directory belongs to the user who started the run, and this process runs as another one: start the run as that user, "
-    "or make the calls before the process drops its privileges."
-)
-_LOGGED_PAGES: Final = 2_000
-"""How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
-_INTEGER: Final = 1 << 63
-_LONGEST_NUMBER: Final = 400
-
-
-Values = Sequence[int | str | bytes | None]
-
-
-def sentence(error: StoreError, path: Path) -> str:
-    """Write what is wrong with the file, and the way out."""
-    way_out = _ANOTHER_USER if _is_another_users(path) else _WAY_OUT[error.reason]
-    return f"the shared ledger {str(path)!r} cannot be used, {error.why}. {way_out}"
+_NS: Final = 1_000_000_000
+_LOOK_EVERY_S: Final = 0.005
+_TRY_AGAIN_S: Final = 0.1
+_MOST_TOLD: Final = 10
+_LONGEST_PARK_S: Final = 1.0
+_RELEASED: Final = cast("Flow[None]", Done(None))
 
 
-def _is_another_users(path: Path) -> bool:
-    """Tell that the file, or the closest directory above it that can be seen, belongs to somebody else."""
-    if not hasattr(os, "geteuid") or os.geteuid() == 0:
-        return False
-    for place in (path, *path.parents):
-        try:
-            return place.stat().st_uid != os.geteuid()
-        except PermissionError:
-            continue
-        except OSError:
-            return False
-    return False
+class SqliteStore:
+    """Count for all processes that open the same file, by one step at a time of one thread.
 
-
-def to_sql(amount: int) -> int | str:
-    """Write an amount of any size."""
-    return amount if -_INTEGER <= amount < _INTEGER else str(amount)
-
-
-def from_sql(found: object) -> int:
-    """Read an amount; StoreError for what is none."""
-    if type(found) is int and found >= 0:
-        return found
-    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _LONGEST_NUMBER:
-        return int(found)
-    raise StoreError(f"because it holds {checks.show(found)} where an amount belongs")
-
-
-class Store:
-    """Be the file. Every method raises StoreError and nothing else of SQLite's; none is thread-safe.
-
-    `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
-    of another process, None: as `Patience` says. `keep_s` is how long a counter of a tenant or a process is kept, `seen_s` when a step
-    was done last, and `is_another` says that since then it was lost, and that another one is counted in.
+    `lease_s` is how long a silent process keeps what it holds. `create` False refuses to make a file that is not there: give it where
+    another process made the store. `busy_s` bounds the wait for others' transactions. `failed` hears of every step that the file could
+    not take. A step that cannot be written refuses; the end of an operation is kept, and written with the next step.
     """
 
-    def __init__(self, path: Path, *, create: bool, busy_s: float | None, keep_s: float = KEEP_S) -> None:
-        self.path = path
-        self.keep_s: Final = keep_s
-        self.seen_s = 0
-        self.is_another = False
-        self._create = create
-        self.patience: Final = Patience(busy_s)
-        self._connection: sqlite3.Connection | None = None
-        self._place: tuple[int, int] | None = None
-        self._epoch: str | None = None
-        self._descriptors: Descriptors | None = None
-        self._robbed = False
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        lease_s: float = 30.0,
+        keep_s: float = KEEP_S,
+        clock: Clock | None = None,
+        create: bool = True,
+        busy_s: float | None = None,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path: Final = Path(path).absolute()
+        self._clock = SystemClock() if clock is None else clock
+        self.failed = failed
+        self.file: Final = LedgerFile(self.path, create=create, busy_s=busy_s, keep_s=keep_s)
+        self._lease_s = lease_s
+        self._renew()
+        _stores.add(self)
+
+    def _renew(self) -> None:
         self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._parker: int | None = None
+        self.operations: dict[str, Operation] = {}
+        self._waiters: dict[Stander, None] = {}
+        self._dropped: deque[Stander] = deque()
+        self._pending = PendingWrites()
+        self._settled = SettledIds()
+        self._version = -1
+        self._pulse = Pulse(self._beat)
+        self._leases = Leases(self._lease_s)
 
-    # -- one transaction ------------------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        """Count the operations of this process that still hold something in the file."""
+        return len(self.operations)
 
-    def begin(self) -> None:
-        """Start a transaction that may write, on the file this process has counted in all along."""
-        connection = self._own()
-        if connection is None:
-            connection = self._open()
-        elif self._where() != self._place:
-            self.close()
-            raise StoreError("because it was replaced while it was in use", "store_lost")
-        if connection.in_transaction:  # a signal's exception came between the end of a step and its cleaning up
-            self.rollback()
-        self._patiently(connection, "BEGIN IMMEDIATE")
+    def __contains__(self, op_id: object) -> bool:
+        """Whether an operation of this process holds something, or happened without the file, which has not heard of it yet."""
+        return op_id in self.operations or op_id in self._pending.spent
 
-    def commit(self) -> None:
-        """End the transaction; when this raises, nothing of it happened."""
-        self.run("COMMIT")
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connection, nothing of the parent's in flight; the file is the same."""
+        self.file.disown()
+        self._renew()
 
-    def rollback(self) -> None:
-        """Forget the transaction."""
-        connection = self._connection
-        if connection is None:
-            return
+    # -- the contract ---------------------------------------------------------------------------------------------
+
+    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.reserve`."""
+        answer = self._reserve(request)
+        if request.patience_s <= 0 or not is_contended(answer):
+            return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
+        return self._wait(request)
+
+    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
+        """See `Ledger.extend`."""
+        operation = self.operations.get(op_id)
+        extended = Extended({})
+        if operation is not None:
+            try:
+                extended = self._step(Transaction.extend, op_id, more)
+            except StoreError as error:
+                if not all(line.account.observe for line in operation.lines):
+                    raise self._refusal(error, None) from None
+                self.failed()
+                extended = Extended(dict(more))  # what is only observed goes on
+        return cast("Flow[Extended]", Done(extended))
+
+    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
+        """See `Ledger.settle`."""
+        spent = self._taken_out(op_id) if self._pending.spent else None
+        if spent is not None:
+            self._pending.settle(spent, actual or {}, guessed=guessed)
+            return cast("Flow[Settled]", Done(judge.PLAIN))
+        if op_id not in self.operations and not self._pending:
+            return cast("Flow[Settled]", Done(judge.PLAIN))
         try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.close()
+            settled = self._step(Transaction.settle, op_id, actual or {}, guessed) or judge.PLAIN
+        except StoreError:
+            self.failed()
+            self._pending.add(lambda step: step.settle(op_id, actual or {}, guessed))
+            settled = judge.PLAIN
+        if self._pending.untold:
+            settled = self._pending.tell_settled(settled)
+        return Done(settled)  # type: ignore[return-value]  # as in `reserve`
 
-    @property
-    def in_transaction(self) -> bool:
-        """Tell that a transaction was begun and is not over."""
-        return self._connection is not None and self._connection.in_transaction
-
-    def run(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
-        """Run one statement of the transaction."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+        if self._taken_out(op_id) is not None or (op_id not in self.operations and not self._pending):
+            return _RELEASED
         try:
-            return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+            self._step(Transaction.release, op_id)
+        except StoreError:
+            self.failed()
+            self._pending.add(lambda step: step.release(op_id))
+        return _RELEASED
 
-    def all(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Run one query of the transaction."""
-        cursor = self.run(statement, values)
+    def retune(self, account: Account, value: int | None) -> Flow[None]:
+        """See `Ledger.retune`."""
+
+        def act(step: Transaction) -> None:
+            judge.retune(step.at_hand(account), value)
+            step.serve()
+
+        self._told(act, account)
+        return _RELEASED
+
+    def declare(self, account: Account, value: int) -> Flow[None]:
+        """See `Ledger.declare`."""
+
+        def act(step: Transaction) -> None:
+            at = step.at_hand(account)
+            if operators.declare(step.file, account.key, value):
+                judge.declare(at, value)
+            step.serve()
+
+        self._told(act, account)
+        return _RELEASED
+
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """See `Ledger.clocked`."""
         try:
-            return cursor.fetchall()
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+            crossings = self._step(lambda step: judge.clock(step.at_hand(account), elapsed, refuses=refuses))
+        except StoreError:
+            self.failed()
+            crossings = judge.clock(account, elapsed, refuses=refuses)  # time passes without the file
+        return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
-    def many(self, statement: str, rows: Sequence[Values]) -> None:
-        """Run one statement of the transaction for each row."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
+    def read(self, account: Account) -> bool:
+        """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
         try:
-            self._connection.executemany(statement, rows)
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
-
-    def give_up(self) -> None:
-        """Count in whatever file is there now, or is made, though it is not the one that was counted in before."""
-        self.close()
-        self._epoch, self.is_another = None, True
-
-    def accepted_s(self) -> int | None:
-        """Give when an operator accepted that counters were lost, in seconds since 1970; None: nobody did."""
-        assert self._connection is not None
-        return _accepted_s(self._connection)
-
-    def accept(self, now_s: int) -> None:
-        """Write that what was lost until now is accepted; in a transaction."""
-        self.run("CREATE TABLE IF NOT EXISTS accepted (at INTEGER NOT NULL)")
-        self.run("DELETE FROM accepted")
-        self.run("INSERT INTO accepted (at) VALUES (?)", (now_s,))
-
-    def version(self) -> int:
-        """Give a number that changes when another connection wrote; cheap, outside of transactions."""
-        if self._own() is None:
-            self._open()
-        return int(self.all("PRAGMA data_version")[0][0])
-
-    # -- the file -------------------------------------------------------------------------------------------------
+            return self._locally(lambda: look(self.file, account, self.now_ns()))
+        except StoreError as error:
+            raise self._refusal(error, account) from None
 
     def close(self) -> None:
-        """Let the file go; the next step opens it again."""
-        connection, self._connection = self._own(), None
-        if connection is not None:
+        """Let the file go; what this process still holds is settled at its grant, until it says otherwise."""
+        self._pulse.end()
+        try:
+            if self._leases.process or self._pending:
+                self._step(lambda step: self._leases.sign_off(step.file, step.now_s))
+            self._locally(self.file.close)
+        except StoreError:
+            self.failed()
+            self._tell_uncharged()
+
+    def _tell_uncharged(self) -> None:
+        """Say what was spent without the file, now that nobody is left to write it."""
+        left = [f"{_amount(account, amount)} of {_place(account)}" for account, amount in self._locally(self._pending.uncharged)]
+        if left:
+            more = f" and {len(left) - _MOST_TOLD:,} more" if len(left) > _MOST_TOLD else ""
+            warn_uncounted(f"{str(self.path)!r} could not be written, the process ended, and it lacks {', '.join(left[:_MOST_TOLD])}{more}")
+
+    # -- readings, and operators ----------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        """Read the machine's wall clock, by which windows roll and counters age."""
+        return int(self._clock.time() * _NS)
+
+    def seen_ns(self, account: Account) -> int | None:
+        """See `Refreshing.seen_ns`: the file says the second."""
+        row = account.row
+        return row.seen_s * _NS if isinstance(row, Row) and row.seen_s else None
+
+    def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
+        """See `Refreshing.copies`."""
+        return self._locally(lambda: copies(self.file, accounts, self.now_ns()))
+
+    def prepare(self) -> None:
+        """Make the file now, and see that it can be used; BudgetExhaustedError when not."""
+        self._told(lambda _: None, None)
+
+    def reap(self, *, everybody: bool = False) -> int:
+        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Tell how many."""
+        return self._told(
+            lambda step: self._leases.reap(step.file, self._clock.monotonic_ns(), step.now_s, everybody=everybody), None, reaps=False
+        )
+
+    def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
+        """See `Operated.list_accounts`."""
+        try:
+            listed = operators.listing(self.file, most)
+        except StoreError as error:
+            raise self._refusal(error, None) from None
+        return cast("Flow[Listing]", Done(listed))
+
+    def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
+        """See `Operated.set_limit`."""
+        return cast("Flow[Counter | None]", Done(self._told(lambda step: operators.set_limit(step, counter, value), None, reaps=False)))
+
+    def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
+        """See `Operated.close_scope`."""
+        return cast("Flow[int]", Done(self._told(lambda step: operators.close(step, counters), None, reaps=False)))
+
+    def accept_loss(self) -> Flow[None]:
+        """See `Operated.accept_loss`."""
+        self._told(lambda step: step.file.accept(step.now_s), None, reaps=False)
+        return _RELEASED
+
+    # -- one step -------------------------------------------------------------------------------------------------
+
+    def _come_in(self) -> None:
+        if self._pid != os.getpid():  # forked behind Python's back
+            self.reset_after_fork()
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what threading.Condition asks, too
+            raise StoreError("because a signal came in the middle of a step")
+        if not self.file.patience.looped:
+            self.file.patience.note_loop()
+        if self._dropped:
+            self._sweep()
+
+    def _locally(self, act: Callable[[], T]) -> T:
+        self._come_in()
+        with self._lock:
+            return act()
+
+    def _step(self, act: Callable[[Transaction, Unpack[Ts]], T], *args: *Ts, reaps: bool = True) -> T:
+        """Do something in one transaction, or not at all; with `reaps` the dead are looked for as well."""
+        self._come_in()
+        leases = self._leases
+        step = Transaction(self.file, self.operations, self._waiters, int(self._clock.time() * _NS))
+        with self._lock:
+            before = leases.process, leases.seen
             try:
-                connection.close()
-            except sqlite3.Error:
-                keep_for_ever(connection)
+                self.file.begin()
+                now = self._clock.monotonic_ns()
+                freed, pending = False, None
+                if leases.is_due(now) or self._pending or self.file.is_another:
+                    freed, pending = self._keep_house(step, now, reaps=reaps)
+                result = act(step, *args)
+                if freed:
+                    step.serve()
+                ids = self._settled.write(self.file, step.now_s) if len(self._settled.ended) >= BATCH else 0
+                alive = step.close(leases, now)
+                self.file.seen_s = step.now_s
+                if ids:
+                    self._settled.written(ids)
+                if pending is not None:
+                    self._pending.written(pending)
+                for op_id, _, _ in step.ended:
+                    self._settled.ended.append(op_id)
+            except BaseException as error:
+                if isinstance(error, StoreError) or self.file.in_transaction:  # a signal's may come when all is written
+                    step.undo()
+                    leases.process, leases.seen = before
+                raise
+        if alive and not self._pulse.is_running:
+            self._pulse.start()  # without the lock: to start a thread is to wait for it, and for all who run meanwhile
+        if step.woken:
+            wake(step.woken, self.release)
+        return result
 
-    def __del__(self) -> None:
-        """Let the file go with the last who had it: whoever collects a connection that is open is warned of it."""
-        with contextlib.suppress(Exception):  # half made, or at the end of the interpreter
-            self.close() if self._pid == os.getpid() else self.disown()
+    def _keep_house(self, step: Transaction, now: int, *, reaps: bool) -> tuple[bool, Written | None]:
+        """Do what is to be done now and then, and write what is owed; tell whether anything was freed, and what was written."""
+        file, leases = self.file, self._leases
+        if file.is_another:
+            leases.forget()
+            file.is_another = False
+        freed = reaps and leases.may_reap(now) and leases.reap(file, now, step.now_s) > 0
+        if reaps:
+            self._settled.clean(file, step.now_s)
+        if leases.was_given_up(file, now):
+            process = leases.keep(file, now)
+            for op_id, operation in self.operations.items():
+                if operation.request.slot:
+                    step.hold_again(op_id, operation, process)
+        pending = self._pending.write(step) if self._pending else None
+        return freed or pending is not None, pending
 
-    def _own(self) -> sqlite3.Connection | None:
-        """Give the connection, unless the program closed its files beneath it: then it must not be touched any more."""
-        connection = self._connection
-        if connection is None or self._descriptors is None or self._descriptors.hold():
-            return connection
-        self._connection, self._robbed = None, True
-        keep_for_ever(connection)
-        return None
-
-    def disown(self) -> None:
-        """Leave a connection that a fork brought along untouched: closing it here could harm the parent's."""
-        if self._connection is not None:
-            keep_for_ever(self._connection)
-            self._connection = None
-
-    def is_unmade(self) -> bool:
-        """Return whether there is no file, and never was one here: nobody has counted yet. StoreError where that cannot be known."""
-        return self._place is None and not self._robbed and self._where() is None
-
-    def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
-        """Ask one query without changing anything, also of a file that cannot be written."""
-        own, found = self._own(), self._where()
-        if own is not None:
-            if found != self._place:
-                raise StoreError("because it was replaced while it was in use", "store_lost")
-            return self.all(statement, values)
-        if found is None:
-            raise StoreError("because there is no such file", "store_lost")
+    def _told(self, act: Callable[[Transaction], T], account: Account | None, *, reaps: bool = True) -> T:
+        """Do something in one transaction; what keeps it from that is told to whoever asks."""
         try:
-            return self._asked("ro", statement, values)
-        except (sqlite3.Error, StoreError) as error:
-            failed = error if isinstance(error, StoreError) else self._failed(error)
-            if not self._is_whole(failed.__cause__ or error):
-                raise failed from error
-            try:
-                return self._asked("ro&immutable=1", statement, values)
-            except (sqlite3.Error, StoreError):
-                raise failed from error
+            return self._step(act, reaps=reaps)
+        except StoreError as error:
+            raise self._refusal(error, account) from None
 
-    def _is_whole(self, error: BaseException) -> bool:
-        """Tell that SQLite only wanted to write beside the file, and that all of it is in the file: nothing waits in the log beside it."""
-        if not isinstance(error, sqlite3.Error) or code_of(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            return False
-        try:
-            return os.stat(f"{os.fspath(self.path)}-wal").st_size == 0  # noqa: PTH116 - as in _where
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
+    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        self.failed()
+        return unkept(sentence(error, self.path), error.reason, account)
 
-    def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
-        connection = connect(self.path, mode=mode, timeout_s=self.patience.longest_s)
-        try:
-            self._recognize(connection)
-            return connection.execute(statement, values).fetchall()
-        finally:
-            connection.close()
+    # -- reserve --------------------------------------------------------------------------------------------------
 
-    def _where(self) -> tuple[int, int] | None:
+    def _reserve(self, request: Reservation, *, again: bool = False) -> Grant | Denied:
         try:
-            found = os.stat(self.path)  # noqa: PTH116 - twice as fast, on every step
-        except PermissionError as error:
-            raise StoreError("because this process may not reach it") from error
-        except OSError:
+            answer = self._step(Transaction.reserve, request)
+        except StoreError as error:
+            return self._without_file(request, error, again=again)
+        return self._pending.tell(answer) if self._pending.untold else answer
+
+    def _without_file(self, request: Reservation, error: StoreError, *, again: bool) -> Grant | Denied:
+        """Refuse, unless nothing was asked: what was spent is written later, what is only observed goes on."""
+        if request.spent:
+            self.failed()
+            self._pending.spend(request)
+            return Grant(request.op_id)
+        firm = [line.account for line in request.lines if not line.account.observe]
+        if not firm:
+            self.failed()
+            return Grant(request.op_id, lines=request.lines, held=[0] * len(request.lines))
+        if error.reason == "store_lost" and not again and all(account.limit.on_store_failure == "open" for account in firm):
+            self._locally(self.file.give_up)
+            return self._reserve(request, again=True)
+        raise self._refusal(error, firm[0]) from None
+
+    # -- settle and release ---------------------------------------------------------------------------------------
+
+    def _taken_out(self, op_id: str) -> Reservation | None:
+        """Take out an operation that happened without the file, which has not heard of it yet."""
+        if op_id not in self._pending.spent:
             return None
-        if found.st_mode & OTHERS_WRITE:
-            self._check_owner()
-        return found.st_dev, found.st_ino
-
-    def _check_owner(self) -> None:
-        """Refuse a file that others than its owner may write: anybody could set what was used to nothing."""
         try:
-            flaw = database_flaw(self.path, root_too=True, bits=OTHERS_WRITE, around_bits=ANYBODY_WRITES)
-        except OSError as error:
-            raise StoreError(f"because it cannot be looked at: {error.strerror or error}") from error
-        if flaw is not None:
-            raise StoreError(f"because {flaw}")
+            return self._locally(lambda: self._pending.spent.pop(op_id, None))
+        except StoreError:  # a signal came in the middle of a step: its end is owed as any other's
+            return None
 
-    def _open(self) -> sqlite3.Connection:
-        if self._robbed:
-            raise StoreError("because the program closed descriptors that it had not opened, this file's among them")
-        fresh = self._made()
-        place = self._where()
-        if place is None:
-            raise StoreError("because there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
-        self._check_owner()
-        connection: sqlite3.Connection | None = None
+    # -- the line -------------------------------------------------------------------------------------------------
+
+    def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
+        waiter = Stander(request)
         try:
-            descriptors = Descriptors(self.path)
-            connection = connect(self.path)
-            self._recognize(connection, fresh=fresh, renews=True)
-            self._log_ahead(connection)
-            self._read_epoch(connection, fresh=fresh)
-        except sqlite3.Error as error:
-            if connection is not None:
-                connection.close()
-            raise self._failed(error) from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
+            answer = self._step(Transaction.stand, waiter)  # again, now that it can be woken
+        except StoreError as error:
+            raise self._refusal(error, request.lines[0].account) from None
+        if answer is not None:
+            return answer
+        self._pulse.hurry()
+        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
+        try:
+            yield waiter.step()
+        except GeneratorExit:
+            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
             raise
-        descriptors.note()
-        self._connection, self._place, self._descriptors, self._pid = connection, place, descriptors, os.getpid()
-        return connection
+        except BaseException:
+            self._give_up(waiter)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+        answer = self._leave(waiter)
+        if waiter.failure is not None and not isinstance(answer, Grant):
+            raise self._refusal(waiter.failure, request.lines[0].account)
+        return answer
 
-    def _made(self) -> bool:
-        """Make the file, its owner's alone; tell whether one without contents may be used."""
-        if not self._create or self._epoch is not None:
-            return False
+    def _leave(self, waiter: Stander, *, wants: bool = True) -> Grant | Denied:
+        def act(step: Transaction) -> None:
+            if waiter.answer is None and waiter in self._waiters:
+                step.leave(waiter, wants=wants)
+
         try:
-            reserve(self.path)
-        except OSError as error:
-            raise StoreError(f"because it cannot be made: {error.strerror or error}") from error
-        return True
+            if self._locally(lambda: waiter.answer) is None:  # under the lock: an answer is one when it is written
+                self._step(act)
+        except StoreError:
+            self.failed()
+            self._pending.add(act)
+        return waiter.answer or judge.deny(Line(waiter.blocked_by or waiter.request.lines[0].account, 0, 0), "contended")
 
-    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> None:
-        """Refuse what is another program's, or another version's, but for one that can be brought to this one."""
-        try:
-            version = SCHEMA.format_in(partial(self._patiently, connection))
-        except ForeignError as error:
-            raise StoreError(f"because {error}") from None
-        if version is None and not fresh:
-            raise StoreError("because it is empty", "store_lost")
-        if version == OLD and not renews:
-            raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
+    def _give_up(self, waiter: Stander) -> None:
+        if isinstance(self._leave(waiter, wants=False), Grant):
+            run_sync(self.release(waiter.request.op_id))
 
-    def _log_ahead(self, connection: sqlite3.Connection) -> None:
-        try:
-            log_ahead(partial(self._patiently, connection))
-        except ForeignError as error:
-            raise StoreError(f"because {error}") from None
-        connection.execute("PRAGMA synchronous=NORMAL")
-        connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
-
-    def _read_epoch(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
-        if fresh or self._patiently(connection, "PRAGMA user_version").fetchone()[0] == OLD:
-            self._patiently(connection, "BEGIN IMMEDIATE")
-            if SCHEMA.write(connection):
-                connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
-            renew(connection)
-            connection.execute("COMMIT")
-        found = connection.execute("SELECT epoch FROM ledger").fetchone()
-        epoch = found[0] if found else None
-        if not isinstance(epoch, str):
-            raise StoreError("because it does not say which ledger it is")
-        if self._epoch is not None and self._epoch != epoch:
-            accepted_s = _accepted_s(connection)
-            if accepted_s is None or accepted_s < self.seen_s:
-                raise StoreError("because it was replaced while it was in use", "store_lost")
-            self.is_another = True
-        self._epoch = epoch
-
-    def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
-        """Run a statement that another process's transaction may stand in the way of; wait as `Patience` says.
-
-        SQLite's own waiting begins anew each time and knows no bound as close.
-        """
-
-        def look() -> tuple[int, int] | None:
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+        while self._dropped:
             try:
-                return id(connection), int(connection.execute("PRAGMA data_version").fetchone()[0])
-            except sqlite3.Error:
-                return None
+                waiter = self._dropped.popleft()
+            except IndexError:
+                return
+            self._give_up(waiter)
 
-        wait: Wait | None = None
-        while True:
-            try:
-                cursor = connection.execute(statement)
-            except sqlite3.OperationalError as error:
-                if not is_busy(error):
-                    raise self._failed(error) from error
-                wait = wait or self.patience.wait(look)
-                if not wait.sleep():
-                    self.patience.failed(wait, look)
-                    raise StoreError("because another process keeps it locked") from error
-            except sqlite3.Error as error:
-                raise self._failed(error) from error
-            else:
-                if statement.startswith("BEGIN"):  # what only reads may well succeed beside a lock
-                    self.patience.succeeded()
-                return cursor
+    # -- the thread -----------------------------------------------------------------------------------------------
 
-    def _failed(self, error: Exception) -> StoreError:
-        self.close_broken(error)
-        said = str(error) or type(error).__name__
-        return StoreError(f"because of an error of SQLite ({said})" if isinstance(error, sqlite3.Error) else f"because of {said}")
+    def _beat(self) -> float | None:
+        """Give a sign of life, write what is owed, and see whether it is the turn of one of ours; None when all is done."""
+        if self._pid != os.getpid():
+            return None
+        try:
+            if self._waiters:
+                self._watch()
+            if self._pending or (self.operations and self._leases.due(self._clock.monotonic_ns())):
+                self._step(lambda step: self._leases.keep(step.file, self._clock.monotonic_ns()))
+        except StoreError as error:
+            self.failed()
+            if error.reason == "store_lost":
+                for waiter in tuple(self._waiters):
+                    waiter.failure = error
+                    waiter.wake()
+            return _TRY_AGAIN_S
+        return self._locally(self._next_beat)
 
-    def close_broken(self, error: Exception) -> None:
-        """Give up a connection after an error that is not about one statement alone."""
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-            self.rollback()
-            self.close()
-
-
-def _accepted_s(connection: sqlite3.Connection) -> int | None:
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'accepted'").fetchone() is None:
+    def _next_beat(self) -> float | None:
+        if self._waiters:
+            return _LOOK_EVERY_S
+        if self.operations or self._pending:
+            return self._lease_s / 4
+        self._pulse.stopped()
         return None
-    found = connection.execute("SELECT max(at) FROM accepted").fetchone()[0]
-    return found if isinstance(found, int) else None
+
+    def _watch(self) -> None:
+        """Answer our own in line, if anything changed since, or somebody may have died."""
+        version = self._locally(self.file.version)
+        if version != self._version or self._leases.may_reap(self._clock.monotonic_ns()):
+            self._version = version
+            self._step(Transaction.serve)
+
+    # -- forks ----------------------------------------------------------------------------------------------------
+
+    def park(self) -> None:
+        """Keep everybody out before a fork, with no connection open; not where somebody does not come out in time."""
+        if self._lock.acquire(timeout=_LONGEST_PARK_S):
+            self._parker = threading.get_ident()
+            self.file.close()
+
+    def unpark(self) -> None:
+        """Let them in again, in the parent."""
+        if self._parker == threading.get_ident():
+            self._parker = None
+            self._lock.release()
+
+    def follow_fork(self) -> None:
+        """Start anew in the child that this process is now."""
+        if self._pid != os.getpid():
+            self.reset_after_fork()
+
+
+_stores: Final[WeakSet[SqliteStore]] = WeakSet()
+
+
+def _before() -> None:
+    for store in tuple(_stores):
+        store.park()
+
+
+def _in_parent() -> None:
+    for store in tuple(_stores):
+        store.unpark()
+
+
+@renew_in_child
+def _in_child() -> None:
+    for store in tuple(_stores):
+        store.follow_fork()
+
+
+around_fork(_before, _in_parent)
+
+
+def _amount(account: Account, amount: int) -> str:
+    return f"{public_amount(account.limit.kind, amount):,g} {account.kind}"
+
+
+def _place(account: Account) -> str:
+    facts = account.facts
+    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.RUN: facts.run_name or facts.run_id}
+    name = own.get(facts.kind)
+    return str(facts.kind) if name is None else f"{facts.kind} {name!r}"

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from ravi_otel._enforcement.ledger.contract import number_here
-from ravi_otel._enforcement.ledger.sqlite.store import Store
+from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
 
 OVER: Final = 2
 BATCH: Final = 64
@@ -30,63 +30,53 @@ _newest = [0]
 
 
 def is_fresh(op_id: str) -> bool:
-    """Tell that nobody can have asked for this operation before: it is this process's own, and newer than all others."""
-    return number_here(op_id) > _newest[0]
+    """Whether nobody can have asked for this operation before: it is this process's own, and newer than all others. Asked once for each."""
+    number = number_here(op_id)
+    fresh = number > _newest[0]
+    if fresh:
+        _newest[0] = number
+    return fresh
 
 
-def note(op_id: str) -> None:
-    """Note that it was asked for."""
-    _newest[0] = max(_newest[0], number_here(op_id))
-
-
-class Past:
+class SettledIds:
     """Be the end of this process's operations, as far as the file does not say it in bits yet; changed under the ledger's lock."""
 
     def __init__(self) -> None:
-        self._ended: list[str] = []
+        self.ended: list[str] = []
         self._cleaned_s = -_EVERY_S
 
-    @property
-    def is_due(self) -> bool:
-        """Tell that there are enough to be turned into bits."""
-        return len(self._ended) >= BATCH
-
-    def add(self, op_id: str) -> None:
-        """Note that an operation is over, and that the file says so."""
-        self._ended.append(op_id)
-
-    def write(self, store: Store, now_s: int) -> int:
+    def write(self, file: LedgerFile, now_s: int) -> int:
         """Turn them into bits; give how many, to be handed to `written` when the step is."""
         numbers: dict[tuple[str, int], int] = {}
-        done = [(op_id, made) for op_id in self._ended if (made := parts(op_id)) is not None]
+        done = [(op_id, made) for op_id in self.ended if (made := parts(op_id)) is not None]
         for _, (prefix, part, bit) in done:
             numbers[prefix, part] = numbers.get((prefix, part), 0) | 1 << bit
         for (prefix, part), bits in numbers.items():
-            known = bits_of(store, prefix, part)
+            known = bits_of(file, prefix, part)
             written = (known | bits).to_bytes(_PART // 8, "little")
-            store.run("INSERT OR REPLACE INTO ended (prefix, part, bits, at) VALUES (?, ?, ?, ?)", (prefix, part, written, now_s))
-        store.many("DELETE FROM operations WHERE op = ? AND state = 2", [(op_id,) for op_id, _ in done])
-        return len(self._ended)
+            file.run("INSERT OR REPLACE INTO ended (prefix, part, bits, at) VALUES (?, ?, ?, ?)", (prefix, part, written, now_s))
+        file.many("DELETE FROM operations WHERE op = ? AND state = 2", [(op_id,) for op_id, _ in done])
+        return len(self.ended)
 
     def written(self, count: int) -> None:
         """Forget what the file says in bits now."""
-        del self._ended[:count]
+        del self.ended[:count]
 
-    def clean(self, store: Store, now_s: int) -> None:
+    def clean(self, file: LedgerFile, now_s: int) -> None:
         """Delete what nobody has used for long; once an hour, and not all of very much at once."""
         if abs(now_s - self._cleaned_s) < _EVERY_S:
             return
         self._cleaned_s = now_s
         old = now_s - KEPT_S
-        gone = store.all(
+        gone = file.all(
             "SELECT id FROM accounts WHERE held IN (0, '0') AND seen < ? - max(lasts, ?) LIMIT ?",
-            (now_s, min(KEPT_S, round(store.keep_s)), _MOST_FORGOTTEN),
+            (now_s, min(KEPT_S, round(file.keep_s)), _MOST_FORGOTTEN),
         )
         if gone:
-            store.many("DELETE FROM names WHERE id = ?", gone)
-            store.many("DELETE FROM accounts WHERE id = ?", gone)
-        store.run("DELETE FROM ended WHERE at < ?", (old,))
-        store.run("DELETE FROM operations WHERE at < ? AND (state != 0 OR holds = '[]')", (old,))
+            file.many("DELETE FROM names WHERE id = ?", gone)
+            file.many("DELETE FROM accounts WHERE id = ?", gone)
+        file.run("DELETE FROM ended WHERE at < ?", (old,))
+        file.run("DELETE FROM operations WHERE at < ? AND (state != 0 OR holds = '[]')", (old,))
 
 
 def parts(op_id: str) -> tuple[str, int, int] | None:
@@ -95,13 +85,13 @@ def parts(op_id: str) -> tuple[str, int, int] | None:
     return None if made is None else (made[1], *divmod(int(made[2]), _PART))
 
 
-def bits_of(store: Store, prefix: str, part: int) -> int:
+def bits_of(file: LedgerFile, prefix: str, part: int) -> int:
     """Read which operations of a process are over."""
-    found = store.all("SELECT bits FROM ended WHERE prefix = ? AND part = ?", (prefix, part))
+    found = file.all("SELECT bits FROM ended WHERE prefix = ? AND part = ?", (prefix, part))
     return int.from_bytes(found[0][0], "little") if found and isinstance(found[0][0], bytes) and len(found[0][0]) == _PART // 8 else 0
 
 
-def is_over(store: Store, op_id: str) -> bool:
+def is_over(file: LedgerFile, op_id: str) -> bool:
     """Tell that an operation was ended, as far as the bits say."""
     made = parts(op_id)
-    return made is not None and bool(bits_of(store, made[0], made[1]) >> made[2] & 1)
+    return made is not None and bool(bits_of(file, made[0], made[1]) >> made[2] & 1)

@@ -10,15 +10,15 @@ from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
-from ravi_otel._enforcement.ledger.sqlite.page import Page
+from ravi_otel._enforcement.ledger.sqlite.transaction import Transaction
 
 _MOST: Final = 100_000
 
-Act = Callable[[Page], Settled | None]
+Act = Callable[[Transaction], Settled | None]
 
 
 class Written(NamedTuple):
-    """Be what one step writes of what is owed: handed to `Owed.written` once the step is."""
+    """Be what one step writes of what is owed: handed to `PendingWrites.written` once the step is."""
 
     acts: int
     begun: tuple[str, ...]
@@ -26,10 +26,10 @@ class Written(NamedTuple):
     forgotten: bool
 
 
-class Owed:
+class PendingWrites:
     """Be this process's debts to the file; changed under the ledger's lock, except that `add`, `spend` and `charge` may come from anywhere.
 
-    `spent` are the operations that happened without it and go on. What has ended
+    `untold` is what was crossed meanwhile, `spent` are the operations that happened without it and go on. What has ended
     without it is summed up by account, so that a file that fails for long costs neither memory nor time for each call that passes.
     """
 
@@ -38,15 +38,10 @@ class Owed:
         self.spent: dict[str, Reservation] = {}
         self._fresh: deque[tuple[Account, int]] = deque()
         self._charges: dict[Account, int] = {}
-        self._untold: list[Settled] = []
+        self.untold: list[Settled] = []
 
     def __bool__(self) -> bool:
         return bool(self._acts or self.spent or self._fresh or self._charges)
-
-    @property
-    def untold(self) -> bool:
-        """Tell that something was crossed of which nobody was told."""
-        return bool(self._untold)
 
     def add(self, act: Act) -> None:
         """Do this with the next step that can be written."""
@@ -55,7 +50,7 @@ class Owed:
     def spend(self, request: Reservation) -> None:
         """Record, with the next step that can be written, what happened elsewhere; until then `settle` says what it cost."""
         if request.slot or any(line.carved or line.account.nature is Nature.LEVEL for line in request.lines):
-            self.add(lambda page: Settled(page.judge(request, newcomer=False).crossings))
+            self.add(lambda step: Settled(step.reserve(request, newcomer=False).crossings))
         else:
             self.spent[request.op_id] = request
 
@@ -68,23 +63,23 @@ class Owed:
             if amount > 0:
                 self._fresh.append((line.account, amount))
 
-    def write(self, page: Page) -> Written:
+    def write(self, step: Transaction) -> Written:
         """Do it all in this step; give what is to be handed to `written` when the step is."""
         settled: list[Settled] = []
         begun, forgotten = tuple(self.spent.items()), False
         for _, request in begun:
             try:
-                settled.append(Settled(page.judge(request, newcomer=False).crossings))
+                settled.append(Settled(step.reserve(request, newcomer=False).crossings))
             except StoreError as error:
                 forgotten = _is_forgotten(error)
         self._sum_up()
         for account, amount in self._charges.items():
             try:
-                settled.append(_charge(page, account, amount))
+                settled.append(_charge(step, account, amount))
             except StoreError as error:
                 forgotten = _is_forgotten(error)
         acts = self._acts[:]
-        settled += [done for done in (act(page) for act in acts) if done is not None]
+        settled += [done for done in (act(step) for act in acts) if done is not None]
         return Written(len(acts), tuple(op_id for op_id, _ in begun), settled, forgotten)
 
     def written(self, done: Written) -> None:
@@ -93,7 +88,7 @@ class Owed:
         for op_id in done.begun:
             self.spent.pop(op_id, None)
         self._charges.clear()
-        self._untold.extend(done.settled)
+        self.untold.extend(done.settled)
         if done.forgotten:
             warn_uncounted(FORGOTTEN)
 
@@ -114,26 +109,26 @@ class Owed:
 
     def tell(self, answer: Grant | Denied) -> Grant | Denied:
         """Add to an answer what was crossed meanwhile."""
-        if not self._untold:
+        if not self.untold:
             return answer
-        untold, self._untold = self._untold, []
+        untold, self.untold = self.untold, []
         crossings: list[Crossing] = [crossing for settled in untold for crossing in settled.crossings]
         answer.crossings = (*crossings, *answer.crossings)
         return answer
 
     def tell_settled(self, settled: Settled) -> Settled:
         """Add to what settling brought what was settled meanwhile."""
-        if not self._untold:
+        if not self.untold:
             return settled
-        untold, self._untold = [*self._untold, settled], []
+        untold, self.untold = [*self.untold, settled], []
         return Settled([one for each in untold for one in each.crossings], [one for each in untold for one in each.overage])
 
 
-def _charge(page: Page, account: Account, amount: int) -> Settled:
+def _charge(step: Transaction, account: Account, amount: int) -> Settled:
     """Charge an account what was spent without the file: an operation that begins and ends in this step."""
     op_id = new_op_id()
-    crossings = page.judge(Reservation(op_id, [Line(account, amount, 0)], {}, spent=True), newcomer=False).crossings
-    ended = page.end(op_id)
+    crossings = step.reserve(Reservation(op_id, [Line(account, amount, 0)], {}, spent=True), newcomer=False).crossings
+    ended = step.end(op_id)
     settled = judge.PLAIN if ended is None else judge.settle(ended, {account.kind: amount}, guessed=False)
     return Settled([*crossings, *settled.crossings], settled.overage)
 
