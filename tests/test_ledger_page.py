@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import warm_starts
 from click.testing import CliRunner
-from ravi_otel._enforcement.ledger.sqlite.settled_ids import KEPT_S
 
+from ravi_otel._enforcement.ledger.sqlite.settled_ids import KEPT_S
 from ravi_otel.cli.entry import commands
 from ravi_otel.cli.ledger import ledger
 
