@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from client import Gathered, chat, embedding, prepared_stream, response, stream, sync_client, take_parameters_as_they_are
+from opentelemetry import context as otel_context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, set_span_in_context
 from peers import PEERS
 
 _WARM = 60
@@ -106,6 +107,61 @@ def _attributes(result: Any) -> dict[str, Any]:
     }
 
 
+class Same:
+    """Tell by hand what we tell of a chat call, under an agent's span: attributes at its span's start and end, and three records."""
+
+    def __init__(self) -> None:
+        self._tracer = TracerProvider().get_tracer("same")
+        meter = MeterProvider([InMemoryMetricReader()]).get_meter("same")
+        self._duration = meter.create_histogram("gen_ai.client.operation.duration", "s")
+        self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}")
+
+    def around(self) -> Any:
+        """Give the agent's span."""
+        return self._tracer.start_as_current_span("invoke_agent writer")
+
+    def sync(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Give the call with it around."""
+        asked = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-4o-mini"}
+        asked |= {"server.address": "model.invalid", "server.port": 80}
+        run = {"openai.api.type": "chat_completions", "ravi.run.id": "0" * 32, "gen_ai.agent.name": "writer", "ravi.agent.id": "writer"}
+        named = {**asked, "gen_ai.response.model": "gpt-4o-mini-2024-07-18"}
+        sent, told = ({**named, "gen_ai.token.type": kind} for kind in ("input", "output"))
+
+        def measured() -> Any:
+            began, parent = time.perf_counter(), otel_context.get_current()
+            span = self._tracer.start_span("chat gpt-4o-mini", parent, SpanKind.CLIENT, {**asked, **run})
+            inside = set_span_in_context(span, parent)
+            token = otel_context.attach(inside)
+            try:
+                result = call()
+            finally:
+                otel_context.detach(token)
+            tokens = result.usage
+            span.set_attributes(
+                {
+                    "gen_ai.response.id": result.id,
+                    "gen_ai.response.model": result.model,
+                    "gen_ai.response.finish_reasons": (result.choices[0].finish_reason,),
+                    "gen_ai.usage.input_tokens": tokens.prompt_tokens,
+                    "gen_ai.usage.output_tokens": tokens.completion_tokens,
+                    "ravi.usage.cost_usd": 3.15e-6,
+                    "gen_ai.usage.cost.amount": 3.15e-6,
+                    "gen_ai.usage.cost.currency": "USD",
+                    "gen_ai.usage.cost.source": "local",
+                    "ravi.usage.cost.source": "bundled",
+                    "ravi.limit.decision": "admitted",
+                }
+            )
+            span.end()
+            self._duration.record(time.perf_counter() - began, named, inside)
+            self._tokens.record(tokens.prompt_tokens, sent, inside)
+            self._tokens.record(tokens.completion_tokens, told, inside)
+            return result
+
+        return measured
+
+
 def _sdk() -> dict[str, Any]:
     return {"tracer_provider": TracerProvider(), "meter_provider": MeterProvider([InMemoryMetricReader()])}
 
@@ -137,6 +193,7 @@ class Contender:
 
     def __init__(self, package: str | None) -> None:
         self._package, self._bot, self._floor, self._gathered = package, sync_client(), Floor(), Gathered()
+        self._same = Same()
         self._calls = {"chat": chat, "responses": response, "embeddings": embedding, "stream": stream, "long": stream}
 
     def per_piece_us(self, work: str, variant: str, calls: int, texts: int | None = None, warm: int = _WARM) -> float:
@@ -170,7 +227,7 @@ class Contender:
             piece = self._gathered.work(self._floor.tasks(once) if by_hand else once)
         else:
             call = self._calls[work](self._bot)
-            piece = self._floor.sync(call) if by_hand else call
+            piece = self._floor.sync(call) if by_hand else self._same.sync(call) if variant == "same" else call
         with nullcontext() if texts is None else prepared_stream(texts), self._around(variant):
             yield piece
 
@@ -178,6 +235,8 @@ class Contender:
         match variant:
             case "bare" | "floor":
                 return nullcontext()
+            case "same":
+                return self._same.around()
             case "limited":
                 return ours(**_sdk())
             case "unseen":

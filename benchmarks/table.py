@@ -59,6 +59,7 @@ ROWS: Mapping[str, Row] = {
     "stream": Row("a stream of 200, all in; ÷ floor", "4.8", "≤ 2.0"),
     "chunk": Row("each chunk over the bare client", "0.9 µs", "≤ 0.4 µs"),
     "unseen": Row("no SDK, 5 limits; ÷ floor", "1.23", "≤ 0.5"),
+    "by-hand": Row("the telemetry of a chat call as we tell it, written by hand, without limits; ÷ floor", "", ""),
     "instructions": Row("instructions added by a chat call; ÷ floor (thousands)", "2.95 (1,528 k)", "(≤ 780 k)"),
     "functions": Row("functions of ours / files entered: chat call", "236/63", "≤ 90/15"),
     "tool": Row("… `@tool`", "83/29", "≤ 40/8"),
@@ -83,7 +84,11 @@ _CALLS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "stream": {"stream": ("bare", "limited"), "chat": ("bare", "floor")},
     "chunk": {"stream": ("bare", "limited"), "long": ("bare", "limited")},
     "unseen": {"chat": ("bare", "floor", "unseen")},
+    "by-hand": {"chat": ("bare", "floor", "same")},
 }
+_OF_OURS = {"unseen": "unseen", "by-hand": "same"}
+"""The variants of a chat call that are told of us alone."""
+
 _SMALLER = {"gathered": 40, "stream": 2, "long": 20}
 """How many times fewer pieces are done of what takes longer."""
 
@@ -189,13 +194,13 @@ def _call_figure(row: str, contender: Contender, everybody: Sequence[Contender],
     def added(work: str, variant: str, by: Contender = contender) -> float:
         return min(took[by.name, work, variant]) - min(took[by.name, work, "bare"])
 
-    if row == "unseen" and not contender.is_ours:
+    if row in _OF_OURS and not contender.is_ours:
         return ""
     if row == "chunk":
         figure = (added("long", "limited") - added("stream", "limited")) / (TEXTS["long"] - TEXTS["stream"])
         return "-" if math.isnan(figure) else f"{figure:.2f} {unit}"
-    work = "chat" if row == "unseen" else row
-    figure = added(work, "unseen" if row == "unseen" else "limited")
+    work = "chat" if row in _OF_OURS else row
+    figure = added(work, _OF_OURS.get(row, "limited"))
     # The floor is the same code in every process, and differs by noise alone.
     floor = statistics.median(added("chat" if row == "stream" else work, "floor", one) for one in everybody)
     return "-" if math.isnan(figure) else f"{figure / floor:.2f} ({figure:,.0f} {unit})"

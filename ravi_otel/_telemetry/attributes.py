@@ -77,6 +77,8 @@ def _written(value: object) -> str:
 
 def integer(value: object) -> int | None:
     """Give a whole number that fits 64 bits, None for anything else."""
+    if type(value) is int:  # as nearly always
+        return value if -_MOST_INT <= value <= _MOST_INT else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -_MOST_INT <= value <= _MOST_INT:
@@ -86,6 +88,8 @@ def integer(value: object) -> int | None:
 
 def finite(value: object) -> float | None:
     """Give a finite number, None for anything else."""
+    if type(value) is float:  # as nearly always
+        return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

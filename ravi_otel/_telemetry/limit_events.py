@@ -100,7 +100,7 @@ class LimitGauges(Listener):
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._active: dict[str, weakref.ref[ScopeView]] = {}  # one that the program drops must be free to go
-        self._waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
+        self.waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
         self._touched: set[tuple[str | None, ...]] = set()
         self._used_guard = Guard()
         self._names_guard = Guard()
@@ -119,13 +119,12 @@ class LimitGauges(Listener):
             self._active[scope.facts.scope_id] = weakref.ref(scope)
         elif self._pipeline.decided:
             self._pipeline.dropped("too_many_open_scopes")
-        self._waiting.append(weakref.ref(scope))
+        self.waiting.append(weakref.ref(scope))
         self._touch_waiting()
 
     def call_started(self, record: CallRecord) -> None:  # noqa: ARG002 - the listener's signature
-        """Show the counters of scopes that opened before anything decided where metrics go."""
-        if self._waiting:
-            self._touch_waiting()
+        """Show the counters of scopes that opened before anything decided where metrics go: of those `waiting`."""
+        self._touch_waiting()
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Forget the scope and record how full its limits were; those around it are read for a while yet."""
@@ -157,9 +156,9 @@ class LimitGauges(Listener):
         if not self._pipeline.decided:
             return
         instruments = self._pipeline.signals().instruments
-        while self._waiting:
+        while self.waiting:
             try:
-                scope = self._waiting.popleft()()
+                scope = self.waiting.popleft()()
             except IndexError:
                 return
             for each in () if scope is None else (scope, *_outer(scope)):

@@ -189,13 +189,14 @@ def _spread(to: Counter, total: int, audio: int, image: int, series: Series, con
 
 
 class _Sum:
-    """Hold one sum of costs: what it is now, and what it was when it was told last."""
+    """Hold one sum of costs, what it was when it was told last, and the context of the latest call since, for an exemplar."""
 
-    __slots__ = ("attributes", "nano", "told")
+    __slots__ = ("attributes", "context", "nano", "told")
 
     def __init__(self, attributes: Attributes) -> None:
         self.attributes = attributes
         self.nano = self.told = 0
+        self.context: Context | None = None
 
 
 class CostSums:
@@ -212,7 +213,7 @@ class CostSums:
         self._lock = ForkLock()
         renew_while_alive(self, CostSums._leave_to_the_parent)
 
-    def add(self, record: CallRecord, cost_nano: int) -> None:
+    def add(self, record: CallRecord, cost_nano: int, context: Context | None) -> None:
         """Add what a call cost; where that is, is found once per scope and model: the guards never change their mind about a name."""
         facts, call = record.facts, record.call
         key = (facts.scope_id, call.provider, short(call.model), record.usage is not None and record.usage.source != "reported")
@@ -220,13 +221,14 @@ class CostSums:
         found = kept[1] if kept is not None and kept[0] is facts else self._keep(key, record)
         with self._lock.own:
             found.nano += cost_nano
+            found.context = context
 
     def observe(self) -> Iterator[Observation]:
         """Give every sum there is."""
         for one in list(self._sums.values()):
-            one.told = one.nano
+            one.told, context, one.context = one.nano, one.context, None
             if one.told:
-                yield Observation(one.told / NANO, one.attributes)
+                yield Observation(one.told / NANO, one.attributes, context)
 
     def _keep(self, key: tuple[str, str, str | None, bool], record: CallRecord) -> _Sum:
         attributes = self._attributes(record, estimated=key[-1])
@@ -255,7 +257,7 @@ class CostSums:
     def _leave_to_the_parent(self) -> None:
         """Take back, in a forked child, what the parent has not told yet: it will."""
         for one in self._sums.values():
-            one.nano = one.told
+            one.nano, one.context = one.told, None
 
 
 class Collection:

@@ -21,6 +21,7 @@ from ravi_otel._current import Attachment
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import conventions, names, status
 from ravi_otel._telemetry.attributes import (
+    MOST_CHARS,
     MOST_SERIES,
     OTHER,
     Guard,
@@ -40,8 +41,9 @@ from ravi_otel._telemetry.spans import MARK, Open
 from ravi_otel._telemetry.suppression import SUPPRESSION, Suppression, suppression_of
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy.usage import Call, Reply, Usage
 
 PENDING: Final = "pending"
 """The source of usage that a later look will bring."""
@@ -51,7 +53,7 @@ UNREAD: Final = "unread"
 
 _Names = dict[str, tuple[str, Callable[[object], AttributeValue | None]]]
 
-_MOST_SHAPES: Final = 512
+_MOST_BEGINNINGS: Final = 1_024
 _MOST_CHANGES: Final = 16
 _MOST_REASONS: Final = 128
 _MOST_OTHERS: Final = 64
@@ -152,30 +154,27 @@ class EndAttributes:
         if call.fetches:  # some are known as such only by what they bring
             attributes.update(_about(call.operation, call.provider, call.model, None, None))
         if reply is not None and is_told(call):
-            self._add_reply(attributes, record)
+            self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
-            attributes[names.RESPONSE_FIRST_CHUNK] = record.first_chunk_ns / NANO
-            if record.first_content_ns is not None:
-                attributes[names.FIRST_CONTENT] = record.first_content_ns / NANO
+            _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
         if usage is None or usage.total_only:
             self._add_unknown(attributes, record)
         else:
             self._add_usage(attributes, usage, call.operation)
-        _add_requests(attributes, record)
+        if record.requests != 1 or record.retries or record.http_status is not None or not call.generative:
+            _add_requests(attributes, record)
+        if record.request_id is not None or record.rate_limits:
+            _add_headers(attributes, call.provider, record.request_id, record.rate_limits)
         if self._full and record.granted is not None:
             attributes[names.LIMIT_GRANTED] = record.granted
         if call.changes:  # some are made only when it is sent, after the span has begun
             attributes[names.REQUEST_CHANGES] = _changes(call)
         if record.truncated_by_limit and record.output_cap is not None:
             attributes[names.LIMIT_TRUNCATED] = True
-        if record.cost_nano is not None or record.cost_source is not None:
-            self._add_cost(attributes, record)
+        self._add_cost(attributes, record)
         return attributes
 
-    def _add_reply(self, attributes: Attributes, record: CallRecord) -> None:
-        reply, openai = record.reply, record.call.provider in _OPENAI
-        if reply is None:
-            return
+    def _add_reply(self, attributes: Attributes, reply: Reply, *, openai: bool) -> None:
         if reply.id is not None:
             attributes[names.RESPONSE_ID] = text(reply.id)
         if reply.model is not None:
@@ -263,12 +262,18 @@ class EndAttributes:
             attributes[names.USAGE_SOURCE] = UNREAD
 
 
+def _add_first_chunk(attributes: Attributes, chunk_ns: int, content_ns: int | None) -> None:
+    attributes[names.RESPONSE_FIRST_CHUNK] = chunk_ns / NANO
+    if content_ns is not None:
+        attributes[names.FIRST_CONTENT] = content_ns / NANO
+
+
 def _changes(call: Call) -> tuple[str, ...]:
     return tuple(map(text, call.changes[:_MOST_CHANGES]))
 
 
 def _add_requests(attributes: Attributes, record: CallRecord) -> None:
-    """Add how many requests a call was, and what the last answer told of itself."""
+    """Add how many requests a call was, and the status by which it failed."""
     if record.http_status is not None:
         attributes[names.HTTP_STATUS] = record.http_status
     if record.retries:
@@ -276,8 +281,6 @@ def _add_requests(attributes: Attributes, record: CallRecord) -> None:
     paid = record.requests if record.call.generative else int(record.reply is not None)
     if paid != 1 and record.status != "refused":
         attributes[names.REQUEST_COUNT] = paid
-    if record.request_id is not None or record.rate_limits:
-        _add_headers(attributes, record.call.provider, record.request_id, record.rate_limits)
 
 
 def _add_measures(attributes: Attributes, usage: Usage) -> None:
@@ -335,19 +338,22 @@ class CallMetrics:
     def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
         """Tell of a call only what no other instrumentation knows."""
         if record.cost_nano:
-            instruments.costs.add(record, record.cost_nano)
+            instruments.costs.add(record, record.cost_nano, context)
         for retry in record.retries:
             instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
 
     def _find(self, call: Call, model: str | None, error: str | None) -> Series:
-        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, short(model), error)
-        found = self._series.get(key)
-        return found if found is not None else self._enter(key)
+        found = self._series.get((call.operation, call.provider, call.model, call.server_address, call.server_port, model, error))
+        return found if found is not None else self._enter(call, short(model), error)
 
-    def _enter(self, key: tuple[object, ...]) -> Series:
-        operation, provider, requested, address, port, answered, error = key
-        named = (optional_text(requested), optional_text(answered), optional_text(address))
+    def _enter(self, call: Call, model: str | None, error: str | None) -> Series:
+        operation, provider, port = call.operation, call.provider, call.server_port
+        key = (operation, provider, short(call.model), short(call.server_address), port, model, error)
+        named = (optional_text(call.model), optional_text(model), optional_text(call.server_address))
         with self._lock.own:
+            known = self._series.get(key)  # by names that are cut: they must not hold much memory
+            if known is not None:
+                return known
             if len(self._series) < _MOST_KNOWN:
                 return self._series.setdefault(key, Series(_series_attributes(operation, provider, named, port, error)))
             other = (operation, provider, error)
@@ -381,9 +387,10 @@ def _series_attributes(operation: object, provider: object, named: tuple[str | N
 # Who tells them.
 
 
-class _Shape(NamedTuple):
-    """Hold what all spans of one (operation, model, host) share."""
+class _Beginning(NamedTuple):
+    """Hold what all spans of one (operation, model, host) in one scope begin with."""
 
+    facts: ScopeFacts
     name: str
     attributes: Attributes
 
@@ -395,7 +402,7 @@ class ModelCalls(Listener):
         self._pipeline = pipeline
         self._metrics = CallMetrics()
         self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
-        self._shapes: dict[tuple[object, ...], _Shape] = {}
+        self._beginnings: dict[tuple[object, ...], _Beginning] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
@@ -407,10 +414,9 @@ class ModelCalls(Listener):
         tracer = self._pipeline.signals().tracer
         if tracer is None:
             return None
-        call = record.call
-        shape = self._shape(call)
-        attributes = {**shape.attributes, **kept_identity(record.facts), **start_attributes(call)}
-        span = tracer.start_span(shape.name, parent, SpanKind.CLIENT, attributes)
+        beginning = self._begin(record.call, record.facts)
+        attributes = {**beginning.attributes, **start_attributes(record.call)}
+        span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
         return Attachment(context)
@@ -452,17 +458,21 @@ class ModelCalls(Listener):
         instruments = self._pipeline.signals().instruments  # asked first: until that is decided nobody knows who hears
         return instruments if self._pipeline.metered else None
 
-    def _shape(self, call: Call) -> _Shape:
-        key = (call.operation, call.provider, short(call.model), short(call.server_address), call.server_port, call.endpoint, call.session)
-        found = self._shapes.get(key)
-        if found is None:
-            found = _make_shape(call)
-            if len(self._shapes) < _MOST_SHAPES:
-                self._shapes[key] = found
+    def _begin(self, call: Call, facts: ScopeFacts) -> _Beginning:
+        names_of_call = (call.operation, call.provider, call.model, call.server_address, call.server_port, call.endpoint, call.session)
+        key = (facts.scope_id, *names_of_call)
+        found = self._beginnings.get(key)
+        if found is None or found.facts is not facts:
+            name, attributes = _name_and_attributes(call)
+            found = _Beginning(facts, name, {**attributes, **kept_identity(facts)})
+            if len(call.model or "") <= MOST_CHARS and len(call.server_address or "") <= MOST_CHARS:  # it must not hold much memory
+                if len(self._beginnings) >= _MOST_BEGINNINGS:
+                    self._beginnings.clear()
+                self._beginnings[key] = found
         return found
 
 
-def _make_shape(call: Call) -> _Shape:
+def _name_and_attributes(call: Call) -> tuple[str, Attributes]:
     name, attributes = text(call.operation), about(call)
     if not is_told(call):
         attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
@@ -472,7 +482,7 @@ def _make_shape(call: Call) -> _Shape:
     for shape, kind in _API_TYPES.items():
         if endpoint == shape or endpoint.startswith(f"{shape}."):
             attributes[names.OPENAI_API_TYPE] = kind
-    return _Shape(name, attributes)
+    return name, attributes
 
 
 def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttributes) -> None:
@@ -482,7 +492,7 @@ def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttrib
             for retry in record.retries:
                 span.add_event(names.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
             attributes = at_end.of(record)
-            attributes.update(status.limit_attributes(record))
+            status.add_decision(attributes, record)
             if error is not None and record.call.stream and record.status != "refused":
                 attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
     finally:

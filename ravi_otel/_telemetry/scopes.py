@@ -339,11 +339,13 @@ class Tools(Listener):
         try:
             if isinstance(mark, Open):
                 over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
-                status.end(mark.span, status.limit_attributes(record), error, status.sentence(record) if refused else None, over)
+                attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
+                status.add_decision(attributes, record)
+                status.end(mark.span, attributes, error, status.sentence(record) if refused else None, over)
         finally:
             if not refused and not record.inferred:
-                attributes = self._series.get((record.name, error)) or self._series_of(record.name, error)
-                self._pipeline.signals().instruments.tool_duration.record(record.duration_ns / NANO, attributes, context)
+                series = self._series.get((record.name, error)) or self._series_of(record.name, error)
+                self._pipeline.signals().instruments.tool_duration.record(record.duration_ns / NANO, series, context)
 
     def _shape_of(self, tool: str) -> _Shape:
         name = text(tool)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -11,8 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Span
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(NamedTuple):
     """Hold a span with its context."""
 
     span: Span

@@ -71,12 +71,13 @@ def error_type_of(status: str) -> str:
 def error_of(record: CallRecord) -> str | None:
     """Give the `error.type` of a call, None for a success: what was stated of it, or by its answer."""
     stated = record.error_type or (None if record.reply is None else record.reply.error_type)
-    return error_type(record.status, stated, record.error)
+    return None if stated is None and record.status == "ok" else error_type(record.status, stated, record.error)
 
 
-def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValue]:
-    """Give what enforcement decided about an operation."""
-    attributes: dict[str, AttributeValue] = {}
+def add_decision(attributes: dict[str, AttributeValue], record: CallRecord | ToolRecord) -> None:
+    """Add what enforcement decided about an operation, and how that ended where it is no success."""
+    if record.status != "ok":
+        attributes[names.STATUS] = record.status
     by_gate = record.error_type == names.ERROR_DENIED
     decision = record.decision or ("denied" if record.status == "refused" and not by_gate else None)
     if decision is not None:
@@ -87,11 +88,6 @@ def limit_attributes(record: CallRecord | ToolRecord) -> dict[str, AttributeValu
         attributes[names.LIMIT_SCOPE] = record.limit_scope.value
     if record.limit_reason is not None:
         attributes[names.LIMIT_REASON] = text(record.limit_reason)
-    if record.status != "ok":
-        attributes[names.STATUS] = record.status
-    if isinstance(record, ToolRecord) and record.abandoned:
-        attributes[names.TOOL_ABANDONED] = True
-    return attributes
 
 
 def sentence(record: CallRecord | ToolRecord) -> str | None:

@@ -158,7 +158,8 @@ class Telemetry(Listener):
         entered = self._calls.call_started(record)
         if record.call.content is not None:
             self._content.call_started(record)
-        self._gauges.call_started(record)
+        if self._gauges.waiting:
+            self._gauges.call_started(record)
         return entered
 
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:

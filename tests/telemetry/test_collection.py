@@ -187,6 +187,16 @@ def test_costs_are_summed_by_tenant_model_and_agent(provider, reader, spend):
     }
 
 
+def test_a_sum_links_to_the_trace_of_the_latest_call_since_it_was_told(make, backend, telemetry):
+    for _ in range(2):
+        record = make.call()
+        telemetry.call_started(record)
+        record.status, record.cost_nano = "ok", 1_000
+        telemetry.call_ended(record)
+    (point,) = backend.points("ravi.usage.cost")
+    assert [one.trace_id for one in point.exemplars] == [backend.spans()[-1].context.trace_id]
+
+
 def test_very_many_tenants_hide_neither_agents_nor_models(make, backend, telemetry):
     for number in range(300):
         record = make.call(make.facts(tenant_id=f"tenant-{number}"))
