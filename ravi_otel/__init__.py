@@ -6,9 +6,8 @@ import typing as _typing
 from ravi_otel._version import __version__
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel._enforcement.last_call import WrapUp
     from ravi_otel._enforcement.retry import RetryPolicy
-    from ravi_otel._enforcement.scope import Scope
+    from ravi_otel._enforcement.scope import Scope, WrapUp
     from ravi_otel._enforcement.snapshot import Snapshot
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
     from ravi_otel._enforcement.tracker import ExecutionTracker
@@ -187,9 +186,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "child_environment",
         "task_headers",
     ),
-    "_enforcement.last_call": ("WrapUp",),
     "_enforcement.retry": ("RetryPolicy",),
-    "_enforcement.scope": ("Scope",),
+    "_enforcement.scope": ("Scope", "WrapUp"),
     "_enforcement.snapshot": ("Snapshot",),
     "_enforcement.spawn.tracker": ("SpawnTracker",),
     "_enforcement.tracker": ("ExecutionTracker",),

@@ -2,15 +2,15 @@
 
 Where what is:
 
-* scopes: `scope` is one place in the tree, `opening` makes and `ending` closes it; `engine` is what all share, `plan` what a call must
-  satisfy there; `declaring` sets limits, `readings` and `usage_counters` say where they stand, `run_meta` which run it is.
-* counting: `ledger/` keeps the accounts; `admission` says what a call asks of them, `charges` counts what is known beforehand, `series`
-  counts by window and by user, `last_call` keeps a rest for the end.
+* scopes: `scope` is one place in the tree, on `scope_limits`, which limits it has; `opening` makes it, `ending` names how it ended;
+  `engine` is what all share, `plan` what a call must satisfy there.
+* counting: `ledger/` keeps the accounts; `admission` says what a call asks of them, `usage_counters` what was used whatever was allowed,
+  `series` counts by window and by user, `last_call` keeps a rest for the end.
 * refusing: `errors_text` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `deadlines` measures scopes by it and looks at their limits when they are due.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
   `limits` holds the other limits of agents, `shared` the slots that several processes give out, `reservations` slots that are
   kept for agents to come.
 * shared budgets: `shares` splits what is left, `tracker` is what an agent has spent.
-* going on later: `snapshot` photographs a run, `checkpoints` takes and resumes it.
+* going on later: `snapshot` photographs a run.
 """

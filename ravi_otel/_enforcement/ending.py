@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, cast, get_args
+from typing import Final, Literal, cast, get_args
 
 from ravi_otel._enforcement.errors_text import belongs_to, limit_of
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.series import counters
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetContendedError,
@@ -23,20 +21,14 @@ from ravi_otel.errors import (
     StopRun,
     ToolDeniedError,
 )
-from ravi_otel.policy.limits import CLOCKS, Kind, Outcome, ScopeKind
+from ravi_otel.policy.limits import CLOCKS, Limit, Outcome
 from ravi_otel.policy.stops import Phase, StopReason
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.scope import Scope
 
 _STOPPING = frozenset({Outcome.STOP, Outcome.FINAL, Outcome.PAUSE})
 _SPOKEN_OF: Final = {
     Outcome.FINAL: 'acts as "stop" in a loop that the program drives itself, unless that makes its last call in scope.wrap_up()',
     Outcome.DENY_TOOL: 'acts as "raise" in a loop that the program drives itself, which may hand the error to the model as the result',
 }
-_DONE_WITHOUT: Final = frozenset({Kind.TOOL_CALLS.value, Kind.DEPTH.value, Kind.AGENTS.value})
-"""What a program can do without and still finish: a tool, an agent inside an agent."""
-
 _UNKEPT: Final = frozenset({"store_failed", "store_lost"})
 """Why a limit refuses that cannot be counted any more."""
 
@@ -116,9 +108,10 @@ _CANCELLED: Final = frozenset({"CancelledError", "Cancelled"})
 class Ending:
     """Be how a run or an agent ended: what its result, its span, its hooks, the store and the metrics say of it.
 
-    The one place that makes a status and a stop reason: of what was raised (`of`, `known`), and of a body that raised nothing
-    (`returned`). A loop that ends by itself names its reason. `handled` says that somebody makes a result of the error: the scope whose
-    limit asked to be stopped, or an agent of ours; where it goes on upwards, the status is "error". Exhaustion is never a success.
+    The one place that makes a status and a stop reason: of what was raised (`of`, `known`), and of a body that raised nothing (`by`, or
+    one of the constants below). A loop that ends by itself names its reason. `handled` says that somebody makes a result of the error:
+    the scope whose limit asked to be stopped, or an agent of ours; where it goes on upwards, the status is "error". Exhaustion is never a
+    success.
     """
 
     status: Literal["ok", "stopped", "paused", "error", "cancelled"]
@@ -152,24 +145,11 @@ class Ending:
         return None if named is None else cls("stopped" if handled else "error", *named)
 
     @classmethod
-    def returned(cls, scope: Scope, last: Account | None) -> Ending:
-        """Return how a scope ended whose body raised nothing; what it swallowed is still true.
-
-        It was cancelled, closed, or ended by its own limit. `last` is the limit after which nothing but the last call was made. What
-        an outer scope refused, or had refused to it, is the outer one's end.
-        """
-        if _was_cancelled(scope):
-            return cls("cancelled", StopReason.CANCELLED)
-        if scope.closed:
-            return cls("stopped", StopReason.CLOSED)
-        if scope.pauses and scope.lease is not None and scope.lease.paused:
-            return cls("paused", StopReason.PAUSED)
-        account = last or next((one for one in counters(scope) if _is_spent(one)), None)
-        if account is None:
-            return COMPLETED
-        if account.limit.on_exceed is Outcome.PAUSE:
-            return cls("paused", StopReason.for_kind(account.kind))
-        return cls("stopped", StopReason.DEADLINE if account.limit.kind in CLOCKS else StopReason.for_kind(account.kind))
+    def by(cls, limit: Limit, kind: str) -> Ending:
+        """Return how a scope ended that its own limit of `kind` ended, though its body raised nothing."""
+        if limit.on_exceed is Outcome.PAUSE:
+            return cls("paused", StopReason.for_kind(kind))
+        return cls("stopped", StopReason.DEADLINE if limit.kind in CLOCKS else StopReason.for_kind(kind))
 
     @classmethod
     def _by_limit(cls, error: BudgetError, *, handled: bool) -> Ending:
@@ -185,6 +165,9 @@ class Ending:
 
 
 COMPLETED: Final = Ending("ok", StopReason.SUCCESS)
+CANCELLED: Final = Ending("cancelled", StopReason.CANCELLED)
+CLOSED: Final = Ending("stopped", StopReason.CLOSED)
+PAUSED: Final = Ending("paused", StopReason.PAUSED)
 ABANDONED: Final = Ending("error", StopReason.ABANDONED)
 """The end of a scope that was entered and dropped, so that nobody can leave it."""
 
@@ -200,21 +183,3 @@ def _reason_of(error: BaseException) -> tuple[str, Phase] | None:
     if isinstance(error, LLMTimeout):
         return StopReason.LLM_TIMEOUT, "worker"
     return (StopReason.LLM_EMPTY, "worker") if isinstance(error, LLMEmpty) else None
-
-
-def _was_cancelled(scope: Scope) -> bool:
-    """Tell that the scope itself was cancelled: an agent that came to its end in a run that was cancelled has come to its end."""
-    token, outer = scope.cancellation, None if scope.parent is None else scope.parent.cancellation
-    if token is None or not token.cancelled or token is outer:
-        return False
-    return scope.facts.kind is not ScopeKind.AGENT or outer is None or not outer.cancelled
-
-
-def _is_spent(account: Account) -> bool:
-    """Tell that a limit has refused for good, was not raised since, and has no more room than it had then."""
-    refused_at, limit = account.refused_at, account.limit
-    if refused_at is None or refused_at < account.value or account.observe:
-        return False
-    if limit.on_exceed is Outcome.DENY_TOOL or limit.kind in _DONE_WITHOUT:
-        return False
-    return account.used >= min(account.warn_value, account.value - account.reserved)

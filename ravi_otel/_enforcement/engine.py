@@ -108,11 +108,19 @@ class Engine:
             kind, scope = (None, None) if account is None else (account.kind, account.facts.kind)
             self.listeners.counted(CountEvent(what, amount, kind, scope, observed))
 
+    def observed(self, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:
+        """Tell what shadow mode let through although `account` would have refused it."""
+        self.count("denied", account, observed=True)
+        if at is not None:
+            at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "observed", account.kind, account.facts.kind, reason
+
     def settle(
         self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
     ) -> None:
         """Settle from code that has no colour to choose: finished streams, attempts, finalisers' queue."""
-        self.settled(run_sync(self.ledger.settle(op_id, actual, guessed=guessed)), at)
+        settled = run_sync(self.ledger.settle(op_id, actual, guessed=guessed))
+        if settled.crossings or settled.overage or self.outliving or self.newcomers:
+            self.settled(settled, at)
 
     def settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
         """Tell what came of a settlement; called without any lock."""

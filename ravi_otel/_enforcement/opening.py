@@ -1,32 +1,42 @@
-"""Open and close scopes: who they belong to, which limits apply, which slot they take."""
+"""Open scopes: who they belong to, which limits apply, which slot they take."""
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Final
+from weakref import WeakValueDictionary
 
-from ravi_otel._enforcement.checkpoints import restore
-from ravi_otel._enforcement.declaring import declare, declare_budget, declare_slots, inherit
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import named
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import PLAIN, ChargingRules
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, Share, carve_out, give_back
-from ravi_otel._enforcement.snapshot import Snapshot
-from ravi_otel._enforcement.spawn import limits
+from ravi_otel._enforcement.series import how_it_renews
+from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
+from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
+from ravi_otel._enforcement.spawn import limits as agent_limits
 from ravi_otel._enforcement.spawn.limits import LiveAgentLimits
 from ravi_otel._enforcement.spawn.reservations import Seat, free_seat, seat_for
 from ravi_otel._enforcement.spawn.shared import shared_slots
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
-from ravi_otel.errors import ConfigurationError, SpawnDeniedError
+from ravi_otel._enforcement.tracker import ExecutionTracker
+from ravi_otel._flow import run_sync
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
+from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 from ravi_otel.policy.meta import CancellationToken
 from ravi_otel.policy.supervision import Supervision, new_run_id
+
+_SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+_NATURES: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
+_resumed: WeakValueDictionary[str, Scope] = WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,257 +85,45 @@ class Opening:
     scope_id: str | None = None
     slots_of: ScopeFacts | None = None
 
+    def open(self, parent: Scope) -> Scope:
+        """Open the scope under `parent`.
 
-def process_root(
-    engine: Engine,
-    limits: Iterable[Limit] = (),
-    origins: Mapping[int, str] | None = None,
-    scope_id: str | None = None,
-    service: str | None = None,
-) -> Scope:
-    """Open the root that calls without a run belong to; `origins` and `scope_id` are those of `Opening`.
+        Raises ConfigurationError for limits that have no scope to belong to, SpawnDeniedError when no slot is left, and
+        BudgetExhaustedError past a depth limit; then nothing was opened.
+        """
+        also: tuple[Scope, ...] = ()
+        if self.kind is ScopeKind.RUN:
+            parent, also = _joined(self, parent)
+        for outer in (parent, *also):
+            outer.refuse_closed()
+        ask = self._seated(parent)
+        try:
+            scope = _Opener(ask, parent, also).open()
+        except BaseException:
+            if ask.seat is not None:
+                ask.seat.leave()
+            raise
+        if parent.engine.when_opened is not None:
+            parent.engine.when_opened(scope.facts)
+        return scope
 
-    The processes of one `service`, over one shared ledger, have the same root.
-    """
-    own = uuid.uuid4().hex if service is None else f"service:{service}"
-    facts = ScopeFacts(scope_id=scope_id or own, kind=ScopeKind.PROCESS, name=service)
-    scope = Scope(engine, facts, None)
-    declare(scope, tuple(limits), origins or {})
-    return scope
-
-
-def open_scope(engine: Engine, parent: Scope, ask: Opening) -> Scope:
-    """Open one scope under `parent`.
-
-    Raises ConfigurationError for limits that have no scope to belong to, SpawnDeniedError when no slot is left, and
-    BudgetExhaustedError past a depth limit; then nothing was opened.
-    """
-    also: tuple[Scope, ...] = ()
-    if ask.kind is ScopeKind.RUN:
-        parent, also = _joined(engine, parent, ask)
-    for outer in (parent, *also):
-        outer.refuse_closed()
-    ask = _seated(parent, ask)
-    try:
-        scope = _open(engine, parent, ask, also)
-    except BaseException:
-        if ask.seat is not None:
-            ask.seat.leave()
-        raise
-    if ask.kind is ScopeKind.AGENT:
-        _note_first(scope)
-    if engine.when_opened is not None:
-        engine.when_opened(scope.facts)
-    return scope
+    def _seated(self, parent: Scope) -> Opening:
+        """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
+        if self.kind is not ScopeKind.AGENT:
+            return self
+        own = self.own_priority
+        ask = replace(self, priority=self.priority if own is None else own, retention=self.own_retention or self.retention)
+        seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
+        if seat is None:
+            return ask
+        if not seat.take():
+            return replace(ask, seat=None)
+        retention = ask.own_retention or seat.retention
+        return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=retention)
 
 
-def _open(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
-    scope = _make(engine, parent, ask, also)
-    if ask.started_ns is not None:
-        scope.clock.started_ns = ask.started_ns
-    tracker = scope.tracker
-    used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
-    try:
-        declare(scope, ask.limits, ask.origins)
-        if tracker is not None:
-            title = ask.budget_title or ("ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
-            declare_budget(scope, tracker, used, title)
-        inherit(scope)
-        declare_slots(scope, ask.spawn_budget)
-        if ask.resume is not None:
-            restore(scope, ask.resume)
-        carve_out(scope, ask.share)
-        if ask.kind is ScopeKind.AGENT:
-            _enter_agent(scope, ask)
-    except BaseException:
-        scope.clock.forget()
-        give_back(scope, opened=False)
-        if scope.admission is not None:
-            scope.admission.undo(scope)
-        if scope.lease is not None and ask.seat is None:
-            scope.lease.leave()
-        if tracker is not None:
-            tracker.unbind(scope)
-        raise
-    return scope
-
-
-def close_scope(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
-    """Close it: the slot is given back, the tab kept. Tell whether the scope swallows `error`."""
-    if scope.turns_told:
-        end_turns(scope, quiet=isinstance(error, GeneratorExit))
-    swallowed = scope.end(error, catch=catch)
-    if scope.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
-        scope.change_rules(suspended=frozenset())
-    give_back(scope)
-    limits.leave(scope)
-    if scope.seat is not None:
-        scope.seat.leave()
-    elif scope.lease is not None:
-        # Nothing is told from within a generator that is being closed: a finaliser may be running.
-        scope.lease.leave(quiet=isinstance(error, GeneratorExit))
-    if scope.tracker is not None:
-        scope.tracker.unbind(scope)
-    if scope.facts.kind is ScopeKind.RUN and scope.spawn is not None and not isinstance(error, GeneratorExit):
-        scope.spawn.part()
-    return swallowed
-
-
-# -- who it is ----------------------------------------------------------------------------------------------------
-
-
-def _make(engine: Engine, parent: Scope, ask: Opening, also: tuple[Scope, ...]) -> Scope:
-    slots = _spawn_budget(parent, ask, observe=engine.observe) if ask.kind is ScopeKind.RUN else None
-    facts = _facts(parent, ask, None if slots is None else slots[0])
-    tracker: ExecutionTracker | None = None
-    if isinstance(ask.budget, ExecutionTracker):
-        tracker = ask.budget
-    elif ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):
-        tracker = ExecutionTracker.from_budget(
-            ask.budget or (inherited_budget(parent) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
-        )
-    spawn = live = None
-    if slots is not None:
-        budget, observe = slots
-        live = LiveAgentLimits(engine)
-        shared = (
-            None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else shared_slots(engine, ask.slots_of or facts, budget.max_agents)
-        )
-        hear = live.hear
-        spawn = SpawnTracker(budget, run_id=facts.run_id, on_event=hear, observe=observe, limits=live, shared=shared)
-    cancellation = _token(engine, parent.cancellation) if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT) else None
-    scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, rules=_rules(ask))
-    if live is not None:
-        live.watch(scope)
-    return scope
-
-
-def _token(engine: Engine, outer: CancellationToken | None) -> CancellationToken:
-    """Make the token of a run or an agent, which ends what is in flight below it when it is cancelled itself."""
-    if outer is None:
-        token = CancellationToken()
-        token.subscribe(engine.stopped)
-    else:
-        token = outer.child()
-        token.subscribe(partial(_stopped_alone, engine, outer))
-    return token
-
-
-def _stopped_alone(engine: Engine, outer: CancellationToken) -> None:
-    if not outer.cancelled:  # whoever cancelled that one ends what is below this one too
-        engine.stopped()
-
-
-def _rules(ask: Opening) -> ChargingRules:
-    pools = ask.share in (POOL, WEIGHTED)
-    if not pools and not ask.suspended and not ask.waits:
-        return PLAIN
-    return ChargingRules(pools=pools, suspended=ask.suspended, waits=ask.waits)
-
-
-def _facts(parent: Scope, ask: Opening, spawn_budget: SpawnBudget | None) -> ScopeFacts:
-    outer = parent.facts
-    run_id, run_name = outer.run_id, outer.run_name
-    supervision = outer.supervision
-    agent_name, agent_id = outer.agent_name, outer.agent_id
-    hooks, run_hooks = outer.hooks, outer.run_hooks
-    if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):  # an agent's own hear neither its child agents nor the runs inside
-        hooks = (*run_hooks, *ask.hooks) if ask.hooks else run_hooks
-        run_hooks = hooks if ask.kind is ScopeKind.RUN else run_hooks
-    if ask.kind is ScopeKind.RUN:
-        run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
-        agent_name = agent_id = None
-        supervision = _supervise_run(run_id, ask.session_id or outer.session_id, ask, spawn_budget or UNLIMITED_AGENTS)
-    elif ask.kind is ScopeKind.AGENT:
-        agent_name, agent_id = ask.name, ask.agent_id or ask.name
-        supervision = _supervise(parent, ask)
-    return ScopeFacts(
-        scope_id=ask.scope_id or (run_id if ask.surrounding and run_id else uuid.uuid4().hex),
-        kind=ask.kind,
-        name=ask.name,
-        run_id=run_id,
-        run_name=run_name,
-        session_id=ask.session_id or outer.session_id,
-        tenant_id=ask.tenant_id or outer.tenant_id,
-        user_id=ask.user_id or outer.user_id,
-        agent_name=agent_name,
-        agent_id=agent_id,
-        supervision=supervision,
-        tags={**outer.tags, **ask.tags},
-        surrounding=ask.surrounding,
-        hooks=hooks,
-        run_hooks=run_hooks,
-        attempt=ask.attempt,
-    )
-
-
-def _supervise_run(run_id: str, session_id: str | None, ask: Opening, spawn_budget: SpawnBudget) -> Supervision:
-    """Make the node of the run itself, which all its agents take their SpawnBudget from: the very object its slots are given out by."""
-    own = ask.budget.budget if isinstance(ask.budget, ExecutionTracker) else ask.budget
-    return Supervision(
-        run_id=run_id,
-        session_id=session_id,
-        spawn_budget=spawn_budget,
-        execution_budget=own or ExecutionBudget(),
-        retention=ask.retention,
-        priority=ask.priority,
-    )
-
-
-def _supervise(parent: Scope, ask: Opening) -> Supervision:
-    own = ask.budget.budget if isinstance(ask.budget, ExecutionTracker) else ask.budget
-    outer, node = parent.facts, parent.facts.supervision
-    if node is not None and outer.agent_id is not None:
-        return node.spawn_child(outer.agent_id, ask.retention, ask.priority, own)
-    run = _run_around(parent)
-    return Supervision(
-        run_id=outer.run_id or new_run_id(),
-        session_id=outer.session_id,
-        root_id=(run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
-        spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
-        execution_budget=own or ExecutionBudget(),
-        retention=ask.retention,
-        priority=ask.priority,
-    )
-
-
-def _run_around(scope: Scope) -> Scope | None:
-    return next((one for one in scope.upwards() if one.facts.kind is ScopeKind.RUN), None)
-
-
-def _note_first(scope: Scope) -> None:
-    """Remember a run's first agent, its root."""
-    run = _run_around(scope)
-    if run is not None and run.first_agent is None:
-        run.first_agent = scope.facts.agent_id
-
-
-def inherited_budget(parent: Scope) -> ExecutionBudget:
-    """Give what an agent under `parent` may spend that is given no budget: as much as the agent around it, on a tab of its own."""
-    outer = parent.facts
-    return ExecutionBudget() if outer.agent_id is None or outer.supervision is None else outer.supervision.execution_budget
-
-
-def _spawn_budget(parent: Scope, ask: Opening, *, observe: bool) -> tuple[SpawnBudget, bool]:
-    """Give what a run may spawn, and whether that is only watched; a cap that is watched beside one that holds is not told."""
-    templates = (limit for outer in parent.upwards() for limit, _ in outer.templates if limit.scope is ScopeKind.RUN)
-    limits = [limit for limit in (*ask.limits, *templates) if limit.kind == Kind.AGENTS]
-    caps = [limit.value for limit in limits if limit.on_exceed is not Outcome.OBSERVE]
-    if not caps and limits and ask.spawn_budget is None:
-        caps, observe = [limit.value for limit in limits], True
-    budget = ask.spawn_budget or UNLIMITED_AGENTS
-    if observe:  # nobody is paused for a slot that is given anyway
-        budget = SpawnBudget(budget.max_agents, allow_preempt=False)
-    if not caps:
-        return budget, observe
-    least = min([budget.max_agents, *caps])
-    if least < 1:
-        raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
-    return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
-
-
-def _joined(engine: Engine, parent: Scope, ask: Opening) -> tuple[Scope, tuple[Scope, ...]]:
-    """Join the tenant and the session a run names; give what to open it under, and what else it is charged to.
+def _joined(ask: Opening, parent: Scope) -> tuple[Scope, tuple[Scope, ...]]:
+    """Join the tenant and the session a run names; return what to open it under, and what else it is charged to.
 
     They outlive whatever work they were first named in, so they stand under the process. A run inside other work stays
     under that work and is charged to them besides.
@@ -334,61 +132,321 @@ def _joined(engine: Engine, parent: Scope, ask: Opening) -> tuple[Scope, tuple[S
     shared: list[Scope] = []
     tenant_id = ask.tenant_id or (parent.facts.tenant_id if ask.session_id else None)
     if tenant_id is not None:
-        shared.append(_join(engine, root, ScopeKind.TENANT, tenant_id))
+        shared.append(_join(ScopeKind.TENANT, tenant_id, root))
     if ask.session_id is not None:
-        shared.append(_join(engine, shared[-1] if shared else root, ScopeKind.SESSION, ask.session_id))
+        shared.append(_join(ScopeKind.SESSION, ask.session_id, shared[-1] if shared else root))
     if parent is root:
         return (shared[-1] if shared else root), ()
     around = set(parent.upwards())
     return parent, tuple(scope for scope in reversed(shared) if scope not in around)
 
 
-def _join(engine: Engine, parent: Scope, kind: ScopeKind, name: str) -> Scope:
+def _join(kind: ScopeKind, name: str, parent: Scope) -> Scope:
     tenant_id = name if kind is ScopeKind.TENANT else parent.facts.tenant_id
     session_id = name if kind is ScopeKind.SESSION else None
     facts = ScopeFacts(uuid.uuid4().hex, kind, name=name, tenant_id=tenant_id, session_id=session_id)
-    made = Scope(engine, facts, parent)
-    scope = engine.join((f"{kind}:{tenant_id!r}", name), made)
+    made = Scope(parent.engine, facts, parent)
+    scope = parent.engine.join((f"{kind}:{tenant_id!r}", name), made)
     if scope is made:
-        inherit(scope)
+        scope.inherit()
     return scope
 
 
-# -- which slot it takes ------------------------------------------------------------------------------------------
+def inherited_budget(outer: ScopeFacts) -> ExecutionBudget:
+    """Return what an agent inside may spend that is given no budget: as much as the agent around it, on a tab of its own."""
+    return ExecutionBudget() if outer.agent_id is None or outer.supervision is None else outer.supervision.execution_budget
 
 
-def _seated(parent: Scope, ask: Opening) -> Opening:
-    """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
-    if ask.kind is not ScopeKind.AGENT:
-        return ask
-    own = ask.own_priority
-    ask = replace(ask, priority=ask.priority if own is None else own, retention=ask.own_retention or ask.retention)
-    seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
-    if seat is None:
-        return ask
-    if not seat.take():
-        return replace(ask, seat=None)
-    return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=ask.own_retention or seat.retention)
+def still_open(run_id: str) -> ConfigurationError:
+    """Return the error of a run that would be open twice, and be counted twice."""
+    return ConfigurationError(
+        f"run(resume=...) is of run {checks.show(run_id)}, which is still open in this process: its counters would begin twice. "
+        "End it before, or go on in it."
+    )
 
 
-def _enter_agent(scope: Scope, ask: Opening) -> None:
-    facts = scope.facts
-    limits.admit(scope, ask.priority)
-    if ask.seat is not None:
-        scope.seat, scope.lease = ask.seat, ask.seat.lease
-        if scope.lease is not None:
-            scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
-    elif scope.spawn is not None:
-        if facts.agent_id is None:
-            raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
+class _Opener:
+    """Open one scope: make it, give it its limits, its part and its slot, or take all of that back."""
+
+    def __init__(self, ask: Opening, parent: Scope, also: tuple[Scope, ...]) -> None:
+        self._ask = ask
+        self._engine: Engine = parent.engine
+        self._parent = parent
+        self._scope = self._make(also)
+
+    def open(self) -> Scope:
+        ask, scope = self._ask, self._scope
+        if ask.started_ns is not None:
+            scope.clock.started_ns = ask.started_ns
+        tracker = scope.tracker
+        used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
         try:
-            scope.lease = scope.spawn.enter(facts.agent_id, ask.priority, agent_name=facts.agent_name)
-        except SpawnDeniedError as denied:
-            if not scope.engine.observe:
-                _name_the_free_one(denied, scope.spawn)
-                raise
-    if scope.admission is not None:
-        scope.admission.confirm(scope)
+            scope.declare(ask.limits, ask.origins)
+            if tracker is not None:
+                self._declare_budget(tracker, used)
+            scope.inherit()
+            scope.declare_slots(ask.spawn_budget)
+            if ask.resume is not None:
+                _Resumption(scope, ask.resume).go_on()
+            if ask.share not in (OWN, POOL):
+                self._share_out(ask.share)
+            if ask.kind is ScopeKind.AGENT:
+                self._enter_agent()
+        except BaseException:
+            scope.clock.forget()
+            scope.give_back_share(opened=False)
+            if scope.admission is not None:
+                scope.admission.undo(scope)
+            if scope.lease is not None and ask.seat is None:
+                scope.lease.leave()
+            if tracker is not None:
+                tracker.unbind(scope)
+            raise
+        return scope
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def _make(self, also: tuple[Scope, ...]) -> Scope:
+        ask, engine, parent = self._ask, self._engine, self._parent
+        own = ask.kind in (ScopeKind.RUN, ScopeKind.AGENT)
+        slots = self._spawn_budget() if ask.kind is ScopeKind.RUN else None
+        facts = self._facts(None if slots is None else slots[0])
+        tracker: ExecutionTracker | None = None
+        if isinstance(ask.budget, ExecutionTracker):
+            tracker = ask.budget
+        elif own:
+            budget = ask.budget or (inherited_budget(parent.facts) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
+            tracker = ExecutionTracker.from_budget(budget)
+        spawn = live = None
+        if slots is not None:
+            spawn_budget, observe = slots
+            live = LiveAgentLimits(engine)
+            unlimited = spawn_budget.max_agents >= UNLIMITED_AGENTS.max_agents
+            shared = None if unlimited else shared_slots(engine, ask.slots_of or facts, spawn_budget.max_agents)
+            spawn = SpawnTracker(spawn_budget, run_id=facts.run_id, on_event=live.hear, observe=observe, limits=live, shared=shared)
+        cancellation = self._token() if own else None
+        scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, rules=self._rules())
+        if live is not None:
+            live.watch(scope)
+        return scope
+
+    def _token(self) -> CancellationToken:
+        """Make the token of a run or an agent, which ends what is in flight below it when it is cancelled itself."""
+        outer, stopped = self._parent.cancellation, self._engine.stopped
+        if outer is None:
+            token = CancellationToken()
+            token.subscribe(stopped)
+        else:
+            token = outer.child()
+            token.subscribe(lambda: None if outer.cancelled else stopped())  # whoever cancels that one ends what is below this one too
+        return token
+
+    def _rules(self) -> ChargingRules:
+        ask = self._ask
+        pools = ask.share in (POOL, WEIGHTED)
+        if not pools and not ask.suspended and not ask.waits:
+            return PLAIN
+        return ChargingRules(pools=pools, suspended=ask.suspended, waits=ask.waits)
+
+    def _facts(self, spawn_budget: SpawnBudget | None) -> ScopeFacts:
+        ask, outer = self._ask, self._parent.facts
+        run_id, run_name = outer.run_id, outer.run_name
+        supervision = outer.supervision
+        agent_name, agent_id = outer.agent_name, outer.agent_id
+        hooks, run_hooks = outer.hooks, outer.run_hooks
+        if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):  # an agent's own hear neither its child agents nor the runs inside
+            hooks = (*run_hooks, *ask.hooks) if ask.hooks else run_hooks
+            run_hooks = hooks if ask.kind is ScopeKind.RUN else run_hooks
+        if ask.kind is ScopeKind.RUN:
+            run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
+            agent_name = agent_id = None
+            supervision = self._supervise_run(run_id, ask.session_id or outer.session_id, spawn_budget or UNLIMITED_AGENTS)
+        elif ask.kind is ScopeKind.AGENT:
+            agent_name, agent_id = ask.name, ask.agent_id or ask.name
+            supervision = self._supervise_agent()
+        return ScopeFacts(
+            scope_id=ask.scope_id or (run_id if ask.surrounding and run_id else uuid.uuid4().hex),
+            kind=ask.kind,
+            name=ask.name,
+            run_id=run_id,
+            run_name=run_name,
+            session_id=ask.session_id or outer.session_id,
+            tenant_id=ask.tenant_id or outer.tenant_id,
+            user_id=ask.user_id or outer.user_id,
+            agent_name=agent_name,
+            agent_id=agent_id,
+            supervision=supervision,
+            tags={**outer.tags, **ask.tags},
+            surrounding=ask.surrounding,
+            hooks=hooks,
+            run_hooks=run_hooks,
+            attempt=ask.attempt,
+        )
+
+    @property
+    def _own_budget(self) -> ExecutionBudget | None:
+        budget = self._ask.budget
+        return budget.budget if isinstance(budget, ExecutionTracker) else budget
+
+    def _supervise_run(self, run_id: str, session_id: str | None, spawn_budget: SpawnBudget) -> Supervision:
+        """Make the node of the run itself, which all its agents take their SpawnBudget from: the very object its slots are given out by."""
+        ask = self._ask
+        return Supervision(
+            run_id=run_id,
+            session_id=session_id,
+            spawn_budget=spawn_budget,
+            execution_budget=self._own_budget or ExecutionBudget(),
+            retention=ask.retention,
+            priority=ask.priority,
+        )
+
+    def _supervise_agent(self) -> Supervision:
+        ask, outer, node = self._ask, self._parent.facts, self._parent.facts.supervision
+        if node is not None and outer.agent_id is not None:
+            return node.spawn_child(outer.agent_id, ask.retention, ask.priority, self._own_budget)
+        run = self._parent.innermost(ScopeKind.RUN)
+        return Supervision(
+            run_id=outer.run_id or new_run_id(),
+            session_id=outer.session_id,
+            root_id=(run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
+            spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
+            execution_budget=self._own_budget or ExecutionBudget(),
+            retention=ask.retention,
+            priority=ask.priority,
+        )
+
+    def _spawn_budget(self) -> tuple[SpawnBudget, bool]:
+        """Return what a run may spawn, and whether that is only watched; a cap that is watched beside one that holds is not told."""
+        ask, observe = self._ask, self._engine.observe
+        templates = (limit for outer in self._parent.upwards() for limit, _ in outer.templates if limit.scope is ScopeKind.RUN)
+        limits = [limit for limit in (*ask.limits, *templates) if limit.kind == Kind.AGENTS]
+        caps = [limit.value for limit in limits if limit.on_exceed is not Outcome.OBSERVE]
+        if not caps and limits and ask.spawn_budget is None:
+            caps, observe = [limit.value for limit in limits], True
+        budget = ask.spawn_budget or UNLIMITED_AGENTS
+        if observe:  # nobody is paused for a slot that is given anyway
+            budget = SpawnBudget(budget.max_agents, allow_preempt=False)
+        if not caps:
+            return budget, observe
+        least = min([budget.max_agents, *caps])
+        if least < 1:
+            raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
+        return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
+
+    # -- its limits, and its part of others' -----------------------------------------------------------------------------
+
+    def _declare_budget(self, tracker: ExecutionTracker, used: tuple[int, int, int]) -> None:
+        """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
+        ask, budget, (tokens, cost, turns) = self._ask, tracker.budget, used
+        title = ask.budget_title or ("ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
+        if budget.max_tokens is not None:
+            self._keep(tracker, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
+        if budget.max_cost_usd is not None:
+            self._keep(tracker, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
+        if budget.max_turns is not None:
+            self._keep(tracker, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
+        if budget.deadline_s is not None:
+            self._scope.open_account(time_limit(budget.deadline_s), f"{title}.deadline_s")
+
+    def _keep(self, tracker: ExecutionTracker, limit: Limit, origin: str, used: int) -> None:
+        scope, known = self._scope, tracker.accounts.get(limit.kind)
+        if known is None:
+            tracker.accounts[limit.kind] = scope.open_account(limit, origin, used)
+            return
+        known.facts = scope.facts
+        if used > known.used:  # noqa: PLR1730 - more was consumed by hand; of a living tab, which others charge, nothing is written back
+            known.used = used
+        scope.allow(known)
+
+    def _share_out(self, share: Share) -> None:
+        """Carve the part of `share` out for the agent; raises BudgetError when it is not there.
+
+        The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
+        shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there
+        is such a limit. With "weighted" nothing is held. Raises ConfigurationError for a part of what nobody limits.
+        """
+        scope = self._scope
+        kinds = (Kind.TOKENS,) if isinstance(share, int) else _SHARED_KINDS
+        payers = self._payers()
+        if share == WEIGHTED:  # of the innermost that has any: what is outside of that is promised to others, if to anybody
+            payers = next(([each] for each in reversed(payers) if _sources([each], kinds)), payers)
+        sources = _sources(payers, kinds)
+        if not sources and not isinstance(share, int):
+            payers = [next(outer for outer in scope.upwards()[1:] if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS))]
+            sources = _sources(payers, kinds)
+            if not sources:
+                raise ConfigurationError(
+                    f"agent({named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit of "
+                    "tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
+                )
+        self._refuse_split(share, sources)
+        if isinstance(share, str):
+            supervision = scope.facts.supervision
+            weight = 0 if supervision is None else int(supervision.priority)
+            if weight:  # with priority BACKGROUND there is nothing to claim
+                weighted = scope.weighted_share = WeightedShare(self._engine, scope.facts, sources)
+                scope.change_rules(metered=weighted.meters)
+                weighted.join(weight)
+            return
+        carved = CarveOut(self._engine, scope.facts, share)
+        scope.change_rules(carved=carved)
+        for part in carved.take(sources):
+            scope.allow(part)
+        covered = {account for payer in payers for account in payer.rules.left_out if account.kind in sources}
+        scope.change_rules(left_out=frozenset(covered.union(*sources.values())))
+
+    def _payers(self) -> list[Scope]:
+        """Return the scopes that a part comes from: the parent agent, and whose tab it shares, or else the run."""
+        for outer in self._scope.upwards()[1:]:
+            if outer.facts.kind is ScopeKind.AGENT:
+                return [each for each in outer.charged() if each.facts.kind is ScopeKind.AGENT]
+            if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS):
+                return [outer]
+        return []
+
+    def _refuse_split(self, share: Share, sources: Mapping[str, list[Account]]) -> None:
+        """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
+        wanted = {account for accounts in sources.values() for account in accounts}
+        for outer in self._scope.upwards()[1:]:
+            if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
+                raise ConfigurationError(
+                    f"agent({named(str(self._scope.facts.name))}, share={share!r}): {errors_text.place(outer.facts)} around it has a "
+                    'weighted share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to '
+                    "split."
+                )
+
+    # -- which slot it takes ------------------------------------------------------------------------------------------
+
+    def _enter_agent(self) -> None:
+        scope, ask, facts = self._scope, self._ask, self._scope.facts
+        agent_limits.admit(scope, ask.priority)
+        if ask.seat is not None:
+            scope.seat, scope.lease = ask.seat, ask.seat.lease
+            if scope.lease is not None:
+                scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
+        elif scope.spawn is not None:
+            if facts.agent_id is None:
+                raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
+            try:
+                scope.lease = scope.spawn.enter(facts.agent_id, ask.priority, agent_name=facts.agent_name)
+            except SpawnDeniedError as denied:
+                if not self._engine.observe:
+                    _name_the_free_one(denied, scope.spawn)
+                    raise
+        if scope.admission is not None:
+            scope.admission.confirm(scope)
+        run = scope.innermost(ScopeKind.RUN)
+        if run is not None and run.first_agent is None:
+            run.first_agent = facts.agent_id  # its root
+
+
+def _sources(payers: Sequence[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Account]]:
+    found: dict[str, list[Account]] = {}
+    for payer in payers:
+        for account in tuple(payer.accounts):
+            if account.limit.kind in kinds and account.nature in _NATURES and account.limit.agent in (None, payer.facts.agent_name):
+                found.setdefault(account.kind, []).append(account)
+    return found
 
 
 def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:
@@ -397,3 +455,96 @@ def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:
     if seat is not None:
         kept = named(seat.agent_id)
         denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, which only agent({kept}) takes: give both the same id.",)
+
+
+class _Resumption:
+    """Let a run that has just been opened begin where a snapshot was taken."""
+
+    def __init__(self, scope: Scope, snapshot: Snapshot) -> None:
+        self._scope = scope
+        self._snapshot = snapshot
+
+    def go_on(self) -> None:
+        """Have the counters begin at what was used, and tell what that makes near or exceeded and was not told before.
+
+        Raises ConfigurationError while the same run, resumed before in this process, is still open.
+        """
+        scope, snapshot = self._scope, self._snapshot
+        with scope.engine.lock:
+            other = _resumed.get(snapshot.run_id)
+            if other is not None and other.status == "open" and not other.abandoned:
+                raise still_open(snapshot.run_id)
+            _resumed[snapshot.run_id] = scope
+        saved: dict[tuple[str, str, str | None], Counter] = {}
+        for counter in snapshot.counters:
+            key = (counter.scope, counter.kind, counter.agent)
+            if counter.renews is None and (key not in saved or saved[key].used < counter.used):
+                saved[key] = counter
+        crossings: list[Crossing] = []
+        for owner, account in [(each, account) for each in self._owners() for account in tuple(each.accounts)]:
+            known = saved.get((owner.facts.kind.value, account.kind, account.limit.agent))
+            if known is not None:
+                known.arm(account)
+            used = known.used if known is not None else snapshot.used_of(account) if owner is scope else 0
+            if account.kind != Kind.FAN_OUT:  # nobody lives yet in a run that begins
+                crossings += self._begin_at(owner, account, used)
+        crossings += self._renew()
+        self._restore()
+        scope.engine.tell(crossings)
+
+    def _owners(self) -> Iterator[Scope]:
+        yield self._scope
+        yield from (one for one in self._scope.upwards() if one.facts.kind in SHARED_SCOPES)
+
+    def _renew(self) -> list[Crossing]:
+        """Have limits that begin anew go on where the window is still the same; what a rolling one has used counts as used now."""
+        crossings: list[Crossing] = []
+        known = [counter for counter in self._snapshot.counters if counter.renews is not None]
+        for owner in self._owners() if known else ():
+            for series in tuple(owner.series):
+                mine = (owner.facts.kind.value, series.kind, series.limit.agent, how_it_renews(series.limit))
+                for counter in known:
+                    same = (counter.scope, counter.kind, counter.agent, counter.renews) == mine
+                    account = series.counter(counter.part) if same else None
+                    if account is not None:
+                        counter.arm(account)
+                        crossings += self._begin_at(owner, account, counter.used)
+        return crossings
+
+    def _begin_at(self, owner: Scope, account: Account, used: int) -> list[Crossing]:
+        """Have a counter say at least `used`; never less than it says already."""
+        if account.nature is Nature.CLOCK:
+            if owner.facts.kind in SHARED_SCOPES:
+                owner.clock.started_ns -= max(0, used - owner.clock.elapsed_ns(account, owner.engine.now_ns()))
+                owner.clock.watch(account)
+            return []
+        ledger, op_id = owner.engine.ledger, new_op_id()
+        read = getattr(ledger, "read", None)
+        if read is not None and used > account.used and ledger.spans(account):
+            with contextlib.suppress(BudgetExhaustedError):  # a file that nobody has made yet; what fails for good fails below
+                read(account)  # others have counted in it, and so has another limit of this scope that is the same counter
+        more = used - account.used
+        if more <= 0:
+            return []
+        want = {Nature.COUNTED: more, Nature.LEVEL: used}.get(account.nature, 0)
+        begun = run_sync(ledger.reserve(Reservation(op_id, [Line(account, want, 0)], {}, spent=True)))
+        amount = used if account.nature is Nature.LEVEL else more
+        settled = run_sync(ledger.settle(op_id, {account.kind: amount}))
+        return [*begun.crossings, *settled.crossings]
+
+    def _restore(self) -> None:
+        """Go on with what the run has counted besides its limits: time, statistics, and the work it has charged."""
+        scope, snapshot = self._scope, self._snapshot
+        scope.clock.started_ns = scope.engine.now_ns() - snapshot.elapsed_ns
+        scope.clock.waits = (0, 0, snapshot.waited_ns)
+        usage = scope.usage
+        for name, amount in snapshot.tally.items():
+            setattr(usage, name, amount)
+        usage.charged = dict(snapshot.charged)
+        scope.remembered.update(snapshot.op_ids)
+        told_at = {counter.kind: counter.told_at for counter in snapshot.counters if counter.scope == ScopeKind.RUN}
+        raised = any(account.reserved and account.value > told_at.get(account.kind, 0) for account in scope.accounts)
+        scope.kept_back.taken = snapshot.wrapped and not raised
+        if scope.tracker is not None:
+            scope.tracker.resume(usage.tokens, usage.cost_nano, usage.turns)
+        scope.clock.watch_again()

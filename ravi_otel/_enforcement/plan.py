@@ -8,20 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ravi_otel._enforcement.admission import NOTHING, Estimate, Worst
 from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line
+from ravi_otel._enforcement.series import Series
+from ravi_otel._enforcement.shares import CarveOut
+from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import SPENDS, Kind, ScopeKind
 from ravi_otel.policy.usage import Call, Usage
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.series import Series
-    from ravi_otel._enforcement.shares import CarveOut
-    from ravi_otel.policy.facts import ScopeFacts
 
 JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that several runs come to, each with limits."""

@@ -2,71 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self
 
-from ravi_otel._enforcement import charges, checkpoints, deadlines, errors_text
-from ravi_otel._enforcement.deadlines import NO_WAITS, ScopeClock
-from ravi_otel._enforcement.ending import Ending, hand_over, partial_of, read_group, say_what_it_is, swallows
+from ravi_otel import _current
+from ravi_otel._enforcement import deadlines, errors_text
+from ravi_otel._enforcement.deadlines import NO_WAITS
+from ravi_otel._enforcement.ending import (
+    CANCELLED,
+    CLOSED,
+    COMPLETED,
+    PAUSED,
+    Ending,
+    hand_over,
+    partial_of,
+    read_group,
+    say_what_it_is,
+    swallows,
+)
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import LastCall, WrapUp, wrapped_up
+from ravi_otel._enforcement.last_call import Claim, KeptBack, LastCall
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Line
-from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
-from ravi_otel._enforcement.readings import reading, readings_around, remaining
-from ravi_otel._enforcement.run_meta import meta_of
-from ravi_otel._enforcement.series import Series, counters
-from ravi_otel._enforcement.shares import Part
-from ravi_otel._enforcement.snapshot import Snapshot
-from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
-from ravi_otel._flow import run_sync
-from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.plan import PLAIN, ChargingRules, Plan
+from ravi_otel._enforcement.scope_limits import LimitedScope
+from ravi_otel._enforcement.shares import CarveOut, WeightedShare
+from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
+from ravi_otel._enforcement.spawn import limits as agent_limits
+from ravi_otel._enforcement.spawn.reservations import Seat
+from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
+from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_charged, add_counts, whole
+from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
+from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.manager import HookManager, merged
-from ravi_otel.hooks.records import CallRecord, LimitReading, Spend, Status, ToolRecord
+from ravi_otel.hooks.records import CallRecord, Spend, Status, ToolRecord
 from ravi_otel.policy import checks
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import read_kind
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind, Limit, Outcome, ScopeKind
-from ravi_otel.policy.meta import CancellationToken, RunMeta
+from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
+from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
 from ravi_otel.policy.supervision import Supervision
 
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.spawn.limits import AgentAdmission
-    from ravi_otel._enforcement.spawn.reservations import Seat
-    from ravi_otel._enforcement.spawn.slots import Lease
-    from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-    from ravi_otel._enforcement.tracker import ExecutionTracker
+_FAR_S: Final = 100 * 365 * 24 * 3600
+"""A deadline so far away is none."""
 
-CountingT = TypeVar("CountingT", Account, Series)
-
-
-def _same(known: Account, other: Account) -> bool:
-    mine, theirs = known.limit, other.limit
-    return (mine.counted, mine.agent) == (theirs.counted, theirs.agent)
+_TOOL: Final = "tool."
+_CHARGE: Final = "charge."
+_DONE_WITHOUT: Final = frozenset({Kind.TOOL_CALLS.value, Kind.DEPTH.value, Kind.AGENTS.value})
+"""What a program can do without and still finish: a tool, an agent inside an agent."""
 
 
-def _inner_amount(kind: str, value: object) -> int:
-    """Convert a limit's public value to the kind's inner integer."""
-    if kind == Kind.COST:
-        return checks.nano_usd("set_limit(value)", value)
-    if kind in CLOCKS:
-        return checks.nanoseconds("set_limit(value)", value)
-    return checks.count("set_limit(value)", value)
+def own_kind(kind: object) -> str:
+    """Accept the name of a kind that the program counts itself; ConfigurationError for one that is counted from its calls."""
+    name = checks.name("charge(kind)", kind.removeprefix(_CHARGE) if isinstance(kind, str) else kind, "sql_rows")
+    if is_built_in(name) or name.startswith(_TOOL):
+        by = "@ravi_otel.tool functions" if name.startswith(_TOOL) or name == Kind.TOOL_CALLS else "model calls, agents and the clock"
+        raise ConfigurationError(
+            f"charge(kind={checks.show(name)}) is a built-in kind, which is counted from {by}: charge a name of your own, such as "
+            "'sql_rows', or report tokens, cost and turns spent elsewhere with ExecutionTracker.consume(..., external=True)."
+        )
+    return name
 
 
-def _named(declared: list[CountingT], name: str, agent: str | None) -> list[CountingT]:
-    own = [each for each in declared if each.limit.agent == agent]
-    exact = [each for each in own if each.kind == name]
-    return exact or [each for each in own if each.limit.kind == name and each.limit.detail is None]
-
-
-class Scope:
+class Scope(LimitedScope):
     """Count and refuse for one run, agent, block, session, tenant or process.
 
-    Made by `opening.open_scope`. Accounts and templates may be added while it is open; everything else is fixed. After
-    it closed its counters can still move: a stream that outlives its scope settles where it was admitted.
+    Made by `Opening.open`. After it closed its counters can still move: a stream that outlives its scope settles where it was
+    admitted.
 
     Whatever can still do work in it refers to it: handles, contexts, threads, tasks, calls, scopes inside. What only keeps a list of
     scopes refers to them weakly, so that one which the program has dropped is found out: see `watch`.
@@ -84,12 +95,8 @@ class Scope:
         also: tuple[Scope, ...] = (),
         rules: ChargingRules = PLAIN,
     ) -> None:
-        self.engine = engine
-        self.facts = facts
-        self.parent = parent
-        self.rules = rules
+        super().__init__(engine, facts, parent, spawn=spawn, also=also, rules=rules)
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
-        self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
         self.tracker = tracker
         self.lease: Lease | None = None
         self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
@@ -97,14 +104,8 @@ class Scope:
         self.node: Any = None  # its place in the tree that the runtime draws
         self.trace_id: str | None = None
         self.pauses = 0  # refusals because its slot went to others
-        self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
-        self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
-        self.usage = UsageCounters()
+        self.weighted_share: WeightedShare | None = None
         self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
-        self.accounts: list[Account] = []
-        self.series: list[Series] = []  # limits that renew, or count by somebody
-        self.templates: list[tuple[Limit, str]] = []
-        self.clock = ScopeClock(engine.deadlines)
         self.stranded = False
         self.status: Status = "open"
         self.stop_reason: str | None = None
@@ -113,14 +114,27 @@ class Scope:
         self._concluded: Ending | None = None
         self.closed = False
         self.partial: str | None = None
-        self.wrapping: LastCall | None = None if parent is None else parent.wrapping
-        self.wrapped = False  # the last call, on what is kept back, was made
         self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
-        self._plan: Plan | None = None
         self.when_dropped: Callable[[Scope], object] | None = None
-        self._outer: tuple[Scope, ...] = (*also, *(() if parent is None else parent.upwards()))
-        self.tallies: Tallies = tuple(scope.usage for scope in self.charged())
+
+    @classmethod
+    def of_process(
+        cls,
+        engine: Engine,
+        limits: Iterable[Limit] = (),
+        origins: Mapping[int, str] | None = None,
+        scope_id: str | None = None,
+        service: str | None = None,
+    ) -> Scope:
+        """Open the root that calls without a run belong to; `origins` and `scope_id` are those of `Opening`.
+
+        The processes of one `service`, over one shared ledger, have the same root.
+        """
+        own = uuid.uuid4().hex if service is None else f"service:{service}"
+        scope = cls(engine, ScopeFacts(scope_id=scope_id or own, kind=ScopeKind.PROCESS, name=service), None)
+        scope.declare(tuple(limits), origins or {})
+        return scope
 
     def __repr__(self) -> str:
         return f"<Scope {errors_text.place(self.facts)} {self.status}>"
@@ -129,22 +143,22 @@ class Scope:
 
     @property
     def abandoned(self) -> bool:
-        """Tell that this process was forked while the scope was open: it is the parent process's."""
+        """Whether this process was forked while the scope was open: it is the parent process's."""
         return self.clock.generation != deadlines.generation
 
     @property
     def parent_id(self) -> str | None:
-        """Give the enclosing scope's id, None at the root."""
+        """Return the enclosing scope's id, None at the root."""
         return None if self.parent is None else self.parent.facts.scope_id
 
     @property
     def supervision(self) -> Supervision | None:
-        """Give this scope's place in the supervision tree: its agent's, else its run's; None outside both."""
+        """Return this scope's place in the supervision tree: its agent's, else its run's; None outside both."""
         return self.facts.supervision
 
     @property
     def hooks(self) -> tuple[HookManager, ...]:
-        """List the managers that hear of work in here, each once: of the process, the runs around, and the agent.
+        """Return the managers that hear of work in here, each once: of the process, the runs around, and the agent.
 
         For code that fires events of its own kind, such as `HookEvent.STEP_START`: `for hooks in scope.hooks: hooks.emit(...)`.
         """
@@ -152,112 +166,56 @@ class Scope:
 
     @property
     def meta(self) -> RunMeta:
-        """Give what identifies the run here to whoever works for it: ids, deadline, and the token that cancels this branch.
+        """Return what identifies the run here to whoever works for it: ids, deadline, and the token that cancels this branch.
 
         The deadline is the tightest one around at this moment, the trace id the one of the scope's span. Raises ConfigurationError
         outside any run and agent.
         """
-        return meta_of(self)
+        facts, supervision = self.facts, self.facts.supervision
+        if supervision is None:
+            raise ConfigurationError("meta needs a run or an agent around it: open one with ravi_otel.run(), or take RunMeta.standalone().")
+        limit = self._deadline()
+        left = None if limit is None else limit.allowed_s - limit.passed_s
+        meta = RunMeta(
+            run_id=facts.run_id or supervision.run_id,
+            cancellation=CancellationToken() if self.cancellation is None else self.cancellation,
+            supervision=supervision,
+            deadline=None if left is None else max(0.0, time.time() + left),
+            trace_id=self._known_trace_id(),
+            tenant_id=facts.tenant_id,
+        )
+        return meta if limit is None else meta.held_to(limit)
+
+    def _deadline(self) -> Deadline | None:
+        """Return the tightest deadline around, as its scope has it; `working` limits have none, since waits put them off."""
+        now = self.engine.now_ns()
+        found = [
+            (account.value - passed, passed, account)
+            for account, clock in self.plan.clocks
+            if account.kind == Kind.TIME and not account.observe
+            for passed in [clock.elapsed_ns(account, now)]
+        ]
+        left, passed, account = min(found, key=lambda each: each[0], default=(math.inf, 0, None))
+        if account is None or left > _FAR_S * NANO:
+            return None
+        facts = account.facts
+        fields = {"scope": str(facts.kind), "agent_name": facts.agent_name, "run_name": facts.run_name, "run_id": facts.run_id}
+        return Deadline(account.value / NANO, passed / NANO, errors_text.place(facts), fields)
+
+    def _known_trace_id(self) -> str:
+        """Return the trace of the innermost span that a scope here opened, else the current one, else one made up once for the run."""
+        known = next((one.trace_id for one in self.upwards() if one.trace_id is not None), None) or _current.trace_id()
+        if known is None:
+            known = uuid.uuid4().hex
+            (self.innermost(ScopeKind.RUN) or self).trace_id = known
+        return known
 
     def watch(self, when_dropped: Callable[[Scope], object] | None) -> None:
         """Have a finaliser call `when_dropped`, which may go on with it, when nobody refers to it any more; None ends that."""
         self.when_dropped = when_dropped
         self.__class__ = Scope if when_dropped is None else _Watched  # pyright: ignore[reportAttributeAccessIssue]  # of the same layout
 
-    def block(self, facts: ScopeFacts) -> Scope:
-        """Make a bare scope inside this one."""
-        return Scope(self.engine, facts, self)
-
-    @property
-    def suspended(self) -> frozenset[str]:
-        """Return the kinds of limits that a block here has set aside."""
-        return self.rules.suspended
-
-    def upwards(self) -> tuple[Scope, ...]:
-        """List the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
-        return (self, *self._outer)
-
-    def charged(self) -> list[Scope]:
-        """Return, root to leaf, the scopes that a charge made here goes to.
-
-        Every one that is no agent's, and the innermost agent's; with each agent that pools, its parent agent's in the same run.
-        """
-        path: list[Scope] = []
-        pays, met = True, False
-        for each in self.upwards():
-            if each.facts.kind is ScopeKind.AGENT:
-                if pays:
-                    path.append(each)
-                    pays, met = each.rules.pools, True
-            else:
-                path.append(each)
-                pays = pays and not (met and each.facts.kind is ScopeKind.RUN)
-        path.reverse()
-        return path
-
-    # -- what it may ----------------------------------------------------------------------------------------------
-
-    @property
-    def plan(self) -> Plan:
-        """Return what a call made here at this moment must satisfy, compiled anew after any change of limits."""
-        plan = self._plan
-        if plan is None or plan.revision != self.engine.revision:
-            plan = self._plan = self.compile_plan()
-        return plan
-
-    def compile_plan(self) -> Plan:
-        """Compile the plan; the revision is read before, so that what changes meanwhile makes it a stale one."""
-        revision, agent, around = self.engine.revision, self.facts.agent_name, self.upwards()
-        charged_to = tuple(limit for _, limit in self.limits_charged())
-        meters = (meter for each in around for meter, sources in each.rules.metered if not sources.isdisjoint(charged_to))
-        clocks = tuple(
-            (account, owner.clock)
-            for owner in reversed(around)
-            for account in tuple(owner.clock.limits)
-            if account.limit.agent in (None, agent)
-        )
-        return Plan.of(self.facts, revision, (*charged_to, *meters), clocks, (each.rules for each in around))
-
-    @property
-    def declared(self) -> list[Account | Series]:
-        """Return the scope's own limits."""
-        return [*self.accounts, *self.series]
-
-    def limits_charged(self) -> list[tuple[Scope, Account | Series]]:
-        """Return, root to leaf, the limits that a call made here is charged to, each with the scope it is of; those of time are not."""
-        agent, charged = self.facts.agent_name, self.charged()
-        left_out = {account for each in charged for account in each.rules.left_out}
-        return [
-            (each, limit)
-            for each in charged
-            for limit in each.declared
-            if limit.nature is not Nature.CLOCK and limit.limit.agent in (None, agent) and limit not in left_out
-        ]
-
-    def change_rules(self, **changes: Any) -> None:
-        """Replace some of the `ChargingRules`; holds for the next call here and in every scope inside."""
-        self.rules = replace(self.rules, **changes)
-        with self.engine.lock:
-            self.engine.revision += 1
-
-    def allow(self, account: Account) -> None:
-        """Add an account; a limit declared again on a scope that was joined takes the smallest value ever declared, and arms nothing.
-
-        What was set since holds until it is declared with less than it ever was.
-        With other options it is a limit of its own, which begins at what the first has counted and holds.
-        """
-        with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
-            bound = account
-            known = [one for one in self.accounts if _same(one, account)] if self.facts.kind in JOINED else []
-            twin = next((one for one in known if replace(one.limit, value=0) == replace(account.limit, value=0)), None)
-            if twin is None:
-                self.engine.begin_at(account, known)
-                self.accounts.append(account)
-                self.engine.revision += 1
-            else:
-                bound = twin
-                self.engine.declare_again([one for one in known if one.key == twin.key], account.value)
-        self.clock.watch(bound)
+    # -- whether work may go on -------------------------------------------------------------------------------------
 
     def checkpoint(self, at: CallRecord | ToolRecord | None = None) -> None:
         """Raise when the work must not go on: cancelled, closed, past a deadline, or paused.
@@ -296,24 +254,8 @@ class Scope:
             if not account.observe:
                 engine.count("denied", account)
                 return owned(errors_text.late(account), account)
-            charges.observed(self, account, at, "deadline")
+            engine.observed(account, at, "deadline")
         return None
-
-    def left_ns(self) -> int | None:
-        """Return how much time is left before the first limit of time around runs out, not above 0 past it; None without one.
-
-        Limits that only observe, and those that stand still, leave all the time there is.
-        """
-        clocks = self.plan.clocks
-        if not clocks:
-            return None
-        now = self.engine.now_ns()
-        left = [
-            account.value - clock.elapsed_ns(account, now)
-            for account, clock in clocks
-            if not account.observe and not clock.is_still(account)
-        ]
-        return min(left, default=None)
 
     def is_over(self) -> bool:
         """Whether what is in flight in here must end: it was cancelled or closed, or its time is up."""
@@ -324,129 +266,13 @@ class Scope:
         left = self.left_ns()
         return left is not None and left <= 0
 
-    def begin_wait(self) -> None:
-        """Stop the `working` limits of this scope and of every one around it; each is to be ended by one `end_wait`."""
-        ScopeClock.begin_wait([one.clock for one in self.upwards()], self.engine.now_ns())
-
-    def end_wait(self, ended_ns: int | None = None) -> None:
-        """Let the `working` limits go on that no other wait keeps; `ended_ns` is when it was over, on the monotonic clock."""
-        ScopeClock.end_wait([one.clock for one in self.upwards()], self.engine.now_ns() if ended_ns is None else ended_ns)
-
-    def charge(self, kind: str, amount: int = 1, *, op_id: str | None = None) -> None:
-        """Charge `amount` of a kind of your own, such as SQL rows, against every enclosing limit `charge.KIND`.
-
-        `op_id` names the piece of work: charged once in its run, it is not charged again, also not by a run that goes on from
-        a snapshot. Raises BudgetExhaustedError when it does not fit, and then nothing is charged; ConfigurationError for a
-        built-in kind. `stats().charged` counts it whether or not there is a limit.
-        """
-        charges.charge(self, kind, amount, op_id)
-
-    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
-        """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
-        charges.charge_now(self, lines, at)
-
-    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, op_id: str | None = None) -> str | None:
-        """Charge counted kinds, and give the operation to settle or release; None when there was nothing to charge.
-
-        Who makes `op_id` himself can end it also where something interrupts this before he was given it.
-        """
-        return charges.charge_lines(self, lines, at, op_id)
-
-    def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
-        """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
-        charges.absorb(self, amounts, model)()
-
-    def reported_in(self) -> UsageCounters:
-        """Return the counters of the innermost run or agent around, else of the process: whose span says what was reported in it."""
-        around = self.upwards()
-        return next((scope for scope in around if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}), around[-1]).usage
-
-    def is_charged_by_calls(self) -> bool:
-        """Tell whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
-        around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
-        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).usage.requests > 0
-
-    def leaves_room(self, kind: str, amount: int) -> bool:
-        """Tell whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
-        plan = self.plan
-        for account in plan.accounts():
-            aside = account.observe or plan.sets_aside(account) or account.limit.on_exceed is Outcome.ASK
-            if account.kind == kind and account.used + amount > account.value and not aside:
-                return False
-        return True
-
-    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
-        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
-        plan = self.plan
-        for account in plan.accounts():
-            aside = account.observe or account in but or plan.sets_aside(account)
-            if account.kind in kinds and account.used > account.value and not aside:
-                raise owned(errors_text.used_up(account), account)
-
-    def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
-        """Record it, and give the function that tells what was crossed: for who holds a lock."""
-        return charges.absorb(self, amounts)
-
-    @property
-    def remembered(self) -> Remembered:
-        """Give the operation ids that the innermost run around has charged, or the process outside any run."""
-        owner: Scope = next((scope for scope in self.upwards() if scope.facts.kind is ScopeKind.RUN), self.upwards()[-1])
-        with self.engine.lock:
-            if owner._remembered is None:
-                owner._remembered = Remembered()
-            return owner._remembered
-
-    @property
-    def observes(self) -> bool:
-        """Tell that limits only observe here (shadow mode)."""
-        return self.engine.observe
-
-    # -- changing and reading it ----------------------------------------------------------------------------------
-
-    def set_limit(self, kind: str, value: float) -> None:
-        """Set another value on this scope's own limits of `kind`: USD for cost, seconds for time, else a count.
-
-        `kind` is written as a limit's is: `tokens`, `tool.search`, `sql_rows`, `tokens@researcher`; `agents` is a run's. A raise
-        arms the limit's events again and ends draining, whoever waits in line is judged again. A value below what is used refuses
-        from now on; that the limit is exceeded is told with the first refusal. Raises ConfigurationError for a kind it has no
-        limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
-        """
-        asked = read_kind("set_limit(kind)", kind, own=True)
-        name = asked.name
-        found = _named(self.accounts, name, asked.agent) if asked.scope is None else []
-        series = _named(self.series, name, asked.agent) if asked.scope is None else []
-        slots = name == Kind.AGENTS and asked.agent is None and self.facts.kind is ScopeKind.RUN
-        if not found and not slots and not series:
-            have = ", ".join(sorted({*(one.limit.label for one in self.accounts), *(one.limit.label for one in self.series)})) or "none"
-            raise ConfigurationError(
-                f"set_limit({kind!r}, …): {errors_text.place(self.facts)} has no such limit; it has {have}. "
-                "Declare it where the scope is opened, with limits=[...]."
-            )
-        inner = _inner_amount(name, value)
-        if name == Kind.AGENTS and inner < 1:
-            raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
-        for account in found:
-            if isinstance(account, Part):
-                account.carved.grow(self, account.kind, inner)
-        if slots and self.spawn is not None:
-            if not found:
-                self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
-            self.spawn.resize(inner)
-        for account in found:
-            if account.reserved and inner > account.value:
-                self.wrapped = False  # what is kept back is kept for a last call again
-            run_sync(self.engine.ledger.retune(account, inner))
-            self.clock.watch(account)
-        for each in series:
-            each.retune(inner)
-
     def refuse_cancelled(self) -> None:
         """Raise when it was cancelled."""
         if self.cancellation is not None and self.cancellation.cancelled:
             raise self._cancelled()
 
     def _cancelled(self) -> CancellationError:
-        """Write the error of who works here once it was cancelled, which names the outermost scope that was."""
+        """Return the error of who works here once it was cancelled, which names the outermost scope that was."""
         around = reversed(self.upwards())
         owner = next((one for one in around if one.cancellation is not None and one.cancellation.cancelled), self)
         return errors_text.cancelled(owner.facts, None if owner.cancellation is None else owner.cancellation.reason)
@@ -457,6 +283,23 @@ class Scope:
             if scope.closed:
                 raise errors_text.closed(scope.facts)
 
+    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
+        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or account in but or plan.sets_aside(account)
+            if account.kind in kinds and account.used > account.value and not aside:
+                raise owned(errors_text.used_up(account), account)
+
+    def leaves_room(self, kind: str, amount: int) -> bool:
+        """Whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or plan.sets_aside(account) or account.limit.on_exceed is Outcome.ASK
+            if account.kind == kind and account.used + amount > account.value and not aside:
+                return False
+        return True
+
     def close(self) -> None:
         """Stop everything in here: the next call, tool or charge is refused, what waits in line is let go, what is in flight is ended."""
         self.closed = True
@@ -465,7 +308,7 @@ class Scope:
         self.engine.stopped()
 
     def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
-        """Call `wake`, from any thread, when work in here is closed or cancelled; give a function that takes it off again."""
+        """Call `wake`, from any thread, when work in here is closed or cancelled; return a function that takes it off again."""
         key, around = object(), self.upwards()
         for scope in around:
             scope._stops[key] = wake  # noqa: SLF001 - another scope of this class
@@ -481,9 +324,224 @@ class Scope:
 
         return forget
 
+    # -- charging a call ----------------------------------------------------------------------------------------------
+
+    def reserve(self, plan: Plan, request: Reservation, at: CallRecord | None = None) -> Flow[Grant]:
+        """Hold what a call asks of the accounts of `plan`; a `Done` where nobody has to wait.
+
+        Raises the refusal, which is counted and told on `at`, as is what shadow mode let through. After a wait the checkpoint runs once
+        more: the run, its time or its slot may be gone; then nothing is held.
+        """
+        if plan.carved:
+            request.around = (*plan.carved, *request.around)
+        answering = self.engine.ledger.reserve(request)
+        if isinstance(answering, Done):
+            return Done(self._granted(answering.value, at))  # a flow that is over
+        return self._wait(answering, request.op_id, at)
+
+    def _wait(self, answering: Flow[Grant | Denied], op_id: str, at: CallRecord | None) -> Flow[Grant]:
+        answer = yield from answering
+        try:
+            self.checkpoint(at)
+        except BaseException:
+            self.engine.answered(answer, at)
+            if isinstance(answer, Grant):
+                self.release(op_id)
+            raise
+        return self._granted(answer, at)
+
+    def _granted(self, answer: Grant | Denied, at: CallRecord | None) -> Grant:
+        engine = self.engine
+        if answer.crossings:
+            engine.answered(answer, at)
+        if isinstance(answer, Denied):
+            account = answer.account
+            if at is not None:
+                at.limit_kind, at.limit_scope, at.limit_reason = account.kind, account.facts.kind, answer.reason
+            engine.count("contended" if answer.reason == "contended" else "denied", account)
+            raise owned(errors_text.refused(answer), account)
+        if answer.observed is not None and (at is None or at.decision != "observed"):
+            engine.observed(answer.observed, at)
+        return answer
+
+    def settle(
+        self, op_id: str, amounts: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
+    ) -> None:
+        """Replace what an operation holds by what was used, by account kind; None, or a kind left out, settles at the grant."""
+        self.engine.settle(op_id, amounts, at, guessed=guessed)
+
+    def release(self, op_id: str) -> None:
+        """Give back what an operation holds: nothing of it was sent."""
+        run_sync(self.engine.ledger.release(op_id))
+
+    def observed_unpriced(self, record: CallRecord) -> None:
+        """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
+        for account in self.plan.accounts():
+            if account.kind == Kind.COST and account.observe and account.limit.on_unpriced != "warn" and not record.call.unread:
+                self.engine.observed(account, record, "unpriced_model")
+                return
+
+    # -- charging what is known beforehand -------------------------------------------------------------------------------
+
+    def charge(self, kind: str, amount: int = 1, *, op_id: str | None = None) -> None:
+        """Charge `amount` of a kind of your own, such as SQL rows, against every enclosing limit `charge.KIND`.
+
+        `op_id` names the piece of work: charged once in its run, it is not charged again, also not by a run that goes on from
+        a snapshot. Raises BudgetExhaustedError when it does not fit, and then nothing is charged; ConfigurationError for a
+        built-in kind. `stats().charged` counts it whether or not there is a limit.
+        """
+        kind = own_kind(kind)
+        amount = checks.count("charge(amount)", amount, way_out="spend is never taken back")
+        self.refuse_closed()
+        key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
+        memory = None if key is None else self.remembered
+        lines = [Line(account, amount, amount) for account in self.plan.accounts() if account.kind == kind]
+        op = new_op_id()
+        try:
+            with whole():  # no charge is a model call's
+                if memory is not None and key in memory:
+                    return
+                answer = self._ask(lines, op)
+                if not isinstance(answer, Denied):
+                    add_charged(self.tallies, kind, amount)
+                    if memory is not None and key is not None:
+                        memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+            if self._charged(answer, None) is not None:
+                self.engine.settle(op, None)
+        except BaseException as error:
+            self._end_charge(op, error, keeps=memory is None or key in memory)
+            raise
+
+    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
+        """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
+        op_id = new_op_id()
+        try:
+            if self._charged(self._ask(lines, op_id), at) is not None:
+                self.engine.settle(op_id, None, at)
+        except BaseException as error:
+            self._end_charge(op_id, error)
+            raise
+
+    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, op_id: str | None = None) -> str | None:
+        """Charge counted kinds, and return the operation to settle or release; None when there was nothing to charge.
+
+        Who makes `op_id` himself can end it also where something interrupts this before he was given it.
+        """
+        op_id = op_id or new_op_id()
+        try:
+            return self._charged(self._ask(lines, op_id), at)
+        except BaseException as error:
+            self._end_charge(op_id, error)
+            raise
+
+    def charge_done(self, lines: Sequence[Line], at: ToolRecord, *, refuses: bool) -> BudgetError | None:
+        """Charge counted kinds for what has happened already; return the refusal of what did not fit, which is charged all the same.
+
+        With `refuses` False it is charged unasked, and None is returned.
+        """
+        if not lines:
+            return None
+        op_id, engine = new_op_id(), self.engine
+        try:
+            answer = self._ask(lines, op_id) if refuses else None
+            if isinstance(answer, Grant):
+                if self._charged(answer, at) is not None:
+                    engine.settle(op_id, None, at)
+                return None
+            if answer is not None:
+                engine.answered(answer, at)
+                engine.count("denied", answer.account)
+                op_id = new_op_id()
+            engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)
+            engine.settle(op_id, None, at)
+        except BaseException as error:
+            self._end_charge(op_id, error, keeps=True)
+            raise
+        return None if answer is None else owned(errors_text.refused(answer), answer.account)
+
+    def _ask(self, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
+        plan = self.plan
+        if plan.suspended:
+            for line in lines:
+                line.free = plan.sets_aside(line.account)
+        return run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {}))) if lines else None
+
+    def _charged(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
+        if answer is None:
+            return None
+        self.engine.answered(answer, at)
+        if isinstance(answer, Denied):
+            self.engine.count("denied", answer.account)
+            add_counts(self.tallies, refused=1)
+            raise owned(errors_text.refused(answer), answer.account)
+        if answer.observed is not None:
+            self.engine.observed(answer.observed, at)
+        return answer.op_id
+
+    def _end_charge(self, op_id: str, error: BaseException, *, keeps: bool = False) -> None:
+        """End what a signal's exception has cut off: nobody else knows of it. What was refused, or is over, has nothing to end.
+
+        With `keeps` it stays charged: what it stands for may have happened.
+        """
+        if isinstance(error, BudgetError):
+            return
+        ledger = self.engine.ledger
+        with suppress(Exception):  # what goes to the caller is what interrupted him
+            run_sync(ledger.settle(op_id, None)) if keeps else run_sync(ledger.release(op_id))
+
+    def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
+        """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
+        self.absorb_untold(amounts, model)()
+
+    def absorb_untold(self, amounts: Mapping[str, int], model: str | None = None) -> Callable[[], None]:
+        """Record it, and return the function that tells what was crossed: for who holds a lock."""
+        lines = [
+            Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
+            for account in self.plan.accounts(model)
+            if amounts.get(account.kind)
+        ]
+        op_id, engine = new_op_id(), self.engine
+        try:
+            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+            settled = run_sync(engine.ledger.settle(op_id, amounts))
+        except BaseException:  # a signal's: what was begun is ended, once, as what it was
+            with suppress(Exception):  # what goes to the caller is what interrupted him
+                run_sync(engine.ledger.settle(op_id, amounts))
+            raise
+
+        def tell() -> None:
+            engine.tell(begun.crossings)
+            engine.settled(settled)
+
+        return tell
+
+    def is_charged_by_calls(self) -> bool:
+        """Whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
+        around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
+        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).usage.requests > 0
+
+    def reported_in(self) -> UsageCounters:
+        """Return the counters of the innermost run or agent around, else of the process: whose span says what was reported in it."""
+        around = self.upwards()
+        return next((scope for scope in around if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}), around[-1]).usage
+
+    @property
+    def remembered(self) -> Remembered:
+        """Return the operation ids that the innermost run around has charged, or the process outside any run."""
+        owner = self.innermost(ScopeKind.RUN) or self.upwards()[-1]
+        with self.engine.lock:
+            return owner._own_memory()  # noqa: SLF001 - another scope of this class
+
+    def _own_memory(self) -> Remembered:
+        if self._remembered is None:
+            self._remembered = Remembered()
+        return self._remembered
+
+    # -- reading it -------------------------------------------------------------------------------------------------
+
     @property
     def duration_s(self) -> float:
-        """Give how long it has been open, or was."""
+        """Return how long it has been open, or was."""
         return (self.clock.until_ns - self.clock.started_ns) / NANO
 
     def spend(self) -> Spend:
@@ -493,36 +551,36 @@ class Scope:
 
     stats = spend
 
-    def readings(self) -> list[LimitReading]:
-        """Read every limit this scope owns; of one that counts by somebody, the fullest of its counters now."""
-        return [reading(self, account) for account in counters(self)]
-
-    def readings_around(self) -> list[LimitReading]:
-        """Read every limit that holds in here: its own first, then those of each scope around it, from the nearest on.
-
-        `LimitReading.scope` and `scope_name` say whose each is. Of a limit around that counts by somebody it is the counter of whom
-        this scope is for, or by model the fullest.
-        """
-        return readings_around(self)
-
-    def remaining(self, kind: str) -> float | None:
-        """Give what is left of `kind` for what is done in here: the least that any limit around leaves, None where none limits it.
-
-        USD for cost, seconds for time and working, else a count; never below 0. What calls in flight hold is not left, nor what is
-        kept back for a last call or promised to other agents. `kind` is written as a limit's is: `cost`, `tool.search`,
-        `charge.sql_rows`, also with a scope (`session.cost`) or an agent (`tokens@researcher`). A limit of all tokens counts for
-        `input_tokens` and `output_tokens` too, and one of all tool calls for each tool. Limits that only observe limit nothing.
-        NaN, which is unknown, where nothing was heard yet from the store that others count in. Raises LimitSyntaxError, a
-        ConfigurationError, for a kind that does not exist.
-        """
-        return remaining(self, kind)
-
     def snapshot(self) -> Snapshot:
         """Photograph the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
 
         Holds what was used and told, and no limits: those are the host's. Raises ConfigurationError outside any run.
         """
-        return checkpoints.take(self)
+        run = self.innermost(ScopeKind.RUN)
+        if run is None or run.facts.run_id is None:
+            raise ConfigurationError(
+                f"snapshot(): {errors_text.place(self.facts)} is in no run. Open one with run(), and take it in there."
+            )
+        with whole():  # the lock under which it charges: the id of no work that is not counted is in it, either
+            return run._photograph(run.facts.run_id)  # noqa: SLF001 - another scope of this class
+
+    def _photograph(self, run_id: str) -> Snapshot:
+        now = self.clock.until_ns
+        owners = (self, *(one for one in self.upwards() if one.facts.kind in SHARED_SCOPES))
+        declared = [(owner, account) for owner in owners for account in tuple(owner.accounts)]
+        declared += [(owner, account) for owner in owners for series in tuple(owner.series) for account in series.current()]
+        return Snapshot.of(
+            self.facts,
+            run_id,
+            self.usage,
+            elapsed_ns=now - self.clock.started_ns,
+            waited_ns=self.clock.waited_ns(now),
+            counters=[Counter.of(account, owner.clock.elapsed_ns(account, now)) for owner, account in declared[:MOST_ENTRIES]],
+            op_ids=self.remembered.keys(),
+            wrapped=self.kept_back.taken,
+        )
+
+    # -- its last call ----------------------------------------------------------------------------------------------
 
     def wrap_up(self) -> WrapUp:
         """Open a block, with `with` or `async with`, in which one model call may use what limits with `on_exceed="final"` keep back.
@@ -532,12 +590,58 @@ class Scope:
         """
         return WrapUp(self)
 
+    def claim_last_call(self) -> Claim | None:
+        """Take what is kept back for the call that is about to be made here; None outside any block of a last call.
+
+        Raises when another call has taken it.
+        """
+        return None if self.wrapping is None else self.wrapping.claim(self.engine, self.finals())
+
+    def finals(self) -> list[tuple[KeptBack, Account]]:
+        """Return, root to leaf, the limits that keep something back for a call made here, with what says whether that was taken."""
+        return [
+            (owner.kept_back, account)
+            for owner in self.charged()
+            for account in tuple(owner.accounts)
+            if account.limit.on_exceed is Outcome.FINAL and account.limit.agent in (None, self.facts.agent_name)
+        ]
+
+    def block(self, facts: ScopeFacts) -> Scope:
+        """Make a bare scope inside this one."""
+        return Scope(self.engine, facts, self)
+
+    # -- its end ----------------------------------------------------------------------------------------------------
+
+    def leave(self, error: BaseException | None, *, catch: bool = False) -> bool:
+        """Close it after its body ended: slots and parts are given back, the tab is kept.
+
+        Return whether it swallows the error: by its own limits' outcome, or by `catch`.
+        """
+        # Nothing is told from within a generator that is being closed: a finaliser may be running.
+        quiet = isinstance(error, GeneratorExit)
+        if self.turns_told:
+            end_turns(self, quiet=quiet)
+        swallowed = self.end(error, catch=catch)
+        if self.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
+            self.change_rules(suspended=frozenset())
+        self.give_back_share()
+        agent_limits.leave(self)
+        if self.seat is not None:
+            self.seat.leave()
+        elif self.lease is not None:
+            self.lease.leave(quiet=quiet)
+        if self.tracker is not None:
+            self.tracker.unbind(self)
+        if self.facts.kind is ScopeKind.RUN and self.spawn is not None and not quiet:
+            self.spawn.part()
+        return swallowed
+
     def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
-        """Write how the body ended; tell whether it swallows the error: by its own limits' outcome, or by `catch`."""
+        """Write how the body ended; return whether it swallows the error."""
         self.clock.end()
         self.error = error
         if error is None:
-            self.end_as(self._concluded or Ending.returned(self, wrapped_up(self)))
+            self.end_as(self._concluded or self._returned())
             return False
         mine = swallows(self.facts.scope_id, error, catch=catch)
         if self.facts.kind is ScopeKind.AGENT:
@@ -553,6 +657,24 @@ class Scope:
         """Say how it ends, for who makes a result of it, which says the same; what ends the program's own task is still that."""
         self._concluded = ending
 
+    def end_as(self, ending: Ending) -> None:
+        """Write how it ended, where all who tell of it read it."""
+        self.status, self.stop_reason = ending.status, ending.stop_reason
+
+    def _returned(self) -> Ending:
+        """Return how it ended when its body raised nothing; what it swallowed is still true.
+
+        It was cancelled, closed, or ended by its own limit. What an outer scope refused, or had refused to it, is the outer one's end.
+        """
+        if self._was_cancelled_itself():
+            return CANCELLED
+        if self.closed:
+            return CLOSED
+        if self.pauses and self.lease is not None and self.lease.paused:
+            return PAUSED
+        account = self._wrapped_up() or self._spent_limit()
+        return COMPLETED if account is None else Ending.by(account.limit, account.kind)
+
     def _raised(self, error: BaseException, *, handled: bool) -> Ending:
         if isinstance(error, Exception) and self._concluded is not None:
             return self._concluded
@@ -562,9 +684,49 @@ class Scope:
             return next((each for each in told if each is not None), ending)
         return ending
 
-    def end_as(self, ending: Ending) -> None:
-        """Write how it ended, where all who tell of it read it."""
-        self.status, self.stop_reason = ending.status, ending.stop_reason
+    def _was_cancelled_itself(self) -> bool:
+        """Whether the scope itself was cancelled: an agent that came to its end in a run that was cancelled has come to its end."""
+        token, outer = self.cancellation, None if self.parent is None else self.parent.cancellation
+        if token is None or not token.cancelled or token is outer:
+            return False
+        return self.facts.kind is not ScopeKind.AGENT or outer is None or not outer.cancelled
+
+    def _wrapped_up(self) -> Account | None:
+        """Return the limit that ended it before it made its last call; None when none did."""
+        if not self.kept_back.taken:
+            return None
+        return next((account for account in self.accounts if account.limit.on_exceed is Outcome.FINAL and account.denied > 0), None)
+
+    def _spent_limit(self) -> Account | None:
+        """Return a limit that has refused for good, was not raised since, and has no more room than it had then; None without one."""
+        for account in self.counters():
+            refused_at, limit = account.refused_at, account.limit
+            if refused_at is None or refused_at < account.value or account.observe:
+                continue
+            if limit.on_exceed is Outcome.DENY_TOOL or limit.kind in _DONE_WITHOUT:
+                continue
+            if account.used >= min(account.warn_value, account.value - account.reserved):
+                return account
+        return None
+
+    def promised(self) -> Mapping[str, float]:
+        """Return, by kind and in its public unit, what a weighted share promises it and it has not used or held by now."""
+        return {} if self.weighted_share is None else self.weighted_share.promised()
+
+    def give_back_share(self, *, opened: bool = True) -> None:
+        """End the part or the claim that it has, if any; what is still done in it is charged where that came from."""
+        carved: CarveOut | None = self.rules.carved
+        if self.abandoned:
+            return
+        if self.weighted_share is not None:
+            self.weighted_share.leave()
+        if carved is None:
+            return
+        self.change_rules(pools=True, left_out=frozenset(carved.parts.values()), carved=None)
+        if opened:
+            carved.close()
+        else:
+            carved.drop()
 
 
 class _Watched(Scope):
@@ -573,3 +735,57 @@ class _Watched(Scope):
     def __del__(self) -> None:
         if self.when_dropped is not None and not self.abandoned:
             self.when_dropped(self)
+
+
+class WrapUp:
+    """Open the block in which one model call may use what is kept back; `with` and `async with`.
+
+    Tools are refused inside, and so is a second call, wherever below it is made, and also from another block: what is kept back is
+    kept for one. A call that was not sent leaves it to the next. What a block left running has nothing of it once it is over.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._inner: Scope | None = None
+        self._last: LastCall | None = None
+        self._attachment: _current.Attachment | None = None
+        self._entered: Entered | None = None
+
+    def __enter__(self) -> Self:
+        scope = self._scope
+        if self._attachment is not None:
+            raise ConfigurationError("wrap_up() is already open. Give each with block a wrap_up() of its own.")
+        finals = scope.finals()
+        if not finals:
+            raise ConfigurationError(
+                f"wrap_up(): no limit of {errors_text.place(scope.facts)}, or around it, keeps anything back for a last call. "
+                'Give one on_exceed="final".'
+            )
+        leaf: Any = _current.leaf()
+        base: Scope = scope if leaf is None or scope not in leaf.upwards() else leaf
+        facts = replace(base.facts, scope_id=uuid.uuid4().hex, kind=ScopeKind.BLOCK, name="wrap_up")
+        self._inner = base.block(facts)
+        self._last = self._inner.wrapping = LastCall(finals, base.wrapping)
+        self._attachment = _current.Attachment(_current.with_leaf(self._inner))
+        self._attachment.__enter__()
+        self._entered = scope.engine.listeners.scope_opened(self._inner)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        attachment, self._attachment, inner = self._attachment, None, self._inner
+        if self._last is not None:
+            self._last.over = True
+        if attachment is None or inner is None:
+            return
+        if self._entered is not None:
+            self._entered.leave()
+        attachment.restore()
+        inner.end(error)
+        inner.engine.listeners.scope_closed(inner)
+        inner.error = None
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.__exit__(kind, error, trace)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel._enforcement.ledger.identity import store_id
-from ravi_otel._enforcement.plan import JOINED
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit
 from ravi_otel.policy.windows import TAG, Window, is_calendar, same_window, window_at
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.engine import Engine
-    from ravi_otel._enforcement.scope import Scope
 
 MOST_COUNTERS: Final = 10_000
 """How many values of one limit, in one window, have a counter each; all others share one more, so that nobody's is ever forgotten."""
@@ -82,7 +77,11 @@ class Series:
 
     def begin_at(self, kin: Iterable[Series]) -> None:
         """Have the counters begin at what those of other limits on the same thing, in the same windows, have counted."""
-        self._kin = tuple(each for each in kin if _renews(each.limit) == _renews(self.limit))
+        self._kin = tuple(each for each in kin if each.renews_as(self))
+
+    def renews_as(self, other: Series) -> bool:
+        """Whether both are limits on the same thing, in the same windows."""
+        return _renews(self.limit) == _renews(other.limit)
 
     def agree(self) -> None:
         """Have the smallest value in force for all that are this very limit with other options, or what was set since."""
@@ -215,24 +214,3 @@ def declare_series_again(same: Sequence[Series], value: int) -> None:
     if same and value < min(one.declared for one in same):
         for one in same:
             one.declare(value)
-
-
-def declare_series(scope: Scope, limit: Limit, origin: str, *, observe: bool) -> None:
-    """Put a limit that renews, or counts by somebody, on its scope; declared again on one that was joined the smaller value counts."""
-    engine = scope.engine
-    with engine.lock:
-        kin = list(scope.series) if scope.facts.kind in JOINED else []
-        twin = next((one for one in kin if replace(one.limit, value=0) == replace(limit, value=0)), None)
-        if twin is None:
-            made = Series(engine, limit, scope.facts, origin, observe=observe)
-            made.begin_at(kin)
-            made.agree()
-            scope.series.append(made)
-            engine.revision += 1
-        else:
-            declare_series_again([one for one in kin if one.observe == twin.observe and _renews(one.limit) == _renews(limit)], limit.value)
-
-
-def counters(scope: Scope) -> list[Account]:
-    """List the accounts of the scope's own limits, and of those that renew the ones of this moment, the fullest first."""
-    return [*scope.accounts, *(account for each in tuple(scope.series) for account in each.current()[:MOST_READ])]

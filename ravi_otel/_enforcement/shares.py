@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Claim, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
@@ -22,10 +23,8 @@ from ravi_otel._threads import Turns
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit, Outcome, ScopeKind, public_amount
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.scope import Scope
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit, Outcome, public_amount
 
 Share = str | float | int
 """How an agent pays: "own", "pool", "weighted", a part of what is left (above 0, up to 1), or a number of tokens."""
@@ -33,8 +32,6 @@ Share = str | float | int
 OWN: Final = "own"
 POOL: Final = "pool"
 WEIGHTED: Final = "weighted"
-_SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
-_NATURES: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _used: Any = Account.__dict__["used"]
 
 
@@ -55,15 +52,15 @@ class Part(Account):
 
     __slots__ = ("carved",)
 
-    def __init__(self, limit: Limit, scope: Scope, carved: CarveOut, *, observe: bool) -> None:
+    def __init__(self, limit: Limit, facts: ScopeFacts, carved: CarveOut, engine: Engine, *, observe: bool) -> None:
         self.carved = carved
         super().__init__(
             limit,
-            scope.facts,
+            facts,
             origin=f"agent(share={carved.share!r})",
             observe=observe,
-            admission=scope.engine.admission,
-            warn_at=scope.engine.warn_at,
+            admission=engine.admission,
+            warn_at=engine.warn_at,
             part=("",),  # no counter of the agent's own limits
         )
 
@@ -86,14 +83,15 @@ class Part(Account):
 class CarveOut:
     """Hold a part of other accounts for one agent, and charge there what it used, once.
 
-    Made by `carve_out`. After `close` it goes on listening to its parts, for calls and streams that outlive the agent.
+    After `close` it goes on listening to its parts, for calls and streams that outlive the agent.
     """
 
-    def __init__(self, scope: Scope, share: float) -> None:
+    def __init__(self, engine: Engine, facts: ScopeFacts, share: float) -> None:
         self.share = share
+        self._facts = facts  # of the agent
         self.closed = False
         self.parts: dict[str, Part] = {}
-        self._engine = scope.engine
+        self._engine = engine
         self._sources: dict[str, list[Account]] = {}
         self._op_id = new_op_id()
         self._late_id = new_op_id()
@@ -104,15 +102,15 @@ class CarveOut:
         self._turns = Turns()
         self._todo: deque[Callable[[], None]] = deque()
 
-    def take(self, scope: Scope, sources: dict[str, list[Account]]) -> None:
-        """Hold the part, and make it a limit of `scope`; raises BudgetError when it is not there, and then holds nothing."""
-        lines = [line for accounts in sources.values() for line in self._lines(scope, accounts)]
+    def take(self, sources: dict[str, list[Account]]) -> list[Part]:
+        """Hold the part; return the limits that it is. Raises BudgetError when it is not there, and then holds nothing."""
+        lines = [line for accounts in sources.values() for line in self._lines(accounts)]
         held: dict[str, int] = {}
         if lines:
             answer = run_sync(self._engine.ledger.reserve(Reservation(self._op_id, lines, {}, owner=self)))
             self._engine.answered(answer)
             if isinstance(answer, Denied):
-                raise self._refused(scope, answer)
+                raise self._refused(answer)
             for line, hold in answer.holds:
                 held[line.account.kind] = min(hold, held.get(line.account.kind, hold))
         if isinstance(self.share, int):
@@ -120,11 +118,11 @@ class CarveOut:
         self._sources, self._first = sources, held
         for kind, value in held.items():
             known = sources.get(kind, [])
-            observe = all(each.observe for each in known) if known else scope.engine.observe
-            part = self.parts[kind] = Part(_limit(kind, value, known), scope, self, observe=observe)
-            scope.allow(part)
+            observe = all(each.observe for each in known) if known else self._engine.observe
+            self.parts[kind] = Part(_limit(kind, value, known), self._facts, self, self._engine, observe=observe)
+        return list(self.parts.values())
 
-    def grow(self, scope: Scope, kind: str, value: int) -> None:
+    def grow(self, kind: str, value: int) -> None:
         """Hold what a part of `value` needs besides, where it came from; raises BudgetError when that is not left, and holds no more."""
         sources = self._sources.get(kind, [])
         have = self._first[kind] + sum(amount for _, grown, amount in tuple(self._grown) if grown == kind)
@@ -132,7 +130,7 @@ class CarveOut:
         if self.closed or not sources or more <= 0:
             return
         op_id = new_op_id()
-        lines = self._whole(scope, sources, more, have)
+        lines = self._whole(sources, more, have)
         try:
             answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self)))
             self._engine.answered(answer)
@@ -143,36 +141,36 @@ class CarveOut:
                 run_sync(self._engine.ledger.release(op_id))
             raise
         if isinstance(answer, Denied):
-            raise self._refused(scope, answer, more=True)
+            raise self._refused(answer, more=True)
         if self.closed:  # meanwhile, by another thread
             self._todo.append(self._drop_grown)
             self.settle()
 
-    def _lines(self, scope: Scope, accounts: list[Account]) -> list[Line]:
+    def _lines(self, accounts: list[Account]) -> list[Line]:
         if isinstance(self.share, int):
-            return self._whole(scope, accounts, self.share)
+            return self._whole(accounts, self.share)
         firm = _firm(accounts)
         left = {each: each.value - each.used - each.held - each.reserved for each in firm}
         want = int(min(left[each] - each.promised() for each in firm) * self.share)
         promised = next((each for each in firm if each.promised()), None)
         if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
             self._engine.count("contended", promised)
-            raise owned(errors_text.no_share(promised, scope.facts, max(1, int(left[promised] * self.share)), "contended"), promised)
+            raise owned(errors_text.no_share(promised, self._facts, max(1, int(left[promised] * self.share)), "contended"), promised)
         want = max(1, want)
         return [Line(each, want, 1, carved=True) for each in accounts]
 
-    def _whole(self, scope: Scope, accounts: list[Account], amount: int, have: int = 0) -> list[Line]:
+    def _whole(self, accounts: list[Account], amount: int, have: int = 0) -> list[Line]:
         firm = [each for each in accounts if not each.observe]
         tight = next((each for each in firm if amount + have > each.value - each.used - each.reserved), None)
         if tight is not None:  # asking for too much is no breach: it drains nothing
             self._engine.count("denied", tight)
-            raise owned(errors_text.no_share(tight, scope.facts, amount, "too_large", more=have > 0), tight)
+            raise owned(errors_text.no_share(tight, self._facts, amount, "too_large", more=have > 0), tight)
         return [Line(each, amount, amount, carved=True) for each in accounts]
 
-    def _refused(self, scope: Scope, answer: Denied, *, more: bool = False) -> BudgetError:
+    def _refused(self, answer: Denied, *, more: bool = False) -> BudgetError:
         account = answer.account
         self._engine.count("contended" if answer.reason == "contended" else "denied", account)
-        return owned(errors_text.no_share(account, scope.facts, answer.minimum, answer.reason, more=more), account)
+        return owned(errors_text.no_share(account, self._facts, answer.minimum, answer.reason, more=more), account)
 
     def drop(self) -> None:
         """Give everything back: the agent was never opened."""
@@ -284,85 +282,6 @@ def hold_late(accounts: Iterable[Account], more: dict[str, int]) -> Extended:
     return Extended({})
 
 
-def carve_out(scope: Scope, share: Share) -> None:
-    """Carve the part of `share` out for a scope that is being opened; raises BudgetError when it is not there.
-
-    The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
-    shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there is
-    such a limit. With "weighted" nothing is held: see `join_claims`. Raises ConfigurationError for a part of what nobody limits.
-    """
-    if share in (OWN, POOL):
-        return
-    kinds = (Kind.TOKENS,) if isinstance(share, int) else _SHARED_KINDS
-    payers = _payers(scope)
-    if share == WEIGHTED:  # of the innermost that has any: what is outside of that is promised to others, if to anybody
-        payers = next(([each] for each in reversed(payers) if _sources([each], kinds)), payers)
-    sources = _sources(payers, kinds)
-    if not sources and not isinstance(share, int):
-        payers = [next(outer for outer in scope.upwards()[1:] if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS))]
-        sources = _sources(payers, kinds)
-        if not sources:
-            raise ConfigurationError(
-                f"agent({errors_text.named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit "
-                "of tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
-            )
-    _refuse_split(scope, share, sources)
-    if isinstance(share, str):
-        join_claims(scope, sources)
-        return
-    carved = CarveOut(scope, share)
-    scope.change_rules(carved=carved)
-    carved.take(scope, sources)
-    covered = {account for payer in payers for account in payer.rules.left_out if account.kind in sources}
-    scope.change_rules(left_out=frozenset(covered.union(*sources.values())))
-
-
-def _refuse_split(scope: Scope, share: Share, sources: dict[str, list[Account]]) -> None:
-    """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
-    wanted = {account for accounts in sources.values() for account in accounts}
-    for outer in scope.upwards()[1:]:
-        if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
-            raise ConfigurationError(
-                f"agent({errors_text.named(str(scope.facts.name))}, share={share!r}): {errors_text.place(outer.facts)} around it has a "
-                'weighted share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to '
-                "split."
-            )
-
-
-def _sources(payers: list[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Account]]:
-    found: dict[str, list[Account]] = {}
-    for payer in payers:
-        for account in tuple(payer.accounts):
-            if account.limit.kind in kinds and account.nature in _NATURES and account.limit.agent in (None, payer.facts.agent_name):
-                found.setdefault(account.kind, []).append(account)
-    return found
-
-
-def give_back(scope: Scope, *, opened: bool = True) -> None:
-    """End the part or the claim of a scope that closes, if it has one; what is still done in it is charged where that came from."""
-    carved = scope.rules.carved
-    if scope.abandoned:
-        return
-    leave_claims(scope)
-    if carved is None:
-        return
-    scope.change_rules(pools=True, left_out=frozenset(carved.parts.values()), carved=None)
-    if opened:
-        carved.close()
-    else:
-        carved.drop()
-
-
-def _payers(scope: Scope) -> list[Scope]:
-    """Give the scopes a part of `scope` comes from: the parent agent, and whose tab it shares, or else the run."""
-    for outer in scope.upwards()[1:]:
-        if outer.facts.kind is ScopeKind.AGENT:
-            return [each for each in outer.charged() if each.facts.kind is ScopeKind.AGENT]
-        if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS):
-            return [outer]
-    return []
-
-
 def _firm(accounts: list[Account]) -> list[Account]:
     """Give those that refuse, or all of them where none does."""
     return [each for each in accounts if not each.observe] or accounts
@@ -404,49 +323,45 @@ _METER: Final = "weighted share"
 """Tells the counter of a share from a limit that the agent has of its own."""
 
 
-def join_claims(scope: Scope, sources: dict[str, list[Account]]) -> None:
-    """Give a scope that is being opened its claim on the sources; with priority BACKGROUND there is nothing to claim."""
-    supervision = scope.facts.supervision
-    weight = 0 if supervision is None else int(supervision.priority)
-    if not weight:
-        return
-    meters = {kind: _meter(scope, accounts[0]) for kind, accounts in sources.items()}
-    scope.change_rules(metered=tuple((meters[kind], frozenset(accounts)) for kind, accounts in sources.items()))
-    claims = [(account, Claim(meters[kind], weight)) for kind, accounts in sources.items() for account in accounts]
-    for account, claim in claims:
-        account.admit(claim)
-    for account, _ in claims:
-        run_sync(scope.engine.ledger.retune(account, None))
+class WeightedShare:
+    """The claims of one agent on what is shared out by weight, and what counts what it used of that."""
 
+    __slots__ = ("_engine", "meters")
 
-def leave_claims(scope: Scope) -> None:
-    """Give up the claims of a scope, to those who still have one; what is in flight in it, or comes later, is charged as before."""
-    for meter, accounts in scope.rules.metered:
-        for account in accounts:
-            if account.forgo(meter):
-                _split(scope, account)
+    def __init__(self, engine: Engine, facts: ScopeFacts, sources: Mapping[str, list[Account]]) -> None:
+        self._engine = engine
+        self.meters = tuple((self._meter(facts, accounts[0]), frozenset(accounts)) for accounts in sources.values())
 
+    def _meter(self, facts: ScopeFacts, source: Account) -> Account:
+        """Return what counts for one agent what a source counts for all; it never refuses."""
+        most = checks.MAX_NANO if source.limit.kind == Kind.COST else checks.MAX_COUNT
+        limit = replace(source.limit, value=most, scope=None, scope_name=_METER, agent=None, on_exceed=Outcome.RAISE)
+        admission = self._engine.admission
+        return Account(limit, facts, origin='agent(share="weighted")', admission=admission, warn_at=1.0, part=("", _METER))
 
-def promised(scope: Scope) -> dict[str, float]:
-    """Give, by kind and in its public unit, what is promised to the agent of a scope and neither used nor held by now."""
-    found: dict[str, float] = {}
-    for meter, accounts in scope.rules.metered:
-        left = [claim.left for account in accounts for claim in account.claims if claim.meter is meter]
-        if left:  # none of it any more once the agent was closed
-            found[meter.kind] = public_amount(meter.limit.kind, min(left))
-    return found
+    def join(self, weight: int) -> None:
+        """Claim a part of each source by weight."""
+        claims = [(account, Claim(meter, weight)) for meter, accounts in self.meters for account in accounts]
+        for account, claim in claims:
+            account.admit(claim)
+        for account, _ in claims:
+            run_sync(self._engine.ledger.retune(account, None))
 
+    def leave(self) -> None:
+        """Give up the claims, to those who still have one; what is in flight, or comes later, is charged as before."""
+        for meter, accounts in self.meters:
+            for account in accounts:
+                if account.forgo(meter):
+                    try:
+                        run_sync(self._engine.ledger.retune(account, None))
+                    except BudgetError as error:  # the store cannot be written: with the next change
+                        swallow("share", error)
 
-def _split(scope: Scope, account: Account) -> None:
-    try:
-        run_sync(scope.engine.ledger.retune(account, None))
-    except BudgetError as error:  # the store cannot be written: with the next change
-        swallow("share", error)
-
-
-def _meter(scope: Scope, source: Account) -> Account:
-    """Count for one agent what a source counts for all; it never refuses."""
-    most = checks.MAX_NANO if source.limit.kind == Kind.COST else checks.MAX_COUNT
-    limit = replace(source.limit, value=most, scope=None, scope_name=_METER, agent=None, on_exceed=Outcome.RAISE)
-    engine = scope.engine
-    return Account(limit, scope.facts, origin='agent(share="weighted")', admission=engine.admission, warn_at=1.0, part=("", _METER))
+    def promised(self) -> dict[str, float]:
+        """Return, by kind and in its public unit, what is promised to the agent and neither used nor held by now."""
+        found: dict[str, float] = {}
+        for meter, accounts in self.meters:
+            left = [claim.left for account in accounts for claim in account.claims if claim.meter is meter]
+            if left:  # none of it any more once the agent was closed
+                found[meter.kind] = public_amount(meter.limit.kind, min(left))
+        return found

@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, NoReturn, TypeGuard
 
-from ravi_otel._enforcement.usage_counters import UsageCounters
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.series import how_it_renews
+from ravi_otel._enforcement.usage_counters import Key, UsageCounters
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.formula import ALL, formula_of
+from ravi_otel.policy.limits import Kind, ScopeKind
 
 VERSION: Final = 1
 FORMAT: Final = "ravi-otel.snapshot"
@@ -27,6 +31,9 @@ TALLIED: Final = tuple(name for name in UsageCounters.__slots__ if name not in {
 """Plain counters of a scope's tally."""
 
 _SCOPES: Final = (ScopeKind.TENANT.value, ScopeKind.SESSION.value, ScopeKind.RUN.value)
+SHARED_SCOPES: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
+"""Scopes around a run whose counters are in its snapshot too."""
+
 _AGAIN: Final = "give what snapshot() or to_json() gave, unchanged"
 
 
@@ -50,6 +57,38 @@ class Counter:
     denied: int = 0
     renews: str | None = None
     part: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, account: Account, elapsed_ns: int) -> Counter:
+        """Photograph one counter; `elapsed_ns` is how much of it has passed where it is one of time."""
+        used = account.held + account.used  # in this order: a call in flight, taken to use all that it was granted, is never missed
+        if account.nature is Nature.CLOCK:
+            used = max(used, elapsed_ns)
+        return cls(
+            scope=account.facts.kind.value,
+            kind=account.kind,
+            agent=account.limit.agent,
+            used=max(0, min(used, checks.MAX_NANO)),
+            told_at=account.value,
+            near=account.near,
+            exceeded=account.exceeded,
+            draining=account.draining,
+            denied=account.denied,
+            renews=how_it_renews(account.limit),
+            part=account.part,
+        )
+
+    def arm(self, account: Account) -> None:
+        """Carry over what was told, unless the host allows more now than when it was."""
+        account.denied += self.denied
+        if account.value > self.told_at:
+            return
+        account.draining = account.draining or (self.draining and account.drainable)
+        for event, told in (("limit_nearing", self.near), ("limit_exceeded", self.exceeded)):
+            if told and event not in account.events:
+                account.events = (*account.events, event)
+        account.near = account.near or self.near
+        account.exceeded = account.exceeded or self.exceeded
 
     def __post_init__(self) -> None:
         """Check every field; ConfigurationError names it."""
@@ -110,6 +149,54 @@ class Snapshot:
                 _wrong("op_ids", key, "must be a pair of a kind and an id")
             _name("the kind in op_ids", key[0], "sql_rows")
             _name("the id in op_ids", key[1], "page 7")
+
+    @classmethod
+    def of(
+        cls,
+        facts: ScopeFacts,
+        run_id: str,
+        usage: UsageCounters,
+        *,
+        elapsed_ns: int,
+        waited_ns: int,
+        counters: Iterable[Counter],
+        op_ids: tuple[Key, ...],
+        wrapped: bool,
+    ) -> Snapshot:
+        """Write down a run, as it was read in one step."""
+        elapsed = max(0, elapsed_ns)
+        return cls(
+            run_id=run_id,
+            session_id=facts.session_id,
+            tenant_id=facts.tenant_id,
+            elapsed_ns=elapsed,
+            waited_ns=max(0, min(elapsed, waited_ns)),
+            tally={name: max(0, getattr(usage, name)) for name in TALLIED},
+            charged=dict(usage.charged),
+            counters=tuple(counters),
+            op_ids=op_ids,
+            wrapped=wrapped,
+        )
+
+    def used_of(self, account: Account) -> int:
+        """Return what the run had used of a kind that nothing limited then; 0 where it was not counted, by a formula the most it can be."""
+        if account.limit.agent is not None:
+            return 0
+        tally = self.tally
+        if account.limit.count != ALL:
+            given, made, cached = (tally.get(f"{name}_tokens", 0) for name in ("input", "output", "cached_input"))
+            return min(formula_of(account.limit.count).sum_of(given, made, cached), checks.MAX_NANO)
+        known = {
+            Kind.TOKENS.value: sum(tally.get(name, 0) for name in ("input_tokens", "output_tokens", "unsplit_tokens")),
+            Kind.INPUT_TOKENS.value: tally.get("input_tokens", 0),
+            Kind.OUTPUT_TOKENS.value: tally.get("output_tokens", 0),
+            Kind.COST.value: tally.get("cost_nano", 0),
+            Kind.REQUESTS.value: tally.get("requests", 0),
+            Kind.TURNS.value: tally.get("turns", 0),
+            Kind.TOOL_CALLS.value: tally.get("tool_calls", 0),
+            Kind.AGENTS_TOTAL.value: tally.get("agents", 0),
+        }
+        return known.get(account.kind, self.charged.get(account.kind, 0))
 
     def to_json(self) -> str:
         """Write it as one line of JSON."""

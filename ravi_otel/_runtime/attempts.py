@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ravi_otel._enforcement import charges, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
@@ -125,5 +125,5 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
         add_counts(scope.tallies, refused=int(answer.reason != "contended"))
         raise owned(errors_text.refused(answer), account)
     if answer.observed is not None:
-        charges.observed(scope, answer.observed, record)
+        scope.engine.observed(answer.observed, record)
     return op_id

@@ -14,11 +14,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
-from ravi_otel._enforcement import shares
 from ravi_otel._enforcement.ending import ABANDONED, Ending
-from ravi_otel._enforcement.last_call import WrapUp
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
-from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope, WrapUp
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime import board, family
@@ -159,14 +157,14 @@ class ScopeHandle:
             hear(parent.engine.listeners)
         scope: Scope | None = None
         try:
-            scope = self._scope = open_scope(parent.engine, parent, self._ask)
+            scope = self._scope = self._ask.open(parent)
             self._enter(scope)
             scope.watch(_dropped)
         except BaseException as error:  # a signal: nobody will leave what was not entered
             if self._attachment is not None:
                 self.__exit__(type(error), error, None)
             elif scope is not None:
-                close_scope(scope, error)
+                scope.leave(error)
             raise
         return self
 
@@ -248,7 +246,7 @@ class ScopeHandle:
 
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
-    swallowed = close_scope(scope, error, catch=catch)
+    swallowed = scope.leave(error, catch=catch)
     family.leave(scope)
     STATE.left(scope)
     INFERRING.closed(scope)
@@ -373,7 +371,7 @@ class Agent(ScopeHandle):
     @property
     def promised(self) -> Mapping[str, float]:
         """Give what a weighted share promises it and it has not used yet: tokens, USD and turns, by kind; empty without one."""
-        return shares.promised(self.scope)
+        return self.scope.promised()
 
     async def resumed(self, timeout_s: float | None = None) -> None:
         """Wait in line until it has a slot again, at once when it has one.

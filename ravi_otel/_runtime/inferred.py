@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from ravi_otel._enforcement.charges import charge_done
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
@@ -50,7 +49,7 @@ def _charged(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> Budg
 
 def _again(scope: Scope, one: Asked) -> BudgetError | None:
     record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
-    refused = charge_done(scope, scope.plan.passed_lines(one.name), record, refuses=True)
+    refused = scope.charge_done(scope.plan.passed_lines(one.name), record, refuses=True)
     if refused is None:
         INFERRING.release(one)
     return refused
@@ -64,7 +63,7 @@ def _owing(scope: Scope, one: Asked, *, refuses: bool) -> BudgetError | None:
 def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
     """Charge one that was told; BudgetError where that cannot be done, and it is owed."""
     one.owed = True
-    refused = charge_done(scope, scope.plan.tool_lines(one.name), record, refuses=refuses)
+    refused = scope.charge_done(scope.plan.tool_lines(one.name), record, refuses=refuses)
     one.owed = False
     if refused is not None:
         INFERRING.keep(one)

@@ -18,7 +18,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
-from ravi_otel._enforcement import charges, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.admission import NOTHING, Estimate
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import Claim
@@ -293,7 +293,7 @@ class ModelCall:
         scope = self.scope
         if self.record.call.generative:
             if scope.wrapping is not None:
-                self.claim = scope.wrapping.claim(scope)
+                self.claim = scope.claim_last_call()
             plan = self._plan = scope.plan
             request = self._request(plan, sizing, blocking=blocking) if plan.chain else None
             if request is not None:
@@ -332,7 +332,7 @@ class ModelCall:
             self.capped = capped
         lines = plan.lines(call, expected, None if self.capped is None else self.capped.worst)
         if plan.priced and expected.cost is None:
-            charges.observed_unpriced(scope, record)
+            scope.observed_unpriced(record)
         if not lines:
             return None
         waits_s = LONGEST_WAIT_S
@@ -380,7 +380,7 @@ class ModelCall:
             if record.call.stream or self.capped is not None:
                 self.holds = answer.holds
             if answer.observed is not None and record.decision != "observed":
-                charges.observed(scope, answer.observed, record)
+                scope.engine.observed(answer.observed, record)
         if record.call.generative:
             add_request(scope.tallies, turn=record.call.turn)
         record.decision = record.decision or "admitted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ravi_otel import _current
-from ravi_otel._enforcement.checkpoints import still_open
+from ravi_otel._enforcement.opening import still_open
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._runtime.state import STATE

@@ -17,7 +17,7 @@ from opentelemetry.trace import TracerProvider
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
 from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
-from ravi_otel._enforcement.opening import process_root
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
 from ravi_otel._pricing.book import PriceMap
 from ravi_otel._runtime.config.effective import effective
@@ -93,7 +93,7 @@ class Settings:
         if self.detail is not None:
             checks.choice("instrument(detail)", self.detail, DETAILS)
         PriceBook(self.prices)
-        process_root(Engine(), self.limits)
+        Scope.of_process(Engine(), self.limits)
         self.options(content=False, each_chunk=False)
 
     def content(self, environ: Mapping[str, str] = os.environ) -> Content:

@@ -11,7 +11,7 @@ from typing import Final, cast
 from ravi_otel import _current
 from ravi_otel._enforcement.ending import Ending
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.options import Options
@@ -40,8 +40,8 @@ class _Place:
         self.origins = origins
         self.service = service
         engine.when_stopped, engine.deadlines.active = stop_what_is_over, True
-        self.root = process_root(engine, limits, origins, service=service)
-        self.surrounding: Final = None if around is None else open_scope(engine, self.root, around)
+        self.root = Scope.of_process(engine, limits, origins, service=service)
+        self.surrounding: Final = None if around is None else around.open(self.root)
         self.untold = around is not None
 
 
@@ -164,7 +164,7 @@ class State:
             if scope is None or scope.status != "open":
                 return
             place.untold = False
-            close_scope(scope, error)
+            scope.leave(error)
             if error is not None:  # which nobody swallows: it has ended the process
                 scope.end_as(Ending.of(error))
         if told:

@@ -209,7 +209,7 @@ class _Crew:
 
     def _asked(self, around: Scope, seat: Seat) -> Opening:
         """Say what each attempt is: one tab for all of them, and a deadline that runs from now on."""
-        given = self._budget or seat.budget or inherited_budget(around)
+        given = self._budget or seat.budget or inherited_budget(around.facts)
         own = isinstance(given, ExecutionTracker)
         tracker = given if isinstance(given, ExecutionTracker) else ExecutionTracker.from_budget(given)
         return Opening(

@@ -182,7 +182,7 @@ class ToolCall:
         try:
             scope.checkpoint(self._record)
             if scope.wrapping is not None:
-                scope.wrapping.refuse_tool(scope, self.name)
+                scope.wrapping.refuse_tool(scope.engine, self.name)
         except AgentPausedError as refused:
             return self._check_after(refused)
         except RaviError:
@@ -195,7 +195,7 @@ class ToolCall:
         try:
             yield from resumption.waiting(scope, self._record, refused)
             if scope.wrapping is not None:
-                scope.wrapping.refuse_tool(scope, self.name)
+                scope.wrapping.refuse_tool(scope.engine, self.name)
         except RaviError:
             add_counts(scope.tallies, refused=1)
             raise

@@ -11,7 +11,6 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 
 from ravi_otel import _current
-from ravi_otel._enforcement import declaring
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
@@ -144,7 +143,7 @@ class ContinuedRun(Run):
             why = "no header says whose run it is" if self.rejected == "missing" else "the headers were not believed"
             origin = f"continue_run(otherwise=), whose default holds as {why} ({self.rejected}),"
             for limit in _NOTHING:
-                declaring.declare(scope, (limit,), {0: origin})
+                scope.declare((limit,), {0: origin})
         super()._enter(scope)
 
     def _fresh(self, fn: Callable[..., Any]) -> Self:
@@ -266,7 +265,7 @@ def _foreign(around: Scope, shared: SharedScope, token: Token) -> Scope:
 
 def _declare(scope: Scope, shared: SharedScope) -> None:
     for limit, epoch in shared.limits:
-        declaring.declare(scope, (limit,), {0: f"{limit.label} of the caller's {shared.kind}"})
+        scope.declare((limit,), {0: f"{limit.label} of the caller's {shared.kind}"})
         for account in scope.accounts:
             if epoch is not None and account.epoch is None and account.limit == limit:
                 account.epoch = epoch

@@ -9,9 +9,8 @@ from typing import Any
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.refreshing import refresh
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.series import counters
 from ravi_otel._runtime.config import Policy
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch.around import of_service, run_of
@@ -29,7 +28,7 @@ def check_for_run(policy: Policy) -> None:
     what it opens inside. Raises ConfigurationError for `tenant.`, and for what this version cannot do.
     """
     engine = Engine()
-    root = process_root(engine)
+    root = Scope.of_process(engine)
     for each in policy.limits:
         if each.limit.scope is ScopeKind.TENANT:
             raise ConfigurationError(
@@ -38,7 +37,7 @@ def check_for_run(policy: Policy) -> None:
             )
         try:
             ask = Opening(kind=ScopeKind.RUN, name="run", session_id="run", limits=(each.limit,))
-            close_scope(open_scope(engine, root, ask), None)
+            ask.open(root).leave(None)
         except ConfigurationError as error:
             raise ConfigurationError(f"{each.source}: {error}") from None
 
@@ -46,13 +45,13 @@ def check_for_run(policy: Policy) -> None:
 def read_budgets(plan: Plan, ledger: Counters, service: str, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
     """Read the final state of the limits; what processes held that are all `gone` was spent, as far as anybody knows."""
     engine = Engine(ledger=ledger, observe=plan.observe)
-    root = process_root(engine, (limit for limit, _ in of_service(plan)), service=service if plan.counted_in else None)
-    scope: Scope | None = open_scope(engine, root, run_of(plan))
+    root = Scope.of_process(engine, (limit for limit, _ in of_service(plan)), service=service if plan.counted_in else None)
+    scope: Scope | None = run_of(plan).open(root)
     found: list[dict[str, Any]] = []
     try:
         read_at_end(plan, ledger, gone=gone)
         while scope is not None:
-            counted = list(counters(scope))
+            counted = scope.counters()
             for account in counted:
                 ledger.read(account)
             refresh(ledger, counted)

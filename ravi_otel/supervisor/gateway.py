@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, Self
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
@@ -52,7 +52,7 @@ class _Tab:
 
     def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
         self.run = run
-        self.scope = open_scope(run.engine, run, Opening(kind=ScopeKind.BLOCK, name="gateway", limits=limits))
+        self.scope = Opening(kind=ScopeKind.BLOCK, name="gateway", limits=limits).open(run)
         self.steps = 0
         self._started_ns = self._worked_ns()
 
@@ -71,7 +71,7 @@ class _Tab:
 
     def close(self) -> None:
         """Charge nothing any more."""
-        close_scope(self.scope, None)
+        self.scope.leave(None)
 
 
 class _BudgetedGate(Gate):

@@ -6,7 +6,7 @@ import pytest
 
 from ravi_otel._enforcement.admission import OUTPUT_GUESS, Estimate
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.opening import process_root
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.usage import Call, Usage
 
@@ -63,7 +63,7 @@ def test_what_was_reserved_is_marked_as_that():
 
 
 def test_tokens_nobody_counted_settle_at_what_was_held():
-    amounts = process_root(Engine()).plan.amounts
+    amounts = Scope.of_process(Engine()).plan.amounts
     assert amounts(Usage(audio_ms=5), 7, None) == {"cost": 7}
     assert amounts(Usage(), None, None) == {"tokens": 0, "input_tokens": 0, "output_tokens": 0}
     assert amounts(Usage(3, 2, searches=1), 7, 4) == {"tokens": 5, "input_tokens": 3, "output_tokens": 2, "cost": 7, "messages": 4}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
-from ravi_otel._enforcement import charges, scope, shares
+from ravi_otel._enforcement import scope, shares
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import memory
 from ravi_otel._enforcement.ledger.contract import Line
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (charges, scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
+FILES = {module.__file__ for module in (scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
@@ -47,7 +47,7 @@ class Interrupter:
             return None
         line = linecache.getline(name, frame.f_lineno).lstrip()
         # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
-        told = event == "line" or (event == "return" and frame.f_code is charges._ask.__code__)
+        told = event == "line" or (event == "return" and frame.f_code is scope.Scope._ask.__code__)
         if told and not self.struck and not line.startswith(("with ", "try:", "waiting.over = True")):
             self.left -= 1
             if self.left == 0:

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, CancellationError
 from ravi_otel.hooks.listener import Listeners
@@ -57,7 +58,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.told = Counter()
         terms = self.model.once([one for one in terms if one.place != "session"])
         self.model.add(self.model.root, terms)
-        self.model.root.scope = process_root(self.engine, [limit_of(one) for one in terms])
+        self.model.root.scope = Scope.of_process(self.engine, [limit_of(one) for one in terms])
         self.see(self.model.root)
         self._open(self.model.root, "run", "r", session, session="s1")
         for outer, kind, name, some, pools in inside:
@@ -119,11 +120,11 @@ class EngineMachine(RuleBasedStateMachine):
         )
         if any(each.killed for each in enclosing):
             with pytest.raises(BudgetExhaustedError, match="was closed"):
-                open_scope(self.engine, outer.scope, ask)
+                ask.open(outer.scope)
         else:
             node = Node(kind, name, under, also, pools, owner)
             self.model.add(node, terms)
-            node.scope = open_scope(self.engine, outer.scope, ask)
+            node.scope = ask.open(outer.scope)
         for each in self.model.nodes:
             if each.scope is None:
                 each.scope = self.engine.joined[f"{each.kind}:{each.tenant!r}", each.name]
@@ -135,7 +136,7 @@ class EngineMachine(RuleBasedStateMachine):
         node = self.pick(pick)
         if not node.ended and node.kind not in model.JOINED:
             node.ended = True
-            assert not close_scope(node.scope, error)
+            assert not node.scope.leave(error)
         self.compare()
 
     @rule(pick=ANY, sure=st.integers(0, 7))

@@ -14,7 +14,8 @@ from ravi_otel import BudgetExhaustedError, ConfigurationError, Priority, SpawnB
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.spawn.limits import agent_ahead
 from ravi_otel.hooks.listener import Listener, Listeners
@@ -64,11 +65,11 @@ def limits_of(*written):
 def opened(kind, parent, name, *written, **more):
     if kind is ScopeKind.AGENT:
         more.setdefault("agent_id", name)
-    return open_scope(parent.engine, parent, Opening(kind=kind, name=name, limits=limits_of(*written), **more))
+    return Opening(kind=kind, name=name, limits=limits_of(*written), **more).open(parent)
 
 
 def run_of(engine, *written, **more):
-    return opened(ScopeKind.RUN, process_root(engine), "r", *written, **more)
+    return opened(ScopeKind.RUN, Scope.of_process(engine), "r", *written, **more)
 
 
 def agent_of(parent, name="a", *written, **more):
@@ -85,8 +86,8 @@ def used(scope):
 def test_agents_in_all_are_counted_with_the_first_and_never_given_back(engine):
     run = run_of(engine, "agents_total=3")
     root = agent_of(run, "root")
-    close_scope(agent_of(root, "a"), None)
-    close_scope(agent_of(root, "a"), ValueError("x"))
+    agent_of(root, "a").leave(None)
+    agent_of(root, "a").leave(ValueError("x"))
     with pytest.raises(SpawnDeniedError) as caught:
         agent_of(root, "b")
     assert str(caught.value) == (
@@ -98,8 +99,8 @@ def test_agents_in_all_are_counted_with_the_first_and_never_given_back(engine):
 
 def test_agents_of_one_name_are_counted_for_themselves(engine):
     run = run_of(engine, "agents_total@a=1", "agents_total=9")
-    close_scope(agent_of(run, "a"), None)
-    close_scope(agent_of(run, "b"), None)
+    agent_of(run, "a").leave(None)
+    agent_of(run, "b").leave(None)
     with pytest.raises(SpawnDeniedError, match=r"1 of 1 agents of name 'a' were entered in run 'r'\. Raise agents_total@a=1 or"):
         agent_of(run, "a")
     assert used(run) == {"agents_total@a": 1, "agents_total": 2}
@@ -109,7 +110,7 @@ def test_agents_of_a_run_inside_count_for_the_run_around(engine):
     run = run_of(engine, "agents_total=2")
     inner = opened(ScopeKind.RUN, run, "inner", "agents_total=5")
     for _ in range(2):
-        close_scope(agent_of(inner), None)
+        agent_of(inner).leave(None)
     with pytest.raises(SpawnDeniedError, match="entered in run 'r'"):
         agent_of(inner)
     assert (used(run), used(inner)) == ({"agents_total": 2}, {"agents_total": 2})
@@ -128,11 +129,11 @@ def test_children_are_counted_for_each_parent_while_they_are_open(engine):
     assert (caught.value.max_agents, caught.value.limit_kind) == (2, "fan_out")
     grandchildren = [agent_of(a, "x"), agent_of(a, "y")]  # a parent of its own
     assert used(run) == {"fan_out": 2}
-    close_scope(b, KeyError("b"))
-    close_scope(agent_of(root, "c"), None)
+    b.leave(KeyError("b"))
+    agent_of(root, "c").leave(None)
     for scope in (*grandchildren, a, root):
-        close_scope(scope, None)
-        close_scope(scope, None)
+        scope.leave(None)
+        scope.leave(None)
     assert (used(run), run.broods) == ({"fan_out": 0}, {})
 
 
@@ -191,11 +192,11 @@ def test_agents_in_all_do_not_belong_to_an_agent(engine, where):
 
 
 def test_a_session_counts_the_agents_of_all_its_runs(engine):
-    root = process_root(engine)
+    root = Scope.of_process(engine)
     for _ in range(2):
         run = opened(ScopeKind.RUN, root, "r", "session.agents_total=2", session_id="s")
-        close_scope(agent_of(run), None)
-        close_scope(run, None)
+        agent_of(run).leave(None)
+        run.leave(None)
     with pytest.raises(SpawnDeniedError, match="2 of 2 agents were entered in session 's'"):
         agent_of(opened(ScopeKind.RUN, root, "r", session_id="s"))
 
@@ -245,7 +246,7 @@ def test_an_entry_that_is_interrupted_leaves_nothing_behind(engine, ledger, monk
     with pytest.raises(KeyboardInterrupt):
         agent_of(root, "a")
     assert (run.broods, run.spawn.stats().active, len(ledger)) == ({}, 1, held)
-    close_scope(agent_of(root, "a"), None)
+    agent_of(root, "a").leave(None)
     assert used(run)["agents_total"] == (2 if step == "reserve" else 3)  # interrupted once it was settled, it had been let in
 
 
@@ -271,7 +272,7 @@ def test_one_that_is_asked_for_ahead_counts_for_nothing_also_when_asking_fails(e
     assert list(run.broods.values()) == [brood]
     assert used(run)["agents_total"] == 3
     for each in children:
-        close_scope(each, None)
+        each.leave(None)
     assert run.broods == {}
     agent_of(root, "later")
 
@@ -325,7 +326,7 @@ def test_a_raise_lets_more_in_and_arms_the_events_again(engine, heard):
     run.set_limit("fan_out@root", 1)
     with pytest.raises(SpawnDeniedError, match=r"2 of 1 agents live .* Raise fan_out@root=1"):
         agent_of(root, "d")
-    close_scope(child, None)
+    child.leave(None)
     assert [kind for kind, event, *_ in heard.events if event == "limit_exceeded"] == ["agents_total", "fan_out", "fan_out"]
 
 
@@ -344,11 +345,11 @@ def test_what_is_watched_lets_everybody_in(engine, heard):
 def test_limits_that_are_set_aside_count_and_let_in(engine):
     run = run_of(engine, "agents_total=1:suspend=allow", "fan_out=0:suspend=allow")
     root = agent_of(run, "root")
-    aside = open_scope(engine, root, Opening(kind=ScopeKind.BLOCK, suspended=frozenset({"agents_total", "fan_out"}), reason="judge"))
+    aside = Opening(kind=ScopeKind.BLOCK, suspended=frozenset({"agents_total", "fan_out"}), reason="judge").open(root)
     judge = agent_of(aside, "judge")
     assert used(run) == {"agents_total": 2, "fan_out": 1}
-    close_scope(judge, None)
-    close_scope(aside, None)
+    judge.leave(None)
+    aside.leave(None)
     with pytest.raises(SpawnDeniedError):
         agent_of(root, "a")
 
@@ -358,7 +359,7 @@ def test_a_run_goes_on_counting_from_a_snapshot_and_nobody_lives_in_it_yet(engin
     root = agent_of(run, "root")
     agent_of(root, "a")
     saved = Snapshot.from_json(run.snapshot().to_json())
-    close_scope(run, None)
+    run.leave(None)
     again = run_of(engine, "agents_total=3", "fan_out=1", resume=saved, run_id=saved.run_id)
     assert used(again) == {"agents_total": 2, "fan_out": 0}
     root = agent_of(again, "root")
@@ -371,9 +372,9 @@ def test_a_run_goes_on_counting_from_a_snapshot_and_nobody_lives_in_it_yet(engin
 def test_a_new_limit_begins_at_what_the_run_had_entered(engine):
     run = run_of(engine)
     for _ in range(4):
-        close_scope(agent_of(run), None)
+        agent_of(run).leave(None)
     saved = run.snapshot()
-    close_scope(run, None)
+    run.leave(None)
     with pytest.raises(SpawnDeniedError, match="4 of 4 agents were entered"):
         agent_of(run_of(engine, "agents_total=4", resume=saved, run_id=saved.run_id))
 
@@ -394,7 +395,7 @@ def test_no_more_get_in_than_there_is_room_for_however_many_come_at_once(engine,
             scope = agent_of(root, f"c{number}")
         done.wait(20)
         if scope is not None:
-            close_scope(scope, None)
+            scope.leave(None)
         return scope
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -409,7 +410,7 @@ def test_who_comes_and_goes_is_never_refused_while_there_is_room(engine):
 
     def busy(number):
         for _ in range(20):
-            close_scope(agent_of(root, f"c{number}"), None)
+            agent_of(root, f"c{number}").leave(None)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(busy, range(8)))  # each raises what it was refused with
@@ -426,9 +427,9 @@ def test_processes_share_the_agents_in_all_and_count_children_each_for_itself(tm
     for root in roots:
         with pytest.raises(SpawnDeniedError, match="1 of 1 agents live"):
             agent_of(root, "more")
-    close_scope(children[0], None)
-    close_scope(agent_of(roots[0], "fifth"), None)
-    close_scope(children[1], None)
+    children[0].leave(None)
+    agent_of(roots[0], "fifth").leave(None)
+    children[1].leave(None)
     with pytest.raises(SpawnDeniedError, match="5 of 5 agents were entered"):
         agent_of(roots[1], "sixth")
     for ledger in ledgers:
@@ -449,7 +450,7 @@ def test_any_tree_is_let_in_as_far_as_the_limits_say(acts, most, fan, fan_of_a):
     for act, which, name in acts:
         if act == "close" and living:
             scope = living.pop(which % len(living))
-            close_scope(scope, None)
+            scope.leave(None)
             del parents[scope]
             continue
         parent = living[which % len(living)] if living and which else run
@@ -465,5 +466,5 @@ def test_any_tree_is_let_in_as_far_as_the_limits_say(acts, most, fan, fan_of_a):
             living.append(scope)
             parents[scope] = parent
     for scope in living:
-        close_scope(scope, None)
+        scope.leave(None)
     assert (run.broods, used(run)["agents_total"], len(engine.ledger)) == ({}, entered, 0)

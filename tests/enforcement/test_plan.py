@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
@@ -73,7 +73,7 @@ class Tree(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = ManualClock(epoch_s=1_000 * DAY_S)
         self.engine = Engine(clock=self.clock)
-        self.scopes: list[tuple[Scope, Place]] = [(process_root(self.engine), Place("process", None, None, []))]
+        self.scopes: list[tuple[Scope, Place]] = [(Scope.of_process(self.engine), Place("process", None, None, []))]
         self.joined: dict[str, tuple[Scope, Place]] = {}
 
     def pick(self, index: int) -> tuple[Scope, Place]:
@@ -87,7 +87,7 @@ class Tree(RuleBasedStateMachine):
         asked = tuple(parse_limit(_written(how, value)) for how, value in limits.items())
         if kind == "agent":
             more["agent_id"] = more["name"]
-        pair = open_scope(self.engine, scope, Opening(kind=ScopeKind(kind), limits=asked, **more)), made
+        pair = Opening(kind=ScopeKind(kind), limits=asked, **more).open(scope), made
         self.scopes.append(pair)
         return pair
 
@@ -116,7 +116,7 @@ class Tree(RuleBasedStateMachine):
         """Open a run in a session or a tenant, with or without a limit declared on it."""
         scope, place = self.pick(index)
         limits = () if value is None else (parse_limit(_written(JOINED[kind], value, f"{kind}.")),)
-        run = open_scope(self.engine, scope, Opening(kind=ScopeKind.RUN, limits=limits, **{f"{kind}_id": kind}))
+        run = Opening(kind=ScopeKind.RUN, limits=limits, **{f"{kind}_id": kind}).open(scope)
         tenant = kind if kind == "tenant" else place.tenant
         key = f"{kind} of {tenant}"  # the session of a tenant is another one
         if key not in self.joined:
@@ -146,7 +146,7 @@ class Tree(RuleBasedStateMachine):
         """Leave a scope; what goes on in it is charged as before, and what it has set aside refuses again."""
         scope, place = self.pick(index)
         if place.kind != "process" and scope.clock.ended_ns is None:
-            close_scope(scope, None)
+            scope.leave(None)
             place.sets_aside = False
 
     @rule(days=st.sampled_from([0.5, 1.0]))

@@ -7,7 +7,8 @@ import pytest
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
@@ -26,7 +27,7 @@ class Fleet:
         self.ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=most, allow_preempt=preempt)
-        return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, run_id="r", scope_id="r", spawn_budget=budget))
+        return Opening(kind=ScopeKind.RUN, run_id="r", scope_id="r", spawn_budget=budget).open(Scope.of_process(engine))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def fleet(tmp_path):
 
 
 def enter(run, name, priority=Priority.NORMAL):
-    return open_scope(run.engine, run, Opening(kind=ScopeKind.AGENT, name=name, priority=priority))
+    return Opening(kind=ScopeKind.AGENT, name=name, priority=priority).open(run)
 
 
 def test_the_live_agents_of_all_processes_are_never_more_than_the_run_allows(fleet):
@@ -66,7 +67,7 @@ def test_a_slot_given_back_in_one_process_is_there_for_another(fleet):
     a = enter(one, "a")
     with pytest.raises(SpawnDeniedError):
         enter(other, "b")
-    close_scope(a, None)
+    a.leave(None)
     enter(other, "b")
     with pytest.raises(SpawnDeniedError):
         enter(one, "a")
@@ -98,7 +99,7 @@ def test_who_waits_gets_the_slot_that_another_process_gave_back(fleet):
     got = []
     waiting = threading.Thread(target=lambda: got.append(other.spawn.wait_for_slot_blocking("b", timeout_s=30)))
     waiting.start()
-    close_scope(a, None)
+    a.leave(None)
     waiting.join()
     assert [lease.agent_id for lease in got] == ["b"]
 
@@ -107,7 +108,7 @@ def test_a_run_that_was_left_holds_nothing(fleet):
     one, other = fleet.run(2), fleet.run(2)
     enter(one, "root")
     enter(one, "a")
-    close_scope(one, None)
+    one.leave(None)
     assert enter(other, "b").lease.is_root
 
 
@@ -146,7 +147,7 @@ def test_a_store_that_is_gone_refuses_agents(fleet):
 def test_a_run_of_one_process_asks_no_ledger():
     engine = Engine()
     budget = SpawnBudget(max_agents=2)
-    run = open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, spawn_budget=budget))
+    run = Opening(kind=ScopeKind.RUN, spawn_budget=budget).open(Scope.of_process(engine))
     enter(run, "root")
     enter(run, "a")
     assert isinstance(engine.ledger, MemoryLedger)

@@ -7,7 +7,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 from ravi_otel.policy.limits import ScopeKind
@@ -33,7 +34,7 @@ def process(store, request, tmp_path):
         ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=4, allow_preempt=False)
-        return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, run_id="r", scope_id="r", spawn_budget=budget))
+        return Opening(kind=ScopeKind.RUN, run_id="r", scope_id="r", spawn_budget=budget).open(Scope.of_process(engine))
 
     yield process
     for ledger in ledgers:
@@ -47,7 +48,7 @@ def sleep_of(run):
 
 
 def enter(run):
-    return open_scope(run.engine, run, Opening(kind=ScopeKind.AGENT, name="a", priority=Priority.NORMAL))
+    return Opening(kind=ScopeKind.AGENT, name="a", priority=Priority.NORMAL).open(run)
 
 
 def fill(run):
@@ -78,7 +79,7 @@ def test_slots_that_were_given_away_are_counted_again_and_nobody_is_let_in_meanw
     assert (root.lease.is_root, len(mine), len(theirs)) == (True, 3, 3)
     redis_servers.until(lambda: slots_taken(other) == 6, "the one that lives was not counted again")
     for agents, run in ((theirs, other), (theirs, other), (theirs, other), (mine, asleep), (mine, asleep)):
-        close_scope(agents.pop(), None)
+        agents.pop().leave(None)
         if 1 + len(mine) + len(theirs) >= 4:
             assert fill(run) == []
     assert len(fill(other)) == 2
@@ -90,8 +91,8 @@ def test_a_slot_that_is_given_back_when_it_was_given_away_is_held_by_nobody(proc
     mine = fill(asleep)
     other.engine.ledger.reap(everybody=True)
     for agent in mine:
-        close_scope(agent, None)
-    close_scope(asleep, None)
+        agent.leave(None)
+    asleep.leave(None)
     assert len(fill(other)) == 4
 
 
@@ -105,8 +106,8 @@ def test_a_lease_that_was_followed_by_another_is_kept_alive_while_a_slot_is_held
     ledger._live()
     assert float(redis_server.say("ZSCORE", f"{lease.tag}:x", lease.name).split()[-1]) > 1
     for agent in agents:
-        close_scope(agent, None)
-    close_scope(living, None)
+        agent.leave(None)
+    living.leave(None)
     ledger._live()
     assert lease not in ledger.leases.current()
 

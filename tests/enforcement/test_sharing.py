@@ -15,7 +15,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.shares import check_share, hold_late
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.grammar import parse_limit
@@ -35,18 +36,18 @@ def limits_of(*written):
 
 
 def run_of(engine, *written, **more):
-    return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, name="r", limits=limits_of(*written), **more))
+    return Opening(kind=ScopeKind.RUN, name="r", limits=limits_of(*written), **more).open(Scope.of_process(engine))
 
 
 def agent_of(parent, name="a", *written, **more):
     ask = Opening(kind=ScopeKind.AGENT, name=name, agent_id=name, limits=limits_of(*written), **more)
-    return open_scope(parent.engine, parent, ask)
+    return ask.open(parent)
 
 
 @contextmanager
 def entered(scope):
     yield scope
-    close_scope(scope, None)
+    scope.leave(None)
 
 
 def begin(scope, tokens=1):
@@ -112,7 +113,7 @@ def test_a_pooling_agent_is_refused_by_its_parents_tab(engine):
 def test_a_pool_without_a_parent_agent_and_one_of_another_run_are_its_own(engine):
     run = run_of(engine, "tokens=100")
     outer = agent_of(run, "outer", "tokens=50", share="pool")
-    inner = open_scope(engine, outer, Opening(kind=ScopeKind.RUN, name="inner"))
+    inner = Opening(kind=ScopeKind.RUN, name="inner").open(outer)
     lone = agent_of(inner, "lone", share="pool")
     spend(lone, 5)
     assert (state(run)[0], state(outer)[0]) == (5, 0)
@@ -162,7 +163,7 @@ def test_a_part_is_of_the_run_where_the_parent_agent_has_no_limit(engine):
     child = agent_of(agent_of(run, "p"), "c", share=0.5)
     assert ([one.value for one in child.accounts], run.accounts[0].held) == ([500], 500)
     spend(child, 200)
-    close_scope(child, None)
+    child.leave(None)
     assert (run.accounts[0].used, run.accounts[0].held) == (200, 0)
 
 
@@ -218,8 +219,8 @@ def test_what_was_used_is_settled_once_and_the_rest_given_back(engine, error):
     parent = agent_of(run, "p", "tokens=1000", "turns=10")
     child = agent_of(parent, "c", share=0.5)
     spend(child, 120)
-    close_scope(child, error)
-    close_scope(child, error)
+    child.leave(error)
+    child.leave(error)
     assert (state(parent), state(parent, "turns")) == ((120, 0, 1000), (1, 0, 10))
     assert state(run) == (120, 0, 5000)
     assert len(engine.ledger) == 0
@@ -231,7 +232,7 @@ def test_without_a_parent_agent_the_part_is_the_runs_and_nothing_is_charged_to_i
     spend(child, 120)
     assert (state(run), state(child)) == ((120, 0, 700), (120, 0, 500))  # the limit for its name is no part of what it was given
     assert (run.accounts[0].used, run.accounts[0].held) == (0, 500)
-    close_scope(child, None)
+    child.leave(None)
     assert [(one.used, one.held) for one in run.accounts] == [(120, 0), (1, 0), (120, 0)]
 
 
@@ -243,11 +244,11 @@ def test_parts_of_parts_are_charged_once_all_the_way_up(engine):
     assert [state(scope) for scope in (run, parent, child, grandchild)] == [(0, 800, 1000), (0, 400, 800), (0, 100, 400), (0, 0, 100)]
     spend(grandchild, 70)
     spend(child, 30)
-    close_scope(grandchild, None)
+    grandchild.leave(None)
     assert state(child) == (100, 0, 400)
-    close_scope(child, None)
+    child.leave(None)
     spend(parent, 1)
-    close_scope(parent, None)
+    parent.leave(None)
     assert [state(scope)[:2] for scope in (run, parent)] == [(101, 0), (101, 0)]
 
 
@@ -257,7 +258,7 @@ def test_a_part_of_a_pooled_tab_is_held_in_all_of_them(engine):
     grandchild = agent_of(child, "g", share=0.5)
     assert (state(parent), state(child), state(grandchild)) == ((0, 50, 100), (0, 50, 1000), (0, 0, 50))
     spend(grandchild, 20)
-    close_scope(grandchild, None)
+    grandchild.leave(None)
     assert (state(parent), state(child)) == ((20, 0, 100), (20, 0, 1000))
 
 
@@ -269,7 +270,7 @@ def test_turns_that_are_set_aside_are_contended_and_not_spent(engine):
     assert begin(parent).reason == "contended"
     assert parent.accounts[0].events == ()
     spend(child, 1)
-    close_scope(child, None)
+    child.leave(None)
     spend(parent, 1)
     assert begin(parent).reason == "exhausted"
 
@@ -284,7 +285,7 @@ def test_a_call_that_outlives_its_agent_holds_its_part_and_is_settled_when_it_en
     child = agent_of(parent, "c", share=400)
     spend(child, 50)
     flying = begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     assert state(parent) == (50, 100, 1000)
     end(child, flying, actual)
     assert (state(parent), state(run)) == ((50 + actual, 0, 1000), (50 + actual, 0, 9000))
@@ -295,7 +296,7 @@ def test_the_last_of_several_settles_all_that_outlived(engine):
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
     first, second = begin(child, 100), begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     end(child, first, 10)
     assert state(parent) == (0, 200, 1000)
     end(child, second, 20)
@@ -306,7 +307,7 @@ def test_a_call_that_outlives_it_and_never_left_is_given_back(engine):
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
     flying = begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     run_sync(engine.ledger.release(flying))
     engine.settle_late()
     assert state(parent) == (0, 0, 1000)
@@ -317,7 +318,7 @@ def test_what_was_never_held_is_charged_when_it_comes(engine):
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
     flying = begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     assert state(parent) == (0, 0, 1000)
     end(child, flying, 80)
     assert state(parent) == (80, 0, 1000)
@@ -327,10 +328,10 @@ def test_parts_that_close_from_the_outside_in_are_settled_all_the_same(engine):
     run = run_of(engine, "tokens=1000")
     parent = agent_of(run, "p", share=800)
     child = agent_of(parent, "c", share=300)
-    close_scope(parent, None)
+    parent.leave(None)
     assert state(run) == (0, 300, 1000)
     spend(child, 40)
-    close_scope(child, None)
+    child.leave(None)
     assert state(run) == (40, 0, 1000)
 
 
@@ -338,7 +339,7 @@ def test_what_is_begun_after_the_end_is_charged_where_the_part_came_from(engine)
     run = run_of(engine, "tokens=5000")
     parent = agent_of(run, "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
-    close_scope(child, None)
+    child.leave(None)
     spend(child, 70)
     assert (state(run), state(parent), state(child)) == ((70, 0, 5000), (70, 0, 1000), (0, 0, 400))
 
@@ -352,7 +353,7 @@ def test_a_part_whose_process_seemed_dead_is_charged_whole_and_corrected_when_it
     assert other.reap(everybody=True) == 1
     assert [mine.read(account) for account in run.accounts] == [True, True]
     assert (state(run), state(run, "turns")) == ((500, 0, 1000), (5, 0, 10))
-    close_scope(child, None)
+    child.leave(None)
     assert (state(run), state(run, "turns")) == ((120, 0, 1000), (1, 0, 10))
     mine.close()
     other.close()
@@ -365,7 +366,7 @@ def test_a_stream_that_outlives_its_agent_takes_more_where_its_part_came_from(en
     parent = agent_of(run, "p", "tokens=1000")
     child = agent_of(parent, "c", share=1.0)
     flying = begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     if more > given:
         spend(parent, 600)
     assert extend(child, flying, more).more == {"tokens": given}
@@ -378,7 +379,7 @@ def test_a_stream_that_outlives_its_agent_is_held_to_its_part_and_to_what_is_lef
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
     flying = begin(child, 100)
-    close_scope(child, None)
+    child.leave(None)
     assert extend(child, flying, 999).more == {"tokens": 300}
     short = extend(child, flying, 1).short
     assert (short.reason, short.account.origin) == ("exhausted", "agent(share=400)")
@@ -386,7 +387,7 @@ def test_a_stream_that_outlives_its_agent_is_held_to_its_part_and_to_what_is_lef
 
     other = agent_of(parent, "d", share=300)
     flying = begin(other, 100)
-    close_scope(other, None)
+    other.leave(None)
     spend(parent, 500)
     short = extend(other, flying, 1).short
     assert (short.reason, short.account.facts.agent_name) == ("exhausted", "p")
@@ -399,8 +400,8 @@ def test_a_stream_that_outlives_two_agents_takes_more_of_both_parts_and_of_what_
     parent = agent_of(run, "p", share=800)
     child = agent_of(parent, "c", share=300)
     flying = begin(child, 100)
-    close_scope(child, None)
-    close_scope(parent, None)
+    child.leave(None)
+    parent.leave(None)
     assert extend(child, flying, 50).more == {"tokens": 50}
     assert (state(parent)[1], state(run)[1]) == (150, 150)
     end(child, flying, 120)
@@ -411,7 +412,7 @@ def test_nothing_new_is_begun_in_a_part_that_is_closed(engine):
     parent = agent_of(run_of(engine), "p", "tokens=1000")
     child = agent_of(parent, "c", share=400)
     lines = [Line(one, 10, 10) for one in child.plan.accounts()]
-    close_scope(child, None)
+    child.leave(None)
     answer = run_sync(engine.ledger.reserve(Reservation(new_op_id(), lines, {})))
     assert (answer.reason, answer.account.origin) == ("draining", "agent(share=400)")
 
@@ -422,15 +423,15 @@ def test_a_turn_that_outlives_its_agent_and_never_left_is_given_back(engine, out
     parent = agent_of(run, "p", "turns=4", share=1.0)
     child = agent_of(parent, "c", share=1.0)
     first, second, third = begin(child), begin(child), begin(child)
-    close_scope(child, None)
+    child.leave(None)
     if outer:
-        close_scope(parent, None)
+        parent.leave(None)
     assert state(parent, "turns")[0] == 3
     for flying in (first, second):
         run_sync(engine.ledger.release(flying))
     end(child, third, 1)
     if not outer:
-        close_scope(parent, None)
+        parent.leave(None)
     engine.settle_late()
     assert (state(parent, "turns"), state(run, "turns")) == ((1, 0, 4), (1, 0, 9))
 
@@ -483,7 +484,7 @@ def test_what_a_part_is_raised_by_is_held_where_it_came_from(engine):
     child.set_limit("tokens", 900)
     assert (state(parent), state(child)) == ((0, 900, 1000), (0, 0, 900))
     spend(child, 750)
-    close_scope(child, None)
+    child.leave(None)
     assert (state(parent), len(engine.ledger)) == ((750, 0, 1000), 0)
 
 
@@ -493,7 +494,7 @@ def test_turns_can_be_raised_too_and_are_given_back(engine):
     child.set_limit("turns", 8)
     assert (state(parent, "turns"), state(child, "turns")) == ((0, 8, 8), (0, 0, 8))
     spend(child, 1)
-    close_scope(child, None)
+    child.leave(None)
     assert state(parent, "turns") == (1, 0, 8)
 
 
@@ -531,7 +532,7 @@ def test_32_children_at_once_never_hold_more_than_there_is(engine):
             return
         spend(child, 7)
         seen.append(state(parent)[0] + state(parent)[1])
-        close_scope(child, None)
+        child.leave(None)
         done.append(7)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
@@ -599,7 +600,7 @@ class Tree:
 
     def close(self, index, _):
         if len(self.agents) > 1:
-            close_scope(self.agents.pop(1 + index % (len(self.agents) - 1)), None)
+            self.agents.pop(1 + index % (len(self.agents) - 1)).leave(None)
 
     def check(self):
         for scope in (self.run, *self.agents):

@@ -10,7 +10,8 @@ from ravi_otel import cost_limit, parse_limit, token_limit
 from ravi_otel._enforcement.admission import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
-from ravi_otel._enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.limits import ScopeKind
@@ -22,7 +23,7 @@ CARD = PRICES.card("openai", "m")
 
 def scope_of(*limits):
     engine = Engine(prices=PRICES)
-    return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, name="r", limits=limits))
+    return Opening(kind=ScopeKind.RUN, name="r", limits=limits).open(Scope.of_process(engine))
 
 
 def call_of(bound=100, cap=None, choices=1, **more):

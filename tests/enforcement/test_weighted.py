@@ -17,8 +17,8 @@ from ravi_otel._enforcement.ledger.account import Claim
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, close_scope, open_scope, process_root
-from ravi_otel._enforcement.shares import promised
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
@@ -38,12 +38,12 @@ def engine(request, tmp_path):
 
 def run_of(engine, *written, **more):
     limits = tuple(parse_limit(one) for one in written)
-    return open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, name="r", limits=limits, **more))
+    return Opening(kind=ScopeKind.RUN, name="r", limits=limits, **more).open(Scope.of_process(engine))
 
 
 def agent_of(parent, name, *written, **more):
     limits = tuple(parse_limit(one) for one in written)
-    return open_scope(parent.engine, parent, Opening(kind=ScopeKind.AGENT, name=name, agent_id=name, limits=limits, **more))
+    return Opening(kind=ScopeKind.AGENT, name=name, agent_id=name, limits=limits, **more).open(parent)
 
 
 def child_of(parent, priority=NORMAL, *written, name=None):
@@ -94,7 +94,7 @@ def test_who_comes_and_goes_has_what_is_left_split_anew(parent):
     spend(first, 500)
     second = child_of(parent, HIGH)
     assert (most(first), most(second)) == (333 + 1, 666 + 1)  # what the split leaves over is anybody's
-    close_scope(second, None)
+    second.leave(None)
     assert most(first) == 1000
     assert parent.accounts[0].used == 500
 
@@ -103,7 +103,7 @@ def test_the_unused_part_of_one_that_closes_goes_to_the_others(parent):
     a, b, c = (child_of(parent, name=name) for name in "abc")
     spend(a, 500)
     assert isinstance(begin(a, 1), Denied)
-    close_scope(c, ValueError("x"))
+    c.leave(ValueError("x"))
     assert (most(a), most(b)) == (500, 500)
 
 
@@ -118,7 +118,7 @@ def test_a_background_agent_uses_what_nobody_claims_and_claims_nothing(parent):
         "and too little came free in time. Lower the concurrency, or raise tokens=1500."
     )
     assert most(child) == 1500
-    close_scope(child, None)
+    child.leave(None)
     spend(background, 1500)
     assert begin(background, 1).reason == "exhausted"
 
@@ -141,18 +141,18 @@ def test_a_part_beside_weighted_agents_is_one_of_what_nobody_was_promised(parent
 
 def test_what_is_promised_can_be_read_while_the_agent_lives(parent):
     a = child_of(parent, name="a")
-    assert promised(a) == {"tokens": 1500}
+    assert a.promised() == {"tokens": 1500}
     b = child_of(parent, HIGH)
-    assert (promised(a), promised(b)) == ({"tokens": 500}, {"tokens": 1000})
+    assert (a.promised(), b.promised()) == ({"tokens": 500}, {"tokens": 1000})
     spend(a, 200)
-    assert (promised(a), promised(b)) == ({"tokens": 300}, {"tokens": 1000})
-    close_scope(b, None)
-    assert (promised(a), promised(b)) == ({"tokens": 1300}, {})
+    assert (a.promised(), b.promised()) == ({"tokens": 300}, {"tokens": 1000})
+    b.leave(None)
+    assert (a.promised(), b.promised()) == ({"tokens": 1300}, {})
 
 
 @pytest.mark.parametrize("share", ["own", "pool", 0.5])
 def test_an_agent_without_a_weighted_share_is_promised_nothing(parent, share):
-    assert promised(agent_of(parent, "x", share=share)) == {}
+    assert agent_of(parent, "x", share=share).promised() == {}
 
 
 @pytest.mark.parametrize("share", ["own", "pool"])
@@ -181,7 +181,7 @@ def test_turns_are_split_too(engine):
     spend(a, 1)
     assert begin(a, 1).reason == "contended"
     spend(b, 1)
-    close_scope(b, None)
+    b.leave(None)
     spend(a, 1)
     assert begin(a, 1).reason == "exhausted"
 
@@ -244,8 +244,8 @@ def test_a_raise_is_split_too(parent):
 def test_a_call_that_was_begun_before_its_agent_closed_is_charged(parent):
     a = child_of(parent, name="a")
     flying = begin(a, 700)
-    close_scope(a, None)
-    close_scope(a, None)
+    a.leave(None)
+    a.leave(None)
     assert (parent.accounts[0].held, parent.accounts[0].claims) == (700, ())
     a.engine.settle(flying, {"tokens": 600})
     assert (parent.accounts[0].used, parent.accounts[0].held) == (600, 0)
@@ -262,7 +262,7 @@ def test_who_waits_for_what_others_claim_lets_them_pass_and_is_served_when_they_
     assert not isinstance(flying, Denied)
     child.engine.settle(flying, {"tokens": 1000})
     assert got == []
-    close_scope(child, None)
+    child.leave(None)
     thread.join(20)
     assert not isinstance(got[0], Denied)
 
@@ -302,7 +302,7 @@ class Family:
     def close(self, which, _priority, _amount):
         if self.living:
             scope, weight = self.living.pop(which % len(self.living))
-            close_scope(scope, None)
+            scope.leave(None)
             if weight:
                 self.changed()
 
@@ -348,7 +348,7 @@ def test_the_promise_holds_and_the_sum_never_passes_the_parent(acts, limit, of_r
     for _, op_id, amount in family.flying:
         family.engine.settle(op_id, {"tokens": amount})
     for scope, _ in family.living:
-        close_scope(scope, None)
+        scope.leave(None)
     assert (account.claims, account.held, len(family.engine.ledger)) == ((), 0, 0)
     assert account.used <= limit
 
@@ -390,7 +390,7 @@ def test_an_agent_that_a_signals_handler_opens_while_another_comes_or_goes_undoe
     stays, said = child_of(parent), []
 
     def comes_and_goes():
-        close_scope(child_of(parent, name="other"), None)
+        child_of(parent, name="other").leave(None)
 
     def inside():
         inner = child_of(parent, name="inner")
@@ -400,7 +400,7 @@ def test_an_agent_that_a_signals_handler_opens_while_another_comes_or_goes_undoe
         count = stepped(comes_and_goes, at, ("join", "leave", "admit", "forgo"), inside)
         assert len(parent.accounts[0].claims) == 1 + len(said)
         while said:
-            close_scope(said.pop(), None)
+            said.pop().leave(None)
         assert (len(parent.accounts[0].claims), most(stays)) == (1, 1500)
         return count
 

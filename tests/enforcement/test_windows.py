@@ -12,7 +12,6 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import close_scope
 from ravi_otel._enforcement.series import MOST_READ
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
@@ -216,7 +215,7 @@ def test_a_run_that_its_windows_limit_has_ended_says_so(alone):
     assert refuses(run, 3)
     run.charge("rows", 2)
     assert refuses(run)
-    close_scope(run, None)
+    run.leave(None)
 
     assert run.status == "stopped"
 
@@ -227,7 +226,7 @@ def test_a_run_whose_window_has_turned_since_it_was_refused_has_come_to_its_end(
     assert refuses(run)
     clock.advance(DAY)
     run.charge("rows")
-    close_scope(run, None)
+    run.leave(None)
 
     assert run.status == "ok"
 
@@ -239,12 +238,12 @@ def test_a_run_that_is_resumed_goes_on_in_its_window_and_not_in_one_that_is_over
     run.charge("rows", 5)
     run.charge("pages", 5)
     snapshot = Snapshot.from_json(run.snapshot().to_json())
-    close_scope(run, None)
+    run.leave(None)
 
     again = run_of(root, *limits, user_id="ann", run_id=snapshot.run_id, resume=snapshot)
     assert refuses(again)
     assert refuses(again, kind="pages")
-    close_scope(again, None)
+    again.leave(None)
     clock.advance(DAY)
     later = run_of(root, *limits, user_id="ann", run_id=snapshot.run_id, resume=snapshot)
     assert not refuses(later)
@@ -268,7 +267,7 @@ def test_a_snapshot_of_a_window_that_is_not_now_pushes_nothing_out(alone):
     content = json.loads(run.snapshot().to_json())
     odd = [content["counters"][-1] | {"part": [f"2030-01-{day:02}"]} for day in range(1, 29)]
     content["counters"] = [*odd, content["counters"][-1]]
-    close_scope(run, None)
+    run.leave(None)
     again = run_of(root, "charge.rows=5:per=day", run_id=content["run_id"], resume=Snapshot.from_json(json.dumps(content)))
 
     assert len(again.series[0].living()) == 1

@@ -9,7 +9,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listener, Listeners
 from ravi_otel.policy.grammar import parse_limit
@@ -46,11 +47,11 @@ def at(text, tz="UTC"):
 
 
 def root_of(engine, *limits, **more):
-    return process_root(engine, [parse_limit(each) for each in limits], **more)
+    return Scope.of_process(engine, [parse_limit(each) for each in limits], **more)
 
 
 def run_of(parent, *limits, kind=ScopeKind.RUN, **more):
-    return open_scope(parent.engine, parent, Opening(kind=kind, limits=tuple(parse_limit(each) for each in limits), **more))
+    return Opening(kind=kind, limits=tuple(parse_limit(each) for each in limits), **more).open(parent)
 
 
 def refuses(scope, amount=1, kind="rows"):

@@ -13,7 +13,8 @@ import pytest
 import ravi_otel
 from ravi_otel import HookEvent
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.hooks.bridge import Bridge
 from ravi_otel.hooks.records import SpawnEvent
@@ -125,10 +126,10 @@ def test_a_builtin_method_is_taken_off_its_own_object_alone(hooks, name):
 @pytest.mark.parametrize("first", ["goes", "comes"])
 def test_an_agent_that_comes_while_another_of_its_id_goes_is_told_of_its_slot(hooks, log, first):
     files, engine = ("hooks/bridge.py",), Engine()
-    run = open_scope(engine, process_root(engine), Opening(kind=ScopeKind.RUN, name="r"))
+    run = Opening(kind=ScopeKind.RUN, name="r").open(Scope.of_process(engine))
 
     def worker():
-        return open_scope(engine, run, Opening(kind=ScopeKind.AGENT, name="worker", agent_id="worker", hooks=(hooks,)))
+        return Opening(kind=ScopeKind.AGENT, name="worker", agent_id="worker", hooks=(hooks,)).open(run)
 
     def told(at):
         """Tell which agents began, ended and got their slot again, where one comes in the midst of the other's end, or that of this."""

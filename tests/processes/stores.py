@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
-from ravi_otel._enforcement.opening import Opening, open_scope, process_root
+from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.grammar import parse_limit
 from ravi_otel.policy.limits import ScopeKind
 
@@ -36,11 +37,8 @@ class Store:
         """Give what is used and held of a limit of the service, or of what `place` names for a run: its session, its tenant."""
         ledger = open_ledger(self.url)
         engine = Engine(ledger=ledger)
-        root = process_root(engine, () if place else (parse_limit(limit),), service="default")
-        if place:
-            scope = open_scope(engine, root, Opening(kind=ScopeKind.RUN, name="reader", limits=(parse_limit(limit),), **place)).parent
-        else:
-            scope = root
+        root = Scope.of_process(engine, () if place else (parse_limit(limit),), service="default")
+        scope = Opening(kind=ScopeKind.RUN, name="reader", limits=(parse_limit(limit),), **place).open(root).parent if place else root
         (account,) = scope.accounts
         try:
             assert ledger.read(account), f"nothing was counted for {limit}"

@@ -12,7 +12,7 @@ import pytest
 import ravi_otel
 from ravi_otel import ExecutionBudget
 from ravi_otel._enforcement import deadlines
-from ravi_otel._enforcement.opening import Opening, open_scope
+from ravi_otel._enforcement.opening import Opening
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, Blocked
 from ravi_otel.hooks.listener import Listener
@@ -106,7 +106,7 @@ def test_a_scope_that_could_not_be_opened_leaves_no_alarm(on_clock, heard):
 
 
 def test_an_alarm_keeps_no_scope_alive(on_clock):
-    scope = open_scope(STATE.engine, STATE.root, Opening(kind=ScopeKind.BLOCK, limits=(ravi_otel.time_limit(10),)))
+    scope = Opening(kind=ScopeKind.BLOCK, limits=(ravi_otel.time_limit(10),)).open(STATE.root)
     held = weakref.ref(scope)
     del scope
     gc.collect()

@@ -13,7 +13,7 @@ from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservat
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.messages import Script
-from ravi_otel._enforcement.opening import process_root
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -67,7 +67,7 @@ def refuses(scope, amount=1):
 @pytest.mark.parametrize("days", [-2, 2])
 def test_after_a_process_has_asked_once_it_counts_in_the_window_of_the_servers_clock(new, days):
     right, wrong = (
-        process_root(Engine(ledger=new(clock=clock), clock=clock), [parse_limit("charge.rows=5:per=day")], service="s")
+        Scope.of_process(Engine(ledger=new(clock=clock), clock=clock), [parse_limit("charge.rows=5:per=day")], service="s")
         for clock in (SystemClock(), Set(days * 86_400))
     )
     assert not refuses(wrong)  # it does not know better yet

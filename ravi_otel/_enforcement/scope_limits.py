@@ -1,0 +1,472 @@
+"""One scope of the tree as far as limits go: where it stands, which limits it has, what a call in it must satisfy, what they say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Self, TypeVar
+
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.deadlines import ScopeClock
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.last_call import KeptBack, LastCall
+from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.identity import store_id
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
+from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
+from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
+from ravi_otel._enforcement.shares import Part
+from ravi_otel._enforcement.spawn.limits import AgentAdmission, children_of, most_children
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.usage_counters import Tallies, UsageCounters
+from ravi_otel._flow import run_sync
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks.records import LimitReading
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.grammar import NamedKind, read_kind
+from ravi_otel.policy.limits import CLOCKS, Kind, Limit, ScopeKind, format_limit, public_amount
+
+DeclaredT = TypeVar("DeclaredT", Account, Series)
+
+_UPWARDS: Final = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
+_COUNT_AGENTS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
+_OF_A_RUN: Final = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL})
+_WHOLE: Final = {Kind.INPUT_TOKENS.value: Kind.TOKENS.value, Kind.OUTPUT_TOKENS.value: Kind.TOKENS.value}
+"""What a kind is a part of: a limit of the whole leaves no more of the part than it has left itself."""
+
+
+def _inner_amount(kind: str, value: object) -> int:
+    """Convert a limit's public value to the kind's inner integer."""
+    if kind == Kind.COST:
+        return checks.nano_usd("set_limit(value)", value)
+    if kind in CLOCKS:
+        return checks.nanoseconds("set_limit(value)", value)
+    return checks.count("set_limit(value)", value)
+
+
+def _named(declared: list[DeclaredT], name: str, agent: str | None) -> list[DeclaredT]:
+    own = [each for each in declared if each.limit.agent == agent]
+    exact = [each for each in own if each.kind == name]
+    return exact or [each for each in own if each.limit.kind == name and each.limit.detail is None]
+
+
+def _rank(kind: ScopeKind) -> int:
+    return _UPWARDS.index(kind) if kind in _UPWARDS else len(_UPWARDS)
+
+
+class LimitedScope:
+    """Know which limits one scope has, those around it, and what of them a call made in it is charged to: the lower half of a `Scope`.
+
+    Limits and templates may be added while it is open; everything else is fixed. `also` are scopes that it is charged to besides those
+    that its parent is in: the session and tenant that a run inside other work has joined.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        facts: ScopeFacts,
+        parent: Self | None,
+        *,
+        spawn: SpawnTracker | None = None,
+        also: tuple[Self, ...] = (),
+        rules: ChargingRules = PLAIN,
+    ) -> None:
+        self.engine = engine
+        self.facts = facts
+        self.parent = parent
+        self.rules = rules
+        self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
+        self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
+        self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
+        self.usage = UsageCounters()
+        self.accounts: list[Account] = []
+        self.series: list[Series] = []  # limits that renew, or count by somebody
+        self.templates: list[tuple[Limit, str]] = []
+        self.clock = ScopeClock(engine.deadlines)
+        self.wrapping: LastCall | None = None if parent is None else parent.wrapping
+        self.kept_back = KeptBack()
+        self._plan: Plan | None = None
+        self._outer: tuple[Self, ...] = (*also, *(() if parent is None else parent.upwards()))
+        self.tallies: Tallies = tuple(scope.usage for scope in self.charged())
+
+    # -- where it is ----------------------------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> frozenset[str]:
+        """Return the kinds of limits that a block here has set aside."""
+        return self.rules.suspended
+
+    @property
+    def observes(self) -> bool:
+        """Whether limits only observe here (shadow mode)."""
+        return self.engine.observe
+
+    def upwards(self) -> tuple[Self, ...]:
+        """Return the scopes from here to the root, with the session and tenant that a run inside other work has joined."""
+        return (self, *self._outer)
+
+    def innermost(self, kind: ScopeKind) -> Self | None:
+        """Return the innermost scope of a kind here or around, None outside any."""
+        return next((one for one in self.upwards() if one.facts.kind is kind), None)
+
+    def charged(self) -> list[Self]:
+        """Return, root to leaf, the scopes that a charge made here goes to.
+
+        Every one that is no agent's, and the innermost agent's; with each agent that pools, its parent agent's in the same run.
+        """
+        path: list[Self] = []
+        pays, met = True, False
+        for each in self.upwards():
+            if each.facts.kind is ScopeKind.AGENT:
+                if pays:
+                    path.append(each)
+                    pays, met = each.rules.pools, True
+            else:
+                path.append(each)
+                pays = pays and not (met and each.facts.kind is ScopeKind.RUN)
+        path.reverse()
+        return path
+
+    # -- what a call must satisfy -----------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """Return what a call made here at this moment must satisfy, compiled anew after any change of limits."""
+        plan = self._plan
+        if plan is None or plan.revision != self.engine.revision:
+            plan = self._plan = self.compile_plan()
+        return plan
+
+    def compile_plan(self) -> Plan:
+        """Compile the plan; the revision is read before, so that what changes meanwhile makes it a stale one."""
+        revision, agent, around = self.engine.revision, self.facts.agent_name, self.upwards()
+        charged_to = tuple(limit for _, limit in self._charged_limits())
+        meters = (meter for each in around for meter, sources in each.rules.metered if not sources.isdisjoint(charged_to))
+        clocks = tuple(
+            (account, owner.clock)
+            for owner in reversed(around)
+            for account in tuple(owner.clock.limits)
+            if account.limit.agent in (None, agent)
+        )
+        return Plan.of(self.facts, revision, (*charged_to, *meters), clocks, (each.rules for each in around))
+
+    def _charged_limits(self) -> list[tuple[Self, Account | Series]]:
+        """Return, root to leaf, the limits that a call made here is charged to, each with the scope it is of; those of time are not."""
+        agent, charged = self.facts.agent_name, self.charged()
+        left_out = {account for each in charged for account in each.rules.left_out}
+        return [
+            (each, limit)
+            for each in charged
+            for limit in each.declared
+            if limit.nature is not Nature.CLOCK and limit.limit.agent in (None, agent) and limit not in left_out
+        ]
+
+    def change_rules(self, **changes: Any) -> None:
+        """Replace some of the `ChargingRules`; holds for the next call here and in every scope inside."""
+        self.rules = replace(self.rules, **changes)
+        with self.engine.lock:
+            self.engine.revision += 1
+
+    # -- declaring limits -------------------------------------------------------------------------------------------
+
+    @property
+    def declared(self) -> list[Account | Series]:
+        """Return the scope's own limits."""
+        return [*self.accounts, *self.series]
+
+    def declare(self, limits: Sequence[Limit], origins: Mapping[int, str]) -> None:
+        """Put each limit where it belongs; ConfigurationError for one that has no scope to belong to.
+
+        Downwards it is a template, also on a scope of the same kind that has another name; one of agents, or of agents in all, declared
+        for the process, is a template for each run. `origins` name what a refusal tells its reader to change, by the limit's place.
+        """
+        facts = self.facts
+        for index, limit in enumerate(limits):
+            self._refuse_unbuilt(limit)
+            origin = origins.get(index) or format_limit(limit)
+            if limit.kind in _OF_A_RUN and limit.scope in (None, ScopeKind.RUN) and facts.kind is ScopeKind.PROCESS:
+                self.templates.append((replace(limit, scope=ScopeKind.RUN), origin))  # agents are those of a run: each has its own count
+            elif limit.scope is None or (limit.scope is facts.kind and limit.scope_name in (None, facts.name)):
+                self._put(limit, origin)
+            elif limit.scope in _UPWARDS and _UPWARDS.index(limit.scope) < _rank(facts.kind):
+                self._enclosing(limit)._put(limit, origin)  # noqa: SLF001 - another scope of this class
+            else:
+                self.templates.append((limit, origin))
+
+    def inherit(self) -> None:
+        """Apply the templates of the enclosing scopes that were written for scopes like this one."""
+        for outer in () if self.parent is None else self.parent.upwards():
+            for limit, origin in outer.templates:
+                if limit.scope is self.facts.kind and limit.scope_name in (None, self.facts.name):
+                    self._put(limit, origin)
+
+    def declare_slots(self, budget: SpawnBudget | None) -> None:
+        """Have a run's SpawnBudget be a limit of agents like any other, unless one that the run has is as tight."""
+        if budget is None or budget.max_agents >= UNLIMITED_AGENTS.max_agents:
+            return
+        limit = Limit(kind=Kind.AGENTS, value=budget.max_agents)
+        stated = [each.value for each in self.accounts if each.kind == Kind.AGENTS and each.observe is self._observes(limit)]
+        if limit.value < min(stated, default=UNLIMITED_AGENTS.max_agents):
+            self.open_account(limit, "SpawnBudget.max_agents")
+
+    def open_account(self, limit: Limit, origin: str, used: int = 0) -> Account:
+        """Open an account for a limit of this scope; what only observes refuses nothing."""
+        engine, observe = self.engine, self._observes(limit)
+        account = Account(limit, self.facts, origin=origin, used=used, observe=observe, admission=engine.admission, warn_at=engine.warn_at)
+        account.named_store = store_id(engine.ledger) is not None
+        self.allow(account)
+        return account
+
+    def allow(self, account: Account) -> None:
+        """Add an account; a limit declared again on a scope that was joined takes the smallest value ever declared, and arms nothing.
+
+        What was set since holds until it is declared with less than it ever was.
+        With other options it is a limit of its own, which begins at what the first has counted and holds.
+        """
+        limit = account.limit
+        with self.engine.lock:  # two runs may join one session at once, and neither may miss the other's limit
+            bound = account
+            known: list[Account] = []
+            if self.facts.kind in JOINED:
+                known = [one for one in self.accounts if (one.limit.counted, one.limit.agent) == (limit.counted, limit.agent)]
+            twin = next((one for one in known if replace(one.limit, value=0) == replace(limit, value=0)), None)
+            if twin is None:
+                self.engine.begin_at(account, known)
+                self.accounts.append(account)
+                self.engine.revision += 1
+            else:
+                bound = twin
+                self.engine.declare_again([one for one in known if one.key == twin.key], account.value)
+        self.clock.watch(bound)
+
+    def _put(self, limit: Limit, origin: str) -> None:
+        if limit.renews:
+            self._declare_series(limit, origin)
+        else:
+            self.open_account(limit, origin)
+
+    def _declare_series(self, limit: Limit, origin: str) -> None:
+        """Add a limit that renews, or counts by somebody; declared again on a scope that was joined the smaller value counts."""
+        engine = self.engine
+        with engine.lock:
+            kin = list(self.series) if self.facts.kind in JOINED else []
+            twin = next((one for one in kin if replace(one.limit, value=0) == replace(limit, value=0)), None)
+            made = Series(engine, limit, self.facts, origin, observe=self._observes(limit))
+            if twin is None:
+                made.begin_at(kin)
+                made.agree()
+                self.series.append(made)
+                engine.revision += 1
+            else:
+                declare_series_again([one for one in kin if one.observe == twin.observe and one.renews_as(made)], limit.value)
+
+    def _observes(self, limit: Limit) -> bool:
+        return self.engine.observe and limit not in self.engine.firm
+
+    def _enclosing(self, limit: Limit) -> Self:
+        for outer in self.upwards():
+            if outer.facts.kind is limit.scope and limit.scope_name in (None, outer.facts.name):
+                return outer
+        opens = "run(...)" if limit.scope is ScopeKind.RUN else f"run({limit.scope}_id=...)"
+        raise ConfigurationError(
+            f"limit {format_limit(limit)!r} belongs to a {limit.scope}, and none encloses it. Open one with {opens}, or leave out the "
+            "prefix."
+        )
+
+    def _refuse_unbuilt(self, limit: Limit) -> None:
+        kind = self.facts.kind
+        if limit.kind == Kind.AGENTS and (kind not in _COUNT_AGENTS or limit.scope not in (None, ScopeKind.RUN)):
+            raise ConfigurationError(
+                f"limit {format_limit(limit)!r} counts the agents of one run: give it to run(limits=...), or to instrument(limits=...) for "
+                "every run, without a prefix."
+            )
+        if limit.kind == Kind.AGENTS_TOTAL and (limit.scope or kind) is ScopeKind.AGENT:
+            raise ConfigurationError(
+                f"limit {format_limit(limit)!r} counts the agents entered in a run, a block or a session, and an agent counts for no "
+                "other: give it to run(limits=...), or limit what lives under an agent with fan_out=."
+            )
+
+    def set_limit(self, kind: str, value: float) -> None:
+        """Set another value on this scope's own limits of `kind`: USD for cost, seconds for time, else a count.
+
+        `kind` is written as a limit's is: `tokens`, `tool.search`, `sql_rows`, `tokens@researcher`; `agents` is a run's. A raise
+        arms the limit's events again and ends draining, whoever waits in line is judged again. A value below what is used refuses
+        from now on; that the limit is exceeded is told with the first refusal. Raises ConfigurationError for a kind it has no
+        limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
+        """
+        asked = read_kind("set_limit(kind)", kind, own=True)
+        name = asked.name
+        found = _named(self.accounts, name, asked.agent) if asked.scope is None else []
+        series = _named(self.series, name, asked.agent) if asked.scope is None else []
+        slots = name == Kind.AGENTS and asked.agent is None and self.facts.kind is ScopeKind.RUN
+        if not found and not slots and not series:
+            have = ", ".join(sorted({one.limit.label for one in self.declared})) or "none"
+            raise ConfigurationError(
+                f"set_limit({kind!r}, …): {errors_text.place(self.facts)} has no such limit; it has {have}. "
+                "Declare it where the scope is opened, with limits=[...]."
+            )
+        inner = _inner_amount(name, value)
+        if name == Kind.AGENTS and inner < 1:
+            raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
+        for account in found:
+            if isinstance(account, Part):
+                account.carved.grow(account.kind, inner)
+        if slots and self.spawn is not None:
+            if not found:
+                self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
+            self.spawn.resize(inner)
+        for account in found:
+            if account.reserved and inner > account.value:
+                self.kept_back.taken = False  # it is kept for a last call again
+            run_sync(self.engine.ledger.retune(account, inner))
+            self.clock.watch(account)
+        for each in series:
+            each.retune(inner)
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def left_ns(self) -> int | None:
+        """Return how much time is left before the first limit of time around runs out, not above 0 past it; None without one.
+
+        Limits that only observe, and those that stand still, leave all the time there is.
+        """
+        clocks = self.plan.clocks
+        if not clocks:
+            return None
+        now = self.engine.now_ns()
+        left = [
+            account.value - clock.elapsed_ns(account, now)
+            for account, clock in clocks
+            if not account.observe and not clock.is_still(account)
+        ]
+        return min(left, default=None)
+
+    def begin_wait(self) -> None:
+        """Stop the `working` limits of this scope and of every one around it; each is to be ended by one `end_wait`."""
+        ScopeClock.begin_wait([one.clock for one in self.upwards()], self.engine.now_ns())
+
+    def end_wait(self, ended_ns: int | None = None) -> None:
+        """Let the `working` limits go on that no other wait keeps; `ended_ns` is when it was over, on the monotonic clock."""
+        ScopeClock.end_wait([one.clock for one in self.upwards()], self.engine.now_ns() if ended_ns is None else ended_ns)
+
+    # -- reading them -----------------------------------------------------------------------------------------------
+
+    def counters(self) -> list[Account]:
+        """Return the accounts of the scope's own limits, and of those that renew the ones of this moment, the fullest first."""
+        return [*self.accounts, *(account for each in tuple(self.series) for account in each.current()[:MOST_READ])]
+
+    def readings(self) -> list[LimitReading]:
+        """Read every limit this scope owns; of one that counts by somebody, the fullest of its counters now."""
+        return [self.reading(account) for account in self.counters()]
+
+    def readings_around(self) -> list[LimitReading]:
+        """Read every limit that holds in here: its own first, then those of each scope around it, from the nearest on.
+
+        `LimitReading.scope` and `scope_name` say whose each is. Of a limit around that counts by somebody it is the counter of whom
+        this scope is for, or by model the fullest. A shared ledger is asked, once for all of them, where what is known is older than a
+        second.
+        """
+        renewed = [account for each in tuple(self.series) for account in each.current()[:MOST_READ] or each.counting(self.facts)]
+        held = [(self, account) for account in (*self.accounts, *renewed)]
+        depth = {id(each): at for at, each in enumerate(self.upwards())}
+        around = [*self._limits_around(), *self._clocks_around()]
+        held += sorted((pair for pair in around if pair[0] is not self), key=lambda pair: depth.get(id(pair[0]), len(depth)))
+        refresh(self.engine.ledger, (account for _, account in held))
+        return [owner.reading(account) for owner, account in held]
+
+    def _limits_around(self) -> Iterator[tuple[Self, Account]]:
+        """Give the limits that are charged for what is done here, each by the counters of whom this scope is for."""
+        for owner, limit in self._charged_limits():
+            counting = [limit] if isinstance(limit, Account) else limit.counting(self.facts)
+            yield from ((owner, account) for account in counting)
+
+    def _clocks_around(self) -> Iterator[tuple[Self, Account]]:
+        for owner in self.upwards():
+            yield from ((owner, account) for account in tuple(owner.clock.limits) if account.limit.agent in (None, self.facts.agent_name))
+
+    def reading(self, account: Account) -> LimitReading:
+        """Read one limit of this scope; a window that rolls here lets go of what is over first."""
+        own, account, ledger = account, newest(account), self.engine.ledger
+        used = self.used_of(account)
+        kind = account.limit.kind
+        known = kind == Kind.FAN_OUT or not is_unknown(ledger, own)  # whose children live here this process knows
+        return LimitReading(
+            limit=account.limit if account.value == account.limit.value else replace(account.limit, value=account.value),
+            scope=self.facts.kind,
+            scope_name=self.facts.name,
+            used=public_amount(kind, used) if known else math.nan,
+            held=public_amount(kind, account.held) if known else math.nan,
+            remaining=public_amount(kind, account.value - used - account.held) if known else math.nan,
+            ratio=(used / account.value if account.value else float(used > 0 or account.denied > 0)) if known else math.nan,
+            denied=account.denied,
+            events=account.events,
+            window=account.window,
+            counted_for=account.counted_for,
+            as_of=as_of(ledger, own),
+        )
+
+    def used_of(self, account: Account) -> int:
+        """Return what is used of a limit of this scope by now."""
+        if account.roll_ns and isinstance(self.engine.ledger, MemoryLedger):
+            self.engine.ledger.read(account)
+        kind, used = account.limit.kind, account.used
+        if account.nature is Nature.CLOCK:
+            return max(used, self.clock.elapsed_ns(account, self.clock.until_ns))
+        if kind == Kind.AGENTS and self.spawn is not None:
+            return self.spawn.stats().active
+        return most_children(self, account) if kind == Kind.FAN_OUT else used
+
+    def remaining(self, kind: str) -> float | None:
+        """Return what is left of `kind` for what is done in here: the least that any limit around leaves, None where none limits it.
+
+        USD for cost, seconds for time and working, else a count; never below 0. What calls in flight hold is not left, nor what is
+        kept back for a last call or promised to other agents. `kind` is written as a limit's is: `cost`, `tool.search`,
+        `charge.sql_rows`, also with a scope (`session.cost`) or an agent (`tokens@researcher`). A limit of all tokens counts for
+        `input_tokens` and `output_tokens` too, and one of all tool calls for each tool. Limits that only observe limit nothing.
+        NaN, which is unknown, where nothing was heard yet from the store that others count in. Raises LimitSyntaxError, a
+        ConfigurationError, for a kind that does not exist.
+        """
+        asked = read_kind("remaining(kind)", kind)
+        if asked.kind in CLOCKS:
+            held = list(self._clocks_around())
+        else:
+            held = list(self._limits_around())
+            if asked.agent is not None and asked.agent != self.facts.agent_name:  # what an agent of that name would have
+                of_agent = ((owner, account) for owner in self.upwards() for account in owner.counters())
+                held += [(owner, account) for owner, account in of_agent if account.limit.agent == asked.agent]
+        bounds = [(owner, account) for owner, account in held if _bounds(asked, account) and not account.observe]
+        refresh(self.engine.ledger, (account for _, account in bounds))
+        left = [self._left_of(owner, newest(account)) for owner, account in bounds]
+        least = min((amount for amount in left if amount is not None), default=None)
+        if least is None or least <= 0:
+            return None if least is None else 0
+        unknown = any(is_unknown(owner.engine.ledger, account) for owner, account in bounds)
+        return math.nan if unknown else public_amount(asked.kind, least)
+
+    def _left_of(self, owner: Self, account: Account) -> int | None:
+        """Return what of a limit of `owner` is left for what is done here; None where it does not bound that."""
+        kind = account.limit.kind
+        if kind == Kind.DEPTH:
+            supervision = self.facts.supervision
+            return account.value - (0 if supervision is None else supervision.depth)
+        if kind == Kind.FAN_OUT:
+            children = children_of(self, owner)
+            return None if children is None else account.value - children
+        mine = {meter for each in self.upwards() for meter, _ in each.rules.metered}
+        promised = account.promised(but=mine) if account.claims else 0
+        kept_back = account.reserved if self.wrapping is None else 0
+        return account.value - owner.used_of(account) - account.held - promised - kept_back
+
+
+def _bounds(asked: NamedKind, account: Account) -> bool:
+    """Whether a limit bounds what was asked for: its kind or one that it is part of, and of the scope or agent if one was named."""
+    if asked.scope is not None and account.facts.kind != asked.scope:
+        return False
+    if asked.agent is not None and account.limit.agent != asked.agent:
+        return False
+    part_of = asked.kind if asked.detail is not None else _WHOLE.get(asked.kind)
+    return account.kind in (asked.name, part_of)
