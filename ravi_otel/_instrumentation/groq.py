@@ -26,7 +26,7 @@ class GroqChat(ChatCompletions):
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""
-        return GroqCollector(call.input_estimate, call.choices, tools=call.offers_tools, captured=call.content is not None)
+        return GroqCollector(call)
 
 
 class GroqCollector(ChatCollector):
@@ -34,18 +34,19 @@ class GroqCollector(ChatCollector):
 
     __slots__ = ("_failed", "_told")
 
-    def __init__(self, input_estimate: int, choices: int = 1, *, tools: bool = False, captured: bool = False) -> None:
-        super().__init__(input_estimate, choices, tools=tools, captured=captured)
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         self._told: Any = None
         self._failed = False
 
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
-        super().add(event)
-        told = get(event, "x_groq")
-        if told is not None:
-            self._told = get(told, "usage") or self._told
-            self._failed = self._failed or bool(text(told, "error"))
+        is_quiet, told = super().add(event), get(event, "x_groq")
+        if told is None:
+            return is_quiet
+        self._told = get(told, "usage") or self._told
+        self._failed = self._failed or bool(text(told, "error"))
+        return None
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
 from typing import Any, Final, Protocol
 
+from ravi_otel._enforcement.ledger.account import DRAINS
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.attempt_outcomes import is_timeout
@@ -35,7 +36,7 @@ from ravi_otel._instrumentation.response_methods import (
     replace_method,
     restore_methods,
 )
-from ravi_otel._runtime.guard import Guard, blame, guard_of
+from ravi_otel._runtime.guard import NEVER, Guard, blame, guard_of
 from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
@@ -59,14 +60,6 @@ LONGEST_IDLE_NS: Final = 300 * NANO
 _CLOSERS: Final = ("close", "aclose")
 _READERS: Final = ("read", "aread")
 _ITERATORS: Final = ("iter_raw", "aiter_raw")
-_NEVER: Final = 1 << 62
-_LAST: Final = 2
-"""What `_take` returns of the event after which a stream is cut, besides True (hide it) and False."""
-
-
-def _nothing() -> None:
-    """Be the look at a stream that may go on."""
-
 
 # -- what is open -------------------------------------------------------------------------------------------------------
 
@@ -158,8 +151,8 @@ class FollowedStream:
 
     __slots__ = (
         *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_format", "_guard", "_heard_ns", "_helper", "_hides_usage"),
-        *("_live", "_look", "_look_ns", "_now", "_over", "_pull", "_raw", "_raw_references", "_reading", "_references", "_response_ref"),
-        *("_silent", "_stopped", "_streams", "_watching"),
+        *("_live", "_now", "_over", "_pull", "_raw", "_raw_references", "_reading", "_references", "_response_ref"),
+        *("_silent", "_stopped", "_streams", "_timed"),
     )
 
     def __init__(self, live: ModelCall, wire_format: WireFormat, *, hides_usage: bool = False) -> None:
@@ -167,7 +160,7 @@ class FollowedStream:
         self._format = wire_format
         self._hides_usage = hides_usage
         self._collector: Collector = wire_format.collector(live.record.call)
-        self._watching = True  # for the first chunk, or for each
+        self._timed = False  # its first chunk came
         self._silent = True  # none of its content came yet
         self._pull: weakref.ref[Any] | None = None  # our iterator of events
         self._begun = False  # something was read from it
@@ -182,10 +175,8 @@ class FollowedStream:
         self._reading = False
         self._over = False
         self._guard: Guard | None = guard_of(live, self._collector)
-        self._look: Callable[[], RaviError | None] = _nothing if self._guard is None else self._guard.over
         self._stopped = False  # its scope was closed or cancelled, or its time is up
         self._cut: RaviError | None = None  # what it was cut with
-        self._look_ns = _NEVER if self._guard is None else 0  # from when on each chunk is looked at for whether it may be the last
         self._now = live.scope.engine.clock.monotonic_ns
         self._heard_ns = self._now()
 
@@ -304,54 +295,69 @@ class FollowedStream:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
-        take, self._begun = self._take, True
+        add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
+        drained = DRAINS.count
         with _UntilEnd(self, self._settle, self._drop):
             for item in source:
-                verdict = take(item)
-                if verdict:
-                    if verdict is not _LAST:
-                        continue
+                is_quiet: bool | None = False
+                try:
+                    self._heard_ns = now()
+                    is_quiet = add(item)
+                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+                    swallow("stream", error)
+                if not is_quiet or self._stopped or drained != DRAINS.count:
+                    drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
+                    is_quiet = not self._is_last()
+                if not is_quiet:
                     close_all(self._response(), source)
-                    if not (self._hides_usage and hide_usage(item)):
+                    if not (hides and hide_usage(item)):
                         yield item
                     break
-                yield item
+                if not (hides and hide_usage(item)):
+                    yield item
 
     async def _follow_async(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        take, self._begun = self._take, True
+        add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
+        drained = DRAINS.count
         with _UntilEnd(self, self._settle, self._drop):
             async for item in source:
-                verdict = take(item)
-                if verdict:
-                    if verdict is not _LAST:
-                        continue
+                is_quiet: bool | None = False
+                try:
+                    self._heard_ns = now()
+                    is_quiet = add(item)
+                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+                    swallow("stream", error)
+                if not is_quiet or self._stopped or drained != DRAINS.count:
+                    drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
+                    is_quiet = not self._is_last()
+                if not is_quiet:
                     await close_all_async(source, self._response())
-                    if not (self._hides_usage and hide_usage(item)):
+                    if not (hides and hide_usage(item)):
                         yield item
                     break
-                yield item
+                if not (hides and hide_usage(item)):
+                    yield item
 
-    def _take(self, item: Any) -> int:
-        """Take in one event; True when the program must not see it, `_LAST` when it is the last before a cut."""
+    def _is_last(self) -> bool:
+        """Look at what came until now; whether it ends with the latest event, cut."""
         try:
-            heard = self._heard_ns = self._now()
-            if self._watching:
-                self._watching = STATE.options.each_chunk
-                self._live.chunk(self._now())
-            self._collector.add(item)
+            if not self._timed or STATE.options.each_chunk:
+                self._timed = True
+                self._live.chunk(self._heard_ns)
             if self._silent and self._collector.spoke:
                 self._silent = False
-                self._live.content(self._now())
-            if heard >= self._look_ns:
-                error = self._look()
-                if error is not None and self._must_end(error):
-                    return _LAST
+                self._live.content(self._heard_ns)
+            error = self._why_stopped() if self._stopped else None if self._guard is None else self._guard.over()
+            if error is not None and self._must_end(error):
+                return True
+            if not self._silent and not STATE.options.each_chunk:
+                self._collector.be_quiet_until(NEVER if self._guard is None else self._guard.until)
         except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
             swallow("stream", error)
             if self._cut is not None:  # on the way
                 self._settle_anyhow(self._cut)
-                return _LAST
-        return self._hides_usage and hide_usage(item)
+                return True
+        return False
 
     # -- bytes its user reads without us --------------------------------------------------------------------------------
 
@@ -424,9 +430,9 @@ class FollowedStream:
         try:
             self._heard_ns = self._now()
             if body is not None and not self._over:
-                if body.streamed and self._watching:
-                    self._watching = False
-                    self._live.chunk(self._now())
+                if body.streamed and not self._timed:
+                    self._timed = True
+                    self._live.chunk(self._heard_ns)
                 body.add(data)
             # What was stopped is cut, unless it is whole.
             return self._stopped and (self._cut is not None or self._must_end(self._why_stopped()))
@@ -461,7 +467,7 @@ class FollowedStream:
         """Cut it at its next piece, and wake whoever waits for one; see `InFlight.stop`."""
         if self._stopped or self._over:
             return
-        self._stopped, self._look_ns, self._look = True, 0, self._why_stopped
+        self._stopped = True
         # One that is whole is not waited for either: only what it used is still to come, and that may never.
         response = self._response()
         if response is not None and (self._streams or is_running(self._copying)) and not self._reading:
@@ -471,8 +477,6 @@ class FollowedStream:
         return None if self._response_ref is None else self._response_ref()
 
     def _why_stopped(self) -> RaviError:
-        if self._guard is not None:
-            self._guard.keep()
         return why_over(self._live.scope, self._live.record)
 
     def _must_end(self, error: RaviError) -> bool:
@@ -484,7 +488,7 @@ class FollowedStream:
             return False
         self._cut = error
         try:
-            blame(self._live.record, error, None if self._guard is None else self._guard.text)
+            blame(self._live.record, error, None if self._guard is None else self._collector.text)
         except Exception as bug:  # noqa: BLE001 - it is settled all the same
             swallow("stream", bug)
         self._fail(error, type(error).__qualname__, self._reply())
@@ -539,7 +543,6 @@ class FollowedStream:
             return False
         OPEN.discard(self)
         UNREAD.discard(self)
-        self._look = _nothing  # which may be a method of this object: a cycle
         try:
             response = self._response()
             if response is not None:

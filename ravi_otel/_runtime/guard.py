@@ -35,25 +35,24 @@ MOST_TEXT: Final = 1024 * 1024
 """Characters of a guarded stream that are kept for the error it may end with, counted from its beginning."""
 
 _TRIES: Final = 3
-_NEVER: Final = 1 << 62
+NEVER: Final = 1 << 62
 
 
 class Counting(Protocol):
     """Count what came of a stream (a `Collector`)."""
 
     @property
-    def said(self) -> str:
-        """Give the text of the latest event."""
-        ...
-
-    @property
     def produced(self) -> int:
-        """Give the output tokens so far."""
+        """Return the output tokens so far."""
         ...
 
     @property
     def told_input(self) -> int | None:
-        """Give the input tokens the provider has told, None before it did."""
+        """Return the input tokens the provider has told, None before it did."""
+        ...
+
+    def keep_text(self, most: int) -> None:
+        """Keep so many characters of the text that comes from now on."""
         ...
 
 
@@ -86,7 +85,7 @@ class Guard:
     It takes nothing of what observes only, of limits that are suspended, or where the whole cap is held that the caller stated.
     """
 
-    __slots__ = ("_after", "_card", "_counting", "_drains", "_input", "_kept", "_live", "_most", "_purses", "_room", "_step", "_until")
+    __slots__ = ("_after", "_card", "_counting", "_drains", "_input", "_live", "_most", "_purses", "_step", "until")
 
     def __init__(self, live: ModelCall, counting: Counting, purses: list[Purse], after: list[Account], card: RateCard | None) -> None:
         self._live = live
@@ -99,34 +98,18 @@ class Guard:
         self._most = _most(live)
         self._input = live.record.call.input_estimate
         self._step = FIRST_STEP
-        self._until = 0 if purses or after else _NEVER
-        self._kept: list[str] = []
-        self._room = MOST_TEXT
-
-    @property
-    def text(self) -> str:
-        """Give the text that came, as much of it as was kept."""
-        return "".join(self._kept)[:MOST_TEXT]
-
-    def keep(self) -> None:
-        """Keep the text of the latest event."""
-        said = self._counting.said
-        if said and self._room > 0:
-            self._kept.append(said)
-            self._room -= len(said)
+        self.until = 0 if purses or after else NEVER
+        """The output tokens that may come before it has to be looked at again."""
+        counting.keep_text(MOST_TEXT)
 
     def over(self) -> RaviError | None:
-        """Take in the latest event; give the error the stream must end with, None while it may go on."""
+        """Look at what came until now; return the error the stream must end with, None while it may go on."""
         counting = self._counting
-        said = counting.said
-        if said and self._room > 0:  # `keep`, without the call: this stands between the network and the user
-            self._kept.append(said)
-            self._room -= len(said)
         for account in self._drains:
             if account.draining and account.drainable:  # else its agent closed, which ends nothing that is open
                 return self._refused(Denied(account, "draining", account.used, account.held, 0), counting.produced)
         produced = counting.produced
-        return None if produced <= self._until else self._look(produced, counting.told_input)
+        return None if produced <= self.until else self._look(produced, counting.told_input)
 
     # -- asking for more ------------------------------------------------------------------------------------------
 
@@ -149,11 +132,11 @@ class Guard:
         else:
             account = min(self._purses, key=Purse.covers).account
             return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
-        self._until = min(self._covered(), produced + self._step if self._after else _NEVER)
+        self.until = min(self._covered(), produced + self._step if self._after else NEVER)
         return None
 
     def _covered(self) -> int:
-        return min((purse.covers() for purse in self._purses), default=_NEVER)
+        return min((purse.covers() for purse in self._purses), default=NEVER)
 
     def _ask(self, produced: int) -> Denied | None:
         """Ask for a step more of each kind that does not reach as far; give what stood in the way."""
@@ -211,7 +194,7 @@ def guard_of(live: ModelCall, counting: Counting) -> Guard | None:
 def _most(live: ModelCall) -> int:
     """Give the output tokens its caller allows."""
     call = live.record.call
-    return _NEVER if call.output_cap is None else call.output_cap * call.choices
+    return NEVER if call.output_cap is None else call.output_cap * call.choices
 
 
 def _purse(account: Account, held: int, given: int, card: RateCard | None) -> Purse | None:

@@ -9,6 +9,12 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from ravi_otel._instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
+from ravi_otel.policy.content import Asked
+from ravi_otel.policy.usage import Call
+
+
+def collector_of(size: int, **more: Any) -> ChatCollector:
+    return CHAT.collector(Call("chat", "chat.completions", size=size, **more))
 
 
 def counts(**fields: Any) -> dict[str, Any]:
@@ -55,7 +61,7 @@ def chunk(*deltas: Any, usage: Any = None, reason: str | None = None, **fields: 
 
 
 def test_groq_tells_usage_under_a_name_of_its_own():
-    collector = ChatCollector(10)
+    collector = collector_of(10)
     collector.add(chunk({"role": "assistant", "content": ""}, x_groq={"id": "req"}))
     collector.add(chunk({"content": "Hi"}))
     collector.add(chunk({}, reason="stop", x_groq={"id": "req", "usage": counts()}))
@@ -77,7 +83,7 @@ def test_groq_tells_usage_under_a_name_of_its_own():
     ],
 )
 def test_whatever_is_said_counts_as_content(delta):
-    collector = ChatCollector(10)
+    collector = collector_of(10)
     collector.add(chunk({"role": "assistant", "content": ""}))
     assert not collector.spoke
     collector.add(chunk(delta))
@@ -89,7 +95,7 @@ def test_whatever_is_said_counts_as_content(delta):
 
 
 def test_hostile_indexes_hold_little_memory():
-    collector = ChatCollector(0, captured=True)
+    collector = collector_of(0, content=Asked())
     for index in range(20_000):
         event = {"id": "c", "choices": [{"index": index, "delta": {"content": "x" * 1_000}, "finish_reason": "stop"}]}
         collector.add(event)
@@ -101,7 +107,7 @@ def test_hostile_indexes_hold_little_memory():
 
 @pytest.mark.parametrize("index", [2**60, -1, True, None, "0", 1.5, [], 3.0])
 def test_a_tool_call_with_a_strange_index_is_put_together(index):
-    collector = ChatCollector(0, captured=True)
+    collector = collector_of(0, content=Asked())
     collector.add(
         {"id": "c", "choices": [{"index": index, "delta": {"tool_calls": [{"index": index, "id": "c1", "function": {"name": "f"}}]}}]}
     )
@@ -114,7 +120,7 @@ def test_a_tool_call_with_a_strange_index_is_put_together(index):
 
 
 def test_calls_without_an_index_are_told_apart_by_their_id():
-    collector = ChatCollector(0, captured=True)
+    collector = collector_of(0, content=Asked())
     for call_id in ("a", "b"):
         collector.add({"choices": [{"delta": {"tool_calls": [{"id": call_id, "function": {"name": f"f{call_id}", "arguments": "{}"}}]}}]})
     assert [part["id"] for part in (collector.reply().output or ())[0]["parts"]] == ["a", "b"]
@@ -124,7 +130,7 @@ def test_calls_without_an_index_are_told_apart_by_their_id():
     "event", [None, 1, "x", [], {"choices": 1}, {"choices": [None, 1, {"delta": 3}, {"delta": {"tool_calls": [None], "audio": 4}}]}]
 )
 def test_nonsense_is_taken_in_without_a_word(event):
-    collector = ChatCollector(0, captured=True)
+    collector = collector_of(0, content=Asked())
     collector.add(event)
     collector.reply()
 
@@ -189,7 +195,7 @@ W = "some words which are tokens "
     ],
 )
 def test_thoughts_and_parts_are_counted_wherever_a_host_streams_them(delta):
-    collector = ChatCollector(10)
+    collector = collector_of(10)
     for _ in range(10):
         one = chunk({"role": "assistant"})
         one.choices[0].delta = type(one.choices[0].delta).model_construct(**delta)
@@ -200,6 +206,6 @@ def test_thoughts_and_parts_are_counted_wherever_a_host_streams_them(delta):
 
 @pytest.mark.parametrize("lie", [3, [3], [[]], [{"text": {"text": 3}}], {"text": W}])
 def test_thoughts_that_are_no_text_are_not_counted(lie):
-    collector = ChatCollector(10)
+    collector = collector_of(10)
     collector.add({"id": "c", "choices": [{"index": 0, "delta": {"reasoning": lie, "content": lie}}]})
     assert collector.produced == 0

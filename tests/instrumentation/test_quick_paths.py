@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ravi_otel._instrumentation.formats import fields
 from ravi_otel._instrumentation.formats.chat import ChatCollector
 from ravi_otel._instrumentation.openai import PROFILE
+from ravi_otel.policy.usage import Call
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
 DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)
@@ -24,7 +25,7 @@ NAMED: dict[str, str] = {}
 
 @given(st.lists(EVENTS, max_size=6))
 def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
-    hasty, careful = ChatCollector(5), ChatCollector(5)
+    hasty, careful = (ChatCollector(Call("chat", "chat.completions", size=5)) for _ in range(2))
     for event in events:
         hasty.add(event)
         careful._add(fields.as_mapping(event))

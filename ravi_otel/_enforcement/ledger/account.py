@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
-from typing import Any
+from typing import Any, Final
 
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
@@ -83,6 +83,18 @@ class Claim:
     def left(self) -> int:
         """Return what of it is not used and not held by now."""
         return max(0, self.granted - (self.meter.used + self.meter.held - self.base))
+
+
+class Drains:
+    """Count how often an account was found to drain: who has to know of many looks at each only where this has changed."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+DRAINS: Final = Drains()
 
 
 class Account:
@@ -293,6 +305,8 @@ class Account:
     def tune(self) -> None:
         """Write what a quick look goes by; under the ledger's lock."""
         self.changes += 1
+        if self._draining:
+            DRAINS.count += 1
         if self.value > 0 and not self._near:
             self.quiet_until: float = self.warn_value
         else:

@@ -21,11 +21,10 @@ from ravi_otel._instrumentation.formats.fields import (
     text,
     tokens_in,
     tokens_of,
-    tokens_of_weight,
     total_only,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
 from ravi_otel.policy.content import Asked, Message, Part
@@ -111,7 +110,7 @@ class Messages(WireFormat):
 
     def collector(self, call: Call) -> MessagesCollector:
         """See `WireFormat.collector`."""
-        return MessagesCollector(call.input_estimate, captured=call.content is not None, tools=call.offers_tools)
+        return MessagesCollector(call)
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`; iterators are the caller's to read, and are left alone."""
@@ -232,40 +231,26 @@ def _uses(blocks: Sequence[Any]) -> tuple[ToolUse, ...]:
 # -- streams ------------------------------------------------------------------------------------------------------------
 
 
-class MessagesCollector(Collector):
-    """Follow one stream; `captured` keeps what it says, `tools` which tools it asks for."""
+class MessagesCollector(TextCollector):
+    """Follow one stream, with what it says where the call is captured, and which tools it asks for where it offers some."""
 
-    __slots__ = (*("_blocks", "_chunks", "_estimate", "_id", "_last", "_model", "_started", "_stop", "_tier", "_told", "_uses", "_weight"),)
+    __slots__ = ("_blocks", "_id", "_model", "_started", "_stop", "_tier", "_told", "_uses")
 
-    def __init__(self, input_estimate: int, *, captured: bool = False, tools: bool = False) -> None:
-        self._estimate = input_estimate
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         self._started: Any = None
         self._told: Any = None
-        self._last: Any = None
         self._id: str | None = None
         self._model: str | None = None
         self._tier: str | None = None
         self._stop: str | None = None
-        self._weight = 0
-        self._chunks = 0
-        self._blocks: dict[int, _Block] | None = {} if captured else None
-        self._uses: list[ToolUse] | None = [] if tools else None
+        self._blocks: dict[int, _Block] | None = {} if call.content is not None else None
+        self._uses: list[ToolUse] | None = [] if call.offers_tools else None
 
     @property
     def complete(self) -> bool:
         """See `Collector.complete`."""
         return self._stop is not None
-
-    @property
-    def spoke(self) -> bool:
-        """See `Collector.spoke`."""
-        return self._weight > 0
-
-    @property
-    def produced(self) -> int:
-        """See `Collector.produced`."""
-        # One piece is at least one token; where several are packed together their text tells.
-        return max(self._chunks, tokens_of_weight(self._weight))
 
     @property
     def told_input(self) -> int | None:
@@ -274,23 +259,16 @@ class MessagesCollector(Collector):
         return None if known is None else known.input_tokens
 
     @property
-    def said(self) -> str:
-        """See `Collector.said`."""
-        delta = get(self._last, "delta")
-        return text(delta, "text") or "" if text(delta, "type") == "text_delta" else ""
-
-    @property
     def tool_uses(self) -> Sequence[ToolUse]:
         """See `Collector.tool_uses`."""
         return tuple(self._uses or ())
 
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
-        self._last = event
         kind = text(event, "type")
         if kind == "content_block_delta":
-            self._piece(event)
-        elif kind == "content_block_start":
+            return self._piece(event)
+        if kind == "content_block_start":
             self._block(event)
         elif kind == "message_start":
             self._start(get(event, "message"))
@@ -299,6 +277,7 @@ class MessagesCollector(Collector):
             found = get(event, "usage")
             if found is not None:
                 self._told = found
+        return None
 
     def _start(self, message: Any) -> None:
         self._id, self._model = text(message, "id"), text(message, "model")
@@ -316,17 +295,18 @@ class MessagesCollector(Collector):
         if self._uses is not None and len(self._uses) < _MOST_USES:
             self._uses.extend(_uses((block,)))
 
-    def _piece(self, event: Any) -> None:
+    def _piece(self, event: Any) -> bool | None:
         delta = get(event, "delta")
-        name = _PIECES.get(text(delta, "type") or "")
+        kind = text(delta, "type") or ""
+        name = _PIECES.get(kind)
         piece = None if name is None else text(delta, name)
-        if piece:
-            self._chunks += 1
-            self._weight += weight_of(piece)
-            if self._blocks is not None:
-                block = self._blocks.get(count(get(event, "index")) or 0)
-                if block is not None:
-                    block.pieces.append(piece)
+        if not piece:
+            return None
+        if self._blocks is not None:
+            block = self._blocks.get(count(get(event, "index")) or 0)
+            if block is not None:
+                block.pieces.append(piece)
+        return self._add_text(piece, is_text=kind == "text_delta")
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
@@ -353,7 +333,7 @@ class MessagesCollector(Collector):
         """Count what came of a stream that did not tell: its input is told at the start, its output is not."""
         if self._id is None and self._started is None and not self._chunks:
             return None
-        known = self._told_first() or Usage(input_tokens=self._estimate)
+        known = self._told_first() or Usage(input_tokens=self._call.input_estimate)
         output = max(known.output_tokens, self.produced)
         return replace(known, output_tokens=output, total_tokens=known.input_tokens + output, source="estimated")
 

@@ -25,7 +25,7 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.format import MOST_PIECES, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
 from ravi_otel.policy.content import Asked, Message, Part
 from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
@@ -115,7 +115,7 @@ class ChatCompletions(WireFormat):
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""
-        return ChatCollector(call.input_estimate, call.choices, tools=call.offers_tools, captured=call.content is not None)
+        return ChatCollector(call)
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
@@ -188,7 +188,7 @@ class Completions(WireFormat):
 
     def collector(self, call: Call) -> CompletionsCollector:
         """See `WireFormat.collector`."""
-        return CompletionsCollector(call.input_estimate, call.choices)
+        return CompletionsCollector(call)
 
 
 def _prompts(prompt: Any) -> int:
@@ -251,89 +251,71 @@ def _output_type(body: Mapping[str, Any]) -> str | None:
 # -- streams ------------------------------------------------------------------------------------------------------------
 
 
-class ChatCollector(Collector):
-    """Follow a chat stream: what names it, why it ended, how much came, and where somebody asks, what it says.
+class ChatCollector(TextCollector):
+    """Follow a chat stream: what names it, why it ended, how much came.
 
-    `tools` keeps which tools it asks for, `captured` all that it says.
+    And what it says where the call is captured, and which tools it asks for where the call offers some.
     """
 
-    __slots__ = (
-        *("_asked", "_assembly", "_begun", "_captured", "_chunks", "_estimate", "_finish", "_first"),
-        *("_named", "_said", "_tools", "_usage", "_weight", "_whole"),
-    )
+    __slots__ = ("_assembly", "_begun", "_captured", "_finish", "_first", "_named", "_numbered", "_usage", "_whole")
 
-    def __init__(self, input_estimate: int, choices: int = 1, *, tools: bool = False, captured: bool = False) -> None:
-        self._estimate = input_estimate
-        self._asked = choices
-        self._tools = tools
-        self._captured = captured
-        self._assembly = _Assembly(captured=captured) if tools or captured else None
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._captured = call.content is not None
+        self._assembly = _Assembly(captured=self._captured) if call.offers_tools or self._captured else None
         self._begun: set[int] = set()  # those of them that are not finished, besides the first
         self._whole = -1  # what all of it weighed when the last of them finished
         self._first: Mapping[str, Any] | None = None
         self._named = False
+        self._numbered = call.choices > 1
         self._usage: Any = None
         self._finish: dict[int, str] = {}
-        self._weight = 0
-        self._chunks = 0
-        self._said = ""
 
     @property
     def complete(self) -> bool:
         """See `Collector.complete`."""
+        self._count_pieces()
         return self._weight == self._whole  # what comes after the end is no part of it, and has none
-
-    @property
-    def spoke(self) -> bool:
-        """See `Collector.spoke`."""
-        return self._weight > 0
-
-    @property
-    def produced(self) -> int:
-        """See `Collector.produced`."""
-        # One chunk is at least one token; where several are packed together their text tells.
-        chunks, weighed = self._chunks, (self._weight + 11) // 12  # `tokens_of_weight`, without the call: each chunk asks
-        return chunks if chunks > weighed else weighed  # noqa: FURB136 - a call costs three times as much
-
-    @property
-    def said(self) -> str:
-        """See `Collector.said`."""
-        return self._said
 
     @property
     def tool_uses(self) -> Sequence[ToolUse]:
         """See `Collector.tool_uses`."""
-        return self._assembly.uses() if self._assembly is not None and self._tools else ()
+        return self._assembly.uses() if self._assembly is not None and self._call.offers_tools else ()
 
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
         # One more piece of plain text is what nearly all chunks are; it stands between the network and the user.
         try:
             (choice,) = event.choices
-            content = choice.delta.content
+            delta = choice.delta
+            content = delta.content
             if (
                 type(content) is str
-                and content.isascii()
                 and content
-                and not choice.index
                 and choice.finish_reason is None
                 and event.usage is None
-                and self._named
-                and (self._assembly is None or not (self._captured or choice.delta.tool_calls))
+                and self._waits
+                and not (self._numbered and choice.index)
+                and (self._assembly is None or not delta.tool_calls)
             ):
-                self._chunks += 1
-                self._weight += len(content) * 3
-                self._said = content
-                return
+                if len(content) > self._longest_piece:
+                    return self._add_text(content)
+                pieces = self._pieces
+                pieces.append(content)
+                if len(pieces) >= MOST_PIECES:
+                    self._measure()
+                return True
         except Exception:  # noqa: BLE001, S110 - none of those: read with care below
             pass
-        self._said = ""
         self._add(as_mapping(event))
+        return None
 
     def _add(self, event: Mapping[str, Any]) -> None:
+        self._count_pieces()
         if not self._named:
             # A chunk of prompt filter results may come first, whose id and model are empty.
             self._named = bool(as_text(event.get("id")))
+            self._waits = self._named and not self._captured
             if self._named or self._first is None:
                 self._first = event
         used = event.get("usage")
@@ -346,10 +328,10 @@ class ChatCollector(Collector):
             if isinstance(reason, str) and reason:
                 ends = True
                 self._end(index, reason)
-            elif index and index not in self._finish and len(self._begun) < _MOST_CHOICES:
+            elif index and self._numbered and index not in self._finish and len(self._begun) < _MOST_CHOICES:
                 self._begun.add(index)
             self._read(index, choice)
-        if ends and self._whole < 0 and not self._begun and len(self._finish) >= self._asked:
+        if ends and self._whole < 0 and not self._begun and len(self._finish) >= self._call.choices:
             self._whole = self._weight
         if used is None and (ends or not choices):
             self._usage = as_mapping(event.get("x_groq")).get("usage") or self._usage  # groq tells it there, unasked
@@ -363,17 +345,11 @@ class ChatCollector(Collector):
         delta = as_mapping(choice.get("delta"))
         content = delta.get("content")
         if isinstance(content, str) and content:
-            self._weigh(index, content)
+            self._add_text(content, is_text=not (self._numbered and index))
         elif delta:
             self._weight += _other_weight(delta)
         if self._assembly is not None:
             self._assembly.add(index, as_text(choice.get("finish_reason")), delta)
-
-    def _weigh(self, index: int, content: str) -> None:
-        self._chunks += 1
-        self._weight += weight_of(content)
-        if not index:
-            self._said = content
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
@@ -395,7 +371,7 @@ class ChatCollector(Collector):
     def _counted(self) -> Usage | None:
         if self._first is None:
             return None
-        return Usage(input_tokens=self._estimate, output_tokens=self.produced, source="estimated")
+        return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
 
 class CompletionsCollector(ChatCollector):
@@ -406,7 +382,7 @@ class CompletionsCollector(ChatCollector):
     def _read(self, index: int, choice: Mapping[str, Any]) -> None:
         content = choice.get("text")
         if isinstance(content, str) and content:
-            self._weigh(index, content)
+            self._add_text(content, is_text=not (self._numbered and index))
 
 
 def _other_weight(delta: Mapping[str, Any]) -> int:

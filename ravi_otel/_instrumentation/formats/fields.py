@@ -209,6 +209,10 @@ def _first(found: Mapping[str, Any], names: Sequence[str], most: int) -> int:
     return 0
 
 
+TOKEN: Final = 12
+"""What a token weighs."""
+
+
 def weight_of(value: str) -> int:
     """Weigh a piece of text in twelfths of a token: a quarter token for a byte of ASCII, a third for one of any other UTF-8."""
     return len(value) * 3 if value.isascii() else len(value.encode("utf-8", "surrogatepass")) * 4
@@ -216,7 +220,7 @@ def weight_of(value: str) -> int:
 
 def tokens_of_weight(weight: int) -> int:
     """Estimate the tokens of everything that was weighed, rounded up once."""
-    return (weight + 11) // 12
+    return (weight + TOKEN - 1) // TOKEN
 
 
 def tokens_in_text(value: str) -> int:

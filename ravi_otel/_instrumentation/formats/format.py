@@ -6,12 +6,18 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.field_shapes import shaped
-from ravi_otel._instrumentation.formats.fields import as_text
+from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, tokens_of_weight, weight_of
 from ravi_otel.policy.content import Asked, Message
 from ravi_otel.policy.usage import Call, Reply, ToolUse
+
+_MOST_QUIET: Final = 2**40
+MOST_PIECES: Final = 32
+_LONGEST_PIECE: Final = 4_096
+_HEAVIEST: Final = 16
+"""What a character weighs at most (`fields.weight_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +86,8 @@ class Collector:
         return 0
 
     @property
-    def said(self) -> str:
-        """The text of the latest event, of the first answer where there are several; empty where it has none."""
+    def text(self) -> str:
+        """The text that came, of the first answer where there are several; as much of it as was asked for with `keep_text`."""
         return ""
 
     @property
@@ -94,8 +100,17 @@ class Collector:
         """The tools that were asked for until now, where the request offered some; read by other threads, too."""
         return ()
 
-    def add(self, event: Any) -> None:
-        """Take in one event as the client parsed it, or as the JSON object it came as."""
+    def keep_text(self, most: int) -> None:
+        """Keep so many characters of the text that comes from now on."""
+
+    def be_quiet_until(self, produced: int) -> None:
+        """Let `add` be quiet about further text, until so many output tokens came."""
+
+    def add(self, event: Any) -> bool | None:
+        """Take in one event as the client parsed it, or as the JSON object it came as.
+
+        True where it is one of those that nobody has to look at: only more text came, and no more than `be_quiet_until` allows.
+        """
 
     def reply(self) -> Reply:
         """Return what was received so far; its usage is the provider's, or estimated, or None when nothing came.
@@ -103,6 +118,84 @@ class Collector:
         Its `output` is there when the call's content is captured.
         """
         return Reply()
+
+
+class TextCollector(Collector):
+    """Follow a stream of text: count what comes, and keep the text where somebody asks for it.
+
+    Pieces that cannot reach what `be_quiet_until` allows, however they are counted, may wait in `_pieces` to be counted together.
+    """
+
+    __slots__ = ("_call", "_chunks", "_longest_piece", "_pieces", "_quiet_until", "_room", "_texts", "_waits", "_weight")
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._chunks = 0
+        self._weight = 0
+        self._quiet_until = -1
+        self._waits = False  # pieces may wait
+        self._pieces: list[str] = []
+        self._longest_piece = 0  # that may wait now, in characters
+        self._texts: list[str] = []
+        self._room = 0
+
+    @property
+    def spoke(self) -> bool:
+        """See `Collector.spoke`."""
+        return self._weight > 0  # before that no piece waits
+
+    @property
+    def produced(self) -> int:
+        """See `Collector.produced`: a piece is at least one token; where several are packed together their text tells."""
+        self._count_pieces()
+        return max(self._chunks, tokens_of_weight(self._weight))
+
+    @property
+    def text(self) -> str:
+        """See `Collector.text`."""
+        self._count_pieces()
+        return "".join(self._texts)
+
+    def keep_text(self, most: int) -> None:
+        """See `Collector.keep_text`."""
+        self._room = most
+
+    def be_quiet_until(self, produced: int) -> None:
+        """See `Collector.be_quiet_until`."""
+        self._quiet_until = min(produced, _MOST_QUIET)
+        self._measure()
+
+    def _add_text(self, piece: str, *, is_text: bool = True) -> bool:
+        """Count a piece of an answer, which is kept where it `is_text`; whether nobody has to look at it."""
+        if piece:
+            self._chunks += 1
+            self._weight += weight_of(piece)
+            if is_text and self._room > 0:
+                self._texts.append(piece[: self._room])
+                self._room -= len(piece)
+            if self._waits:
+                self._measure()
+        return self._chunks <= self._quiet_until and self._weight <= self._quiet_until * TOKEN
+
+    def _measure(self) -> None:
+        """Work out how long each of the next pieces may be to wait: the longest characters weigh 16."""
+        self._count_pieces()
+        left = 0
+        if self._waits and self._chunks + MOST_PIECES <= self._quiet_until:
+            left = (self._quiet_until * TOKEN - self._weight) // (MOST_PIECES * _HEAVIEST)
+        self._longest_piece = min(left, _LONGEST_PIECE)
+
+    def _count_pieces(self) -> None:
+        pieces = self._pieces
+        if not pieces:
+            return
+        self._pieces = []
+        together = "".join(pieces)
+        self._chunks += len(pieces)
+        self._weight += len(together) * 3 if together.isascii() else sum(map(weight_of, pieces))
+        if self._room > 0:
+            self._texts.append(together[: self._room])
+            self._room -= len(together)
 
 
 class WireFormat(ABC):

@@ -21,11 +21,9 @@ from ravi_otel._instrumentation.formats.fields import (
     plain,
     text,
     tokens_of,
-    tokens_of_weight,
     usage_of,
-    weight_of,
 )
-from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted, lenient, searching
 from ravi_otel._runtime.awaited import AWAITED, key_of
 from ravi_otel._runtime.conversations import CONVERSATIONS
@@ -253,29 +251,23 @@ def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
 # -- streams ------------------------------------------------------------------------------------------------------------
 
 
-class ResponsesCollector(Collector):
+class ResponsesCollector(TextCollector):
     """Follow one stream. One made in the background goes on without it: then its usage comes with a later look."""
 
-    __slots__ = (
-        *("_begun", "_call", "_chunks", "_error", "_estimate", "_final", "_last"),
-        *("_items", "_name", "_reader", "_response", "_texts", "_uses", "_weight"),
-    )
+    __slots__ = ("_begun", "_error", "_final", "_is_look", "_items", "_name", "_reader", "_response", "_texts_by_item", "_uses")
 
     def __init__(self, reader: WireFormat, call: Call, *, name: str | None = None) -> None:
         """Follow a stream that `reader` reads; one with a `name` is a look at what was begun before under it."""
+        super().__init__(call)
         self._reader = reader
-        self._call = call
-        self._estimate = call.input_estimate if name is None else None
+        self._is_look = name is not None
         self._name = name
         self._response: Any = None
         self._begun = False
-        self._last: Any = None
         self._final = False
         self._error: str | None = None
-        self._weight = 0
-        self._chunks = 0
         self._items: dict[int, Any] | None = {} if call.content is not None else None
-        self._texts: dict[int, list[str]] = {}
+        self._texts_by_item: dict[int, list[str]] = {}
         self._uses: list[ToolUse] | None = [] if call.offers_tools else None
 
     @property
@@ -284,37 +276,23 @@ class ResponsesCollector(Collector):
         return self._final
 
     @property
-    def spoke(self) -> bool:
-        """See `Collector.spoke`."""
-        return self._weight > 0
-
-    @property
-    def produced(self) -> int:
-        """See `Collector.produced`."""
-        # One delta is at least one token; where several are packed together their text tells.
-        return max(self._chunks, tokens_of_weight(self._weight))
-
-    @property
-    def said(self) -> str:
-        """See `Collector.said`."""
-        return text(self._last, "delta") or "" if text(self._last, "type") in _TEXT else ""
-
-    @property
     def tool_uses(self) -> Sequence[ToolUse]:
         """See `Collector.tool_uses`: what it ends with says, or where that is empty, what came before."""
         whole = _uses(items(self._response, "output")) if self._final and self._uses is not None else ()
         return whole or tuple(self._uses or ())
 
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
-        self._last = event
         delta = get(event, "delta")
         if isinstance(delta, str):
-            self._chunks += bool(delta)
-            self._weight += len(delta) * 3 if delta.isascii() else weight_of(delta)
-            if self._items is not None:
-                self._write(event, delta)
-            return
+            is_text = (self._room > 0 or self._items is not None) and get(event, "type") in _TEXT
+            if is_text and self._items is not None:
+                self._texts_by_item.setdefault(count(get(event, "output_index")) or 0, []).append(delta)
+            return self._add_text(delta, is_text=is_text)
+        self._add_other(event)
+        return None
+
+    def _add_other(self, event: Any) -> None:
         response = get(event, "response")
         if response is not None:
             self._respond(event, response)
@@ -333,13 +311,9 @@ class ResponsesCollector(Collector):
     def _respond(self, event: Any, response: Any) -> None:
         self._response = response
         self._final = self._final or get(event, "type") in _TERMINAL
-        if not self._begun and self._estimate is not None and get(response, "background") is True:
+        if not self._begun and not self._is_look and get(response, "background") is True:
             self._begun = True
             AWAITED.streams(key_of(self._call, text(response, "id")))
-
-    def _write(self, event: Any, delta: str) -> None:
-        if get(event, "type") in _TEXT:
-            self._texts.setdefault(count(get(event, "output_index")) or 0, []).append(delta)
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
@@ -347,8 +321,8 @@ class ResponsesCollector(Collector):
         told.id = told.id or self._name
         told.error_type = told.error_type or self._error
         told.pending = self._pending(told)
-        if told.usage is None and not told.pending and self._estimate is not None and self._response is not None:
-            told.usage = self._counted(self._estimate)
+        if told.usage is None and not told.pending and not self._is_look and self._response is not None:
+            told.usage = self._counted()
         if self._begun and not told.pending:
             AWAITED.ended(key_of(self._call, told.id))
         if self._uses is not None:
@@ -358,10 +332,10 @@ class ResponsesCollector(Collector):
     def _pending(self, told: Reply) -> bool:
         if self._final or told.usage is not None:
             return False
-        return self._begun or self._estimate is None
+        return self._begun or self._is_look
 
-    def _counted(self, estimate: int) -> Usage:
-        return Usage(input_tokens=estimate, output_tokens=self.produced, source="estimated")
+    def _counted(self) -> Usage:
+        return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
     def _said(self, told: Reply) -> list[Message]:
         """Write the items that are whole, and of the others the text that came."""
@@ -370,7 +344,7 @@ class ResponsesCollector(Collector):
             found = items(self._response, "output")
             if found:
                 return answered(found, told.finish_reasons)
-        part = {at: {"type": "message", "content": "".join(texts)} for at, texts in self._texts.items()}
+        part = {at: {"type": "message", "content": "".join(texts)} for at, texts in self._texts_by_item.items()}
         merged = {**part, **whole}
         return answered([merged[at] for at in sorted(merged)], told.finish_reasons)
 
