@@ -13,7 +13,7 @@ from ravi_otel._instrumentation.tools.choosing import read_choice
 from ravi_otel._runtime.tool import Refused
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import choice, show
-from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.contracts import ToolGate
 
 
 def instrument_tools(

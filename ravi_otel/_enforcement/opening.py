@@ -28,11 +28,10 @@ from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision, new_run_id
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
 from ravi_otel.policy.meta import CancellationToken
-from ravi_otel.policy.supervision import Supervision, new_run_id
 
 _SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
 _NATURES: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})

@@ -47,10 +47,10 @@ from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.manager import HookManager, merged
 from ravi_otel.hooks.records import CallRecord, Spend, Status, ToolRecord
 from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import Supervision
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
 from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
-from ravi_otel.policy.supervision import Supervision
 
 _FAR_S: Final = 100 * 365 * 24 * 3600
 """A deadline so far away is none."""

@@ -22,10 +22,9 @@ from ravi_otel.hooks.events import ReadOnly
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import PROGRESS_TOPIC, TopicId
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.ids import TopicId
 from ravi_otel.policy.limits import NANO, ScopeKind
-from ravi_otel.policy.supervision import PROGRESS_TOPIC
 
 _SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released": "spawn_released"}
 _MOST_TEXT: Final = 1_000

@@ -21,7 +21,7 @@ from ravi_otel._runtime.tool_timeout import Execution, is_async
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.records import ToolRecord
 from ravi_otel.policy.checks import show
-from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
+from ravi_otel.policy.contracts import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
 from ravi_otel.policy.limits import NANO
 
 _log = logging.getLogger("ravi_otel")

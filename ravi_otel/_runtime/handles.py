@@ -32,10 +32,9 @@ from ravi_otel.hooks.bridge import hear, hears_calls
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.records import CountEvent, HandoffEvent, LimitReading, Spend
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import Priority, Supervision
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.meta import RunMeta
-from ravi_otel.policy.supervision import Supervision
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,8 +12,8 @@ from ravi_otel._runtime.inferring import INFERRING, Asked
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import CallRecord, ToolRecord
-from ravi_otel.policy.content import Asked as Said
-from ravi_otel.policy.content import Part
+from ravi_otel.policy.usage import Asked as Said
+from ravi_otel.policy.usage import Part
 
 
 def answered(scope: Scope, record: CallRecord) -> BudgetError | None:

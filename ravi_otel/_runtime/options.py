@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.switches import switch
+from ravi_otel.policy.checks import show, switch
 
 USAGE_HOSTS = "RAVI_USAGE_HOSTS"
 INCLUDE_USAGE = "RAVI_INCLUDE_USAGE"

@@ -23,7 +23,7 @@ from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel._runtime.late import drain
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.events import ReadOnly
-from ravi_otel.policy.ids import TopicId
+from ravi_otel.policy.budgets import TopicId
 
 MOST: Final = 1_000
 """Events that wait for a reader unless it asks for another number; the oldest make room."""

@@ -29,8 +29,8 @@ from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.manager import HookManager
 from ravi_otel.policy import checks
+from ravi_otel.policy.checks import switch
 from ravi_otel.policy.limits import OPTIONS, Admission, Limit
-from ravi_otel.policy.switches import switch
 
 _NONE: Final[tuple[Any, ...]] = (object(),)
 """What an empty list of clients is read as: `()` is all of them."""

@@ -20,8 +20,7 @@ from ravi_otel._runtime.resumption import in_time, resumption
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority
-from ravi_otel.policy.ids import AgentId
+from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority
 from ravi_otel.policy.limits import NANO
 
 

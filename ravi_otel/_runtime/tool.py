@@ -18,7 +18,7 @@ from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import ConfigurationError, ToolDeniedError
 from ravi_otel.policy import checks
-from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.contracts import ToolGate
 
 P = ParamSpec("P")
 R = TypeVar("R")

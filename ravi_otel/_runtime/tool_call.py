@@ -23,7 +23,7 @@ from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.listener import NOTHING_ENTERED, Entered
 from ravi_otel.hooks.records import Status, ToolRecord
-from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.contracts import ToolGate
 
 
 def is_captured() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ravi_otel._telemetry import names
-from ravi_otel.policy.switches import choice, switch
+from ravi_otel.policy.checks import environ_choice, switch
 
 OPT_IN: Final = "OTEL_SEMCONV_STABILITY_OPT_IN"
 TIME_CHUNKS: Final = "RAVI_TIME_PER_OUTPUT_CHUNK"
@@ -103,12 +103,12 @@ def spans_steps(environ: Mapping[str, str] = os.environ) -> bool:
 
 def logs_json(environ: Mapping[str, str] = os.environ) -> bool:
     """Tell whether the lines of the logger `ravi_otel.limits` are JSON (`RAVI_LIMIT_LOG=json`) and not sentences (`text`)."""
-    return choice(environ, LIMIT_LOG, ("text", "json")) == "json"
+    return environ_choice(environ, LIMIT_LOG, ("text", "json")) == "json"
 
 
 def tells_all(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether all that is known of a call is told (`RAVI_DETAIL=full`), and not only what others read (`default`)."""
-    return choice(environ, DETAIL, DETAILS) == "full"
+    return environ_choice(environ, DETAIL, DETAILS) == "full"
 
 
 def goes_to_langfuse(environ: Mapping[str, str] = os.environ) -> bool:

@@ -21,10 +21,8 @@ from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.manager import Hooks, read_hooks
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget
-from ravi_otel.policy.contracts import ChatMessage, LLMClient
-from ravi_otel.policy.gate import ToolGate
-from ravi_otel.policy.ids import AgentId
+from ravi_otel.policy.budgets import AgentId, ExecutionBudget
+from ravi_otel.policy.contracts import ChatMessage, LLMClient, ToolGate
 from ravi_otel.supervisor.decisions import Supervisor
 from ravi_otel.supervisor.gate import gate_for
 

@@ -18,9 +18,8 @@ from ravi_otel.agents.delegation import check_seconds
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy.budgets import AgentId, Priority
 from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.stops import StopReason
 
 if TYPE_CHECKING:

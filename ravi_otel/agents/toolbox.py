@@ -18,8 +18,7 @@ from ravi_otel._runtime.tool_call import ToolCall, is_captured
 from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import JsonObject
-from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.contracts import JsonObject, ToolGate
 from ravi_otel.policy.limits import Kind, Limit
 from ravi_otel.supervisor.signatures import ToolSignature
 

@@ -4,7 +4,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget
+    from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision, TopicId
     from ravi_otel.policy.contracts import (
         AgentContextProtocol,
         AgentMiddleware,
@@ -16,17 +16,19 @@ if _typing.TYPE_CHECKING:
         CompactionStrategy,
         FunctionContextProtocol,
         FunctionMiddleware,
+        GateVerdict,
         Generation,
         JsonObject,
         JsonValue,
         LLMClient,
         Middleware,
         RunContext,
+        ToolGate,
+        ToolOutcome,
+        ToolRequest,
     )
     from ravi_otel.policy.facts import ScopeFacts
-    from ravi_otel.policy.gate import GateVerdict, ToolGate, ToolOutcome, ToolRequest
     from ravi_otel.policy.grammar import parse_limit, parse_limits
-    from ravi_otel.policy.ids import AgentId, TopicId
     from ravi_otel.policy.limits import (
         Admission,
         Kind,
@@ -46,7 +48,6 @@ if _typing.TYPE_CHECKING:
     )
     from ravi_otel.policy.meta import CancellationToken, RunMeta
     from ravi_otel.policy.stops import StopReason
-    from ravi_otel.policy.supervision import Supervision
     from ravi_otel.policy.usage import Call, Reply, Usage
 
 __all__ = [
@@ -105,10 +106,13 @@ __all__ = [
 
 _HOMES = {
     "budgets": (
+        "AgentId",
         "ExecutionBudget",
         "HistoryRetention",
         "Priority",
         "SpawnBudget",
+        "Supervision",
+        "TopicId",
     ),
     "contracts": (
         "AgentContextProtocol",
@@ -121,27 +125,21 @@ _HOMES = {
         "CompactionStrategy",
         "FunctionContextProtocol",
         "FunctionMiddleware",
+        "GateVerdict",
         "Generation",
         "JsonObject",
         "JsonValue",
         "LLMClient",
         "Middleware",
         "RunContext",
-    ),
-    "facts": ("ScopeFacts",),
-    "gate": (
-        "GateVerdict",
         "ToolGate",
         "ToolOutcome",
         "ToolRequest",
     ),
+    "facts": ("ScopeFacts",),
     "grammar": (
         "parse_limit",
         "parse_limits",
-    ),
-    "ids": (
-        "AgentId",
-        "TopicId",
     ),
     "limits": (
         "Admission",
@@ -165,7 +163,6 @@ _HOMES = {
         "RunMeta",
     ),
     "stops": ("StopReason",),
-    "supervision": ("Supervision",),
     "usage": (
         "Call",
         "Reply",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import logging
 import operator
 import os
 import re
@@ -32,6 +33,11 @@ SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _NANO: Final = 1_000_000_000
 _SHOWN: Final = 60
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+_log = logging.getLogger("ravi_otel")
+_ON: Final = frozenset({"1", "true", "yes", "on"})
+_OFF: Final = frozenset({"0", "false", "no", "off"})
+_told: set[tuple[str, str]] = set()
 
 T = TypeVar("T")
 EnumT = TypeVar("EnumT", bound=Enum)
@@ -262,3 +268,32 @@ def unknown_choice(parameter: str, value: object, known: Iterable[object]) -> st
     close = nearest(value, words)
     hint = f"; did you mean {close!r}?" if close else "."
     return f"{parameter}={show(value)} is unknown: give one of {', '.join(repr(word) for word in known)}{hint}"
+
+
+# -- switches in the environment: on, off, or a warning and the safe one -----------------------------------------------
+
+
+def environ_choice(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Give the one of `words` that `name` says: the first when it is not set, or says another, which is warned of once."""
+    stated = environ.get(name, "").strip()
+    word = stated.lower() or words[0]
+    if word in words:
+        return word
+    if (name, stated) not in _told:
+        _told.add((name, stated))
+        _log.warning("ravi-otel: %s=%s is none of %s, and is taken for %s.", name, show(stated), ", ".join(words), words[0])
+    return words[0]
+
+
+def switch(environ: Mapping[str, str], name: str, *, default: bool, safe: bool) -> bool:
+    """Tell whether `name` is switched on: `default` when it is not set, `safe` when it says neither on nor off, warned of once."""
+    stated = environ.get(name, "").strip()
+    word = stated.lower()
+    if not word:
+        return default
+    if word in _ON or word in _OFF:
+        return word in _ON
+    if (name, stated) not in _told:
+        _told.add((name, stated))
+        _log.warning("ravi-otel: %s=%s is neither on nor off, and is taken for %s.", name, show(stated), "on" if safe else "off")
+    return safe

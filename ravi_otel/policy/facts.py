@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ravi_otel.policy.budgets import Supervision
 from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.supervision import Supervision
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from ravi_otel.errors import CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.policy import checks
-from ravi_otel.policy.supervision import Supervision, new_run_id
+from ravi_otel.policy.budgets import Supervision, new_run_id
 
 if TYPE_CHECKING:
     import asyncio

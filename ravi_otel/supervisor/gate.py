@@ -18,7 +18,7 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks
-from ravi_otel.policy.gate import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
+from ravi_otel.policy.contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told

@@ -16,7 +16,7 @@ from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import RaviError, ToolDeniedError
 from ravi_otel.hooks.records import ReviewEvent
 from ravi_otel.policy import checks
-from ravi_otel.policy.gate import Coloured
+from ravi_otel.policy.contracts import Coloured
 from ravi_otel.supervisor.answers import end_of, fingerprint_of, has_lapsed, read_answer, request_for, spelling
 from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.spawn import shared as spawn_shared
 from ravi_otel._runtime import gate_review, patience, tool_call
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.gate import GateVerdict
+from ravi_otel.policy.contracts import GateVerdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector, answered, asked
-from ravi_otel.policy.content import Asked
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy.usage import Asked, Call
 
 RECORDED = sorted(Path(__file__).parents[3].glob("shared/recordings/*/*esponses*.json"))
 KEY = "sk-secret-1234567890"

@@ -9,7 +9,7 @@ import pytest
 import ravi_otel
 from ravi_otel._runtime.options import read_options
 from ravi_otel._runtime.settings import Settings
-from ravi_otel.policy.switches import switch
+from ravi_otel.policy.checks import switch
 
 
 def options(providers=None, **environ):

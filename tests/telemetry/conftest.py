@@ -18,9 +18,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ravi_otel._telemetry import Pipeline, Telemetry
 from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Spend, ToolRecord
+from ravi_otel.policy.budgets import Supervision
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind
-from ravi_otel.policy.supervision import Supervision
 from ravi_otel.policy.usage import Call
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from ravi_otel._telemetry import Telemetry
 from ravi_otel._telemetry.content import Content
-from ravi_otel.policy.content import Asked
-from ravi_otel.policy.usage import Reply, Usage
+from ravi_otel.policy.usage import Asked, Reply, Usage
 
 MODES = {"SPAN_ONLY": (True, False), "EVENT_ONLY": (False, True), "SPAN_AND_EVENT": (True, True), "NO_CONTENT": (False, False)}
 INPUT = [{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]

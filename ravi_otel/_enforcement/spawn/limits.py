@@ -24,9 +24,8 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import BudgetError, BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.records import Counted, SpawnEvent
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority
 from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.ids import AgentId
 from ravi_otel.policy.limits import Kind, ScopeKind
 
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})

@@ -20,8 +20,7 @@ from ravi_otel._enforcement.spawn.queue import PriorityQueue
 from ravi_otel._enforcement.spawn.shared import SharedSlots
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
-from ravi_otel.policy.ids import AgentId
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority, SpawnBudget
 
 AGING_S: Final = 30
 """Seconds in line that are worth one point of priority."""

@@ -33,8 +33,7 @@ from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority, SpawnBudget
-from ravi_otel.policy.ids import AgentId
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority, SpawnBudget
 
 _NS: Final = 1_000_000_000
 _NOBODY: Final[frozenset[Lease]] = frozenset()

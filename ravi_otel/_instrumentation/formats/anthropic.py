@@ -27,8 +27,7 @@ from ravi_otel._instrumentation.formats.fields import (
 from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
-from ravi_otel.policy.content import Asked, Message, Part
-from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
@@ -362,7 +361,7 @@ class _Block:
             return {**block, "input": told}  # cut short, or never JSON
 
 
-# -- what messages say, in the shapes of `policy.content` ------------------------------------------------------------
+# -- what messages say, in the shapes of `policy.usage` ------------------------------------------------------------
 
 
 def _answered(blocks: Any, stop: str | None) -> list[Message]:

@@ -27,8 +27,7 @@ from ravi_otel._instrumentation.formats.fields import (
 )
 from ravi_otel._instrumentation.formats.format import MOST_PIECES, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
-from ravi_otel.policy.content import Asked, Message, Part
-from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
@@ -553,7 +552,7 @@ class _Choice:
         return {"message": message, "finish_reason": self.reason}
 
 
-# -- what messages say, in the shapes of `policy.content`: a copy that no later change can reach ------------------------------
+# -- what messages say, in the shapes of `policy.usage`: a copy that no later change can reach ------------------------------
 
 
 def _finished(role: str, parts: list[Part], reason: str | None) -> Message:

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.field_shapes import shaped
 from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, tokens_of_weight, weight_of
-from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Call, Reply, ToolUse
+from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse
 
 _MOST_QUIET: Final = 2**40
 MOST_PIECES: Final = 32

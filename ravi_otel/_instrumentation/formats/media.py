@@ -33,8 +33,7 @@ from ravi_otel._instrumentation.formats.fields import (
 )
 from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import bound
-from ravi_otel.policy.content import Asked, Message, Part
-from ravi_otel.policy.usage import Call, Reply, Usage, added
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, Usage, added
 
 # -- embeddings, moderations, videos ------------------------------------------------------------------------------------
 

@@ -27,8 +27,7 @@ from ravi_otel._instrumentation.formats.format import Request, TextCollector, Wi
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted, lenient, searching
 from ravi_otel._runtime.awaited import AWAITED, key_of
 from ravi_otel._runtime.conversations import CONVERSATIONS
-from ravi_otel.policy.content import Asked, Message, Part
-from ravi_otel.policy.usage import Call, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_ITEM: Final = 4
 _PER_REQUEST: Final = 3
@@ -414,7 +413,7 @@ def _id_at(path: str, last: int) -> str:
     return unquote(found[-last]) if len(found) >= last else ""
 
 
-# -- what requests and outputs say, in the shapes of `policy.content` --------------------------------------------------
+# -- what requests and outputs say, in the shapes of `policy.usage` --------------------------------------------------
 
 
 def asked(body: Mapping[str, Any]) -> Asked:

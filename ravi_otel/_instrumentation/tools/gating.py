@@ -14,7 +14,7 @@ from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.tool import LABEL, Refused, Switch, as_tool, bare
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.checks import show
-from ravi_otel.policy.gate import ToolGate
+from ravi_otel.policy.contracts import ToolGate
 
 _log = logging.getLogger("ravi_otel")
 _SAID: Final = 8

@@ -26,7 +26,7 @@ from ravi_otel.local.live.place import announce, make
 from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.watching import Watch
 from ravi_otel.local.store.directory import Store
-from ravi_otel.policy.switches import switch
+from ravi_otel.policy.checks import switch
 
 VARIABLE: Final = "RAVI_LIVE"
 _log = logging.getLogger("ravi_otel")

@@ -13,7 +13,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel._runtime.state import STATE
-from ravi_otel.policy.gate import Coloured
+from ravi_otel.policy.contracts import Coloured
 from ravi_otel.policy.limits import NANO
 
 T = TypeVar("T")

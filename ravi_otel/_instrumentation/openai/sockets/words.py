@@ -8,8 +8,7 @@ from typing import Any, Final, cast
 from ravi_otel._instrumentation.formats import responses
 from ravi_otel._instrumentation.formats.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
 from ravi_otel._instrumentation.formats.format import Collector
-from ravi_otel.policy.content import Asked, Message
-from ravi_otel.policy.usage import Reply, Usage
+from ravi_otel.policy.usage import Asked, Message, Reply, Usage
 
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"})
 _TEXT: Final = frozenset({"response.text.delta", "response.output_text.delta"})
