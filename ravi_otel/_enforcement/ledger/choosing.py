@@ -147,7 +147,7 @@ def read_choice(parameter: str, given: object) -> Choice:
         return _read_url(parameter, given)
     if not isinstance(given, type) and all(callable(getattr(given, verb, None)) for verb in _VERBS):
         return Choice("object", f"a {type(given).__name__}", ready=cast("Ledger", given))
-    raise ConfigurationError(f"{parameter}={checks.show(given)} names no ledger: give one of {_EXAMPLES}, or a ledger that was made.")
+    raise ConfigurationError(f"{parameter}={checks.show(given)} names no ledger: give one of {_EXAMPLES}.")
 
 
 def lease_of(written: str, parameter: str = LEASE) -> float:
